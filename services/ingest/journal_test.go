@@ -3,8 +3,10 @@ package ingest_test
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -47,6 +49,20 @@ func journalOf(t testing.TB, s *faulty) (map[string][]journal.Entry, []journal.R
 		t.Fatal(err)
 	}
 	return got, f.Runs()
+}
+
+func statusPage(t testing.TB, c *collector) string {
+	t.Helper()
+	resp, err := http.Get(c.HTTPURL() + "/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
 }
 
 // count is how many entries the journal has.
@@ -184,6 +200,9 @@ func TestTheJournalIsDown(t *testing.T) {
 	}
 	if err := c.Readiness().Err(); err != nil {
 		t.Errorf("not ready at once: %v", err)
+	}
+	if page := statusPage(t, c); !strings.Contains(page, "it fails since") {
+		t.Errorf("the status page does not say that the journal fails: %s", page)
 	}
 	mu.Lock()
 	ahead = time.Minute

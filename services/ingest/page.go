@@ -28,8 +28,12 @@ type pageData struct {
 	Policy, Wanted string
 	Violations     []string
 	Probed         string
-	Streams        int64
-	InFlight       int64
+	// Journal is since when the journal can't be written, and why; empty if it can.
+	Journal string
+	// Waiting are batches that wait for the journal, Unlanded those that are on this disk alone.
+	Waiting, Unlanded int
+	Streams           int64
+	InFlight          int64
 }
 
 // page is the status page.
@@ -37,6 +41,13 @@ func (s *Service) page(w http.ResponseWriter, _ *http.Request) {
 	d := pageData{
 		Version: telemetry.Version(), Now: s.now().UTC().Format(time.RFC3339), Collector: s.collectorID, Acceptance: s.cfg.Acceptance,
 		Policy: "unknown", Wanted: s.cfg.Store.BucketPolicy, Streams: s.streams.Load(), InFlight: s.inFlight.Load(),
+	}
+	d.Unlanded = s.unlanded()
+	if c := s.writing.Load(); c != nil {
+		d.Waiting = c.Waiting()
+		if since, err := c.Failing(); err != nil {
+			d.Journal = "it fails since " + since.UTC().Format(time.RFC3339) + ": " + err.Error()
+		}
 	}
 	if err := s.NotReady(); err != nil {
 		d.NotReady = err.Error()

@@ -41,7 +41,7 @@ func TestRequestsOfTheGuide(t *testing.T) {
 	before := asked(ctx, t, c)
 	submit(ctx, t, c, boots, batches/boots)
 	got := asked(ctx, t, c).minus(before)
-	// The first stream of a boot also lists it, and writes its boot record.
+	// The first stream of a boot also lists it, and writes its boot record. The batches come one by one, so each has a segment of its own.
 	got.writes -= boots
 	guide.check(t, "collector", "batch", got, batches)
 	must(t, cluster.Stop(&c.Collectors[0]))

@@ -150,6 +150,15 @@ func bound(t *testing.T) context.Context {
 	return ctx
 }
 
+func waitFor(t *testing.T, ch <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-ch:
+	case <-bound(t).Done():
+		t.Fatal("never")
+	}
+}
+
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(testTimeout); !ok(); time.Sleep(time.Millisecond) {
@@ -321,7 +330,7 @@ func TestIdleClosesTheRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	<-closed
+	waitFor(t, closed)
 	if _, runs := read(t, s); len(runs) != 0 {
 		t.Errorf("%d runs are open", len(runs))
 	}
@@ -329,7 +338,7 @@ func TestIdleClosesTheRun(t *testing.T) {
 	if err != nil || second.Run == first.Run {
 		t.Errorf("%v, %v", second, err)
 	}
-	<-closed
+	waitFor(t, closed)
 }
 
 func TestFullAndFailing(t *testing.T) {
