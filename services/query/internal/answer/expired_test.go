@@ -74,14 +74,16 @@ func TestExpiredSamplesAreToldOrNotMissed(t *testing.T) {
 		share   float64                               // of the blocks that are removed by now
 		late    bool                                  // some batches are in memory alone
 		wanted  []string                              // reasons that come up
+		deltas  bool                                  // they are in deltas, and not in memory
 	}{
-		"raw":                         {1, map[timegrid.Resolution]timegrid.Hour{timegrid.Raw: 2}, 1, false, []string{ReasonDownsampled}},
-		"decided alone":               {2, map[timegrid.Resolution]timegrid.Hour{timegrid.Raw: 2}, 0, false, []string{ReasonDownsampled}},
-		"half-way":                    {3, map[timegrid.Resolution]timegrid.Hour{timegrid.Raw: 2}, 0.3, false, []string{ReasonDownsampled}},
-		"1m, too":                     {4, map[timegrid.Resolution]timegrid.Hour{timegrid.Raw: 3, timegrid.OneMinute: 1}, 0.7, false, []string{ReasonDownsampled}},
-		"all but 1h":                  {5, map[timegrid.Resolution]timegrid.Hour{timegrid.Raw: 3, timegrid.OneMinute: 2, timegrid.FiveMinutes: 2}, 1, false, []string{ReasonDownsampled}},
-		"everything":                  {6, map[timegrid.Resolution]timegrid.Hour{timegrid.Raw: 2, timegrid.OneMinute: 2, timegrid.FiveMinutes: 2, timegrid.OneHour: 1}, 1, false, []string{ReasonDownsampled, ReasonBeforeHistory}},
-		"late batches of these hours": {7, map[timegrid.Resolution]timegrid.Hour{timegrid.Raw: 2}, 0.5, true, []string{ReasonDownsampled, ReasonNotRolledUp}},
+		"raw":                         {1, map[timegrid.Resolution]timegrid.Hour{timegrid.Raw: 2}, 1, false, []string{ReasonDownsampled}, false},
+		"decided alone":               {2, map[timegrid.Resolution]timegrid.Hour{timegrid.Raw: 2}, 0, false, []string{ReasonDownsampled}, false},
+		"half-way":                    {3, map[timegrid.Resolution]timegrid.Hour{timegrid.Raw: 2}, 0.3, false, []string{ReasonDownsampled}, false},
+		"1m, too":                     {4, map[timegrid.Resolution]timegrid.Hour{timegrid.Raw: 3, timegrid.OneMinute: 1}, 0.7, false, []string{ReasonDownsampled}, false},
+		"all but 1h":                  {5, map[timegrid.Resolution]timegrid.Hour{timegrid.Raw: 3, timegrid.OneMinute: 2, timegrid.FiveMinutes: 2}, 1, false, []string{ReasonDownsampled}, false},
+		"everything":                  {6, map[timegrid.Resolution]timegrid.Hour{timegrid.Raw: 2, timegrid.OneMinute: 2, timegrid.FiveMinutes: 2, timegrid.OneHour: 1}, 1, false, []string{ReasonDownsampled, ReasonBeforeHistory}, false},
+		"late batches of these hours": {7, map[timegrid.Resolution]timegrid.Hour{timegrid.Raw: 2}, 0.5, true, []string{ReasonDownsampled, ReasonNotRolledUp}, false},
+		"late batches in deltas":      {8, map[timegrid.Resolution]timegrid.Hour{timegrid.Raw: 2}, 0.5, true, []string{ReasonDownsampled, ReasonNotRolledUp}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLab(t, x.seed)
@@ -95,6 +97,9 @@ func TestExpiredSamplesAreToldOrNotMissed(t *testing.T) {
 				if h < timegrid.HourOf(l.now.UnixMilli()) {
 					l.publishHour(h, 1, onTime)
 				}
+			}
+			if x.deltas {
+				l.putDeltas(delayed)
 			}
 			l.open()
 			through := map[timegrid.Resolution]timegrid.Hour{}

@@ -32,6 +32,7 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "a range of one time is refused", File: "evaluator.go", Old: "case end.Before(start):", New: "case !end.After(start):", By: "TestRangesAtTheirBounds"},
 			{Name: "who waited is counted for ever", File: "evaluator.go", Old: "	defer e.queued.Add(-1)\n", New: "", By: "TestQueueIsBounded"},
 			{Name: "a session that is closed twice gives back two slots", File: "evaluator.go", Old: "	s.closed = true\n", New: "", By: "TestQueueIsBounded"},
+			{Name: "what deltas have of expired hours is not told", File: "completeness.go", Old: "pub.LateRows(); ok {", New: "pub.LateRows(); ok && h < 0 {", By: "TestExpiredSamplesAreToldOrNotMissed"},
 			{Name: "what stands in for expired samples is not told", File: "completeness.go", Old: "	expired(add, snap, pub)\n", New: "", By: "TestNearlyRightAnswers"},
 			{Name: "expired samples have left nothing", File: "completeness.go", Old: "if r.Resolution == timegrid.Raw {", New: "if r.Resolution != timegrid.Raw {", By: "TestNearlyRightAnswers"},
 		},
