@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 		log.Fatal(err)
 	}
 	qc := query.DefaultConfig()
-	qc.HTTP.Listen, qc.GRPC.Listen, qc.Follow.AuditInterval = "127.0.0.1:0", "127.0.0.1:0", 20*time.Millisecond
+	qc.HTTP.Listen, qc.GRPC.Listen, qc.Follow.PollInterval = "127.0.0.1:0", "127.0.0.1:0", 20*time.Millisecond
 	q, err := query.New(qc, query.Deps{Store: store, Telemetry: telemetry.Discard()})
 	if err != nil {
 		log.Fatal(err)

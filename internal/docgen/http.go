@@ -72,7 +72,7 @@ type operation struct {
 type parameter struct {
 	Name, In, Description, Type, Format string
 	Required                            bool
-	Schema                              *schema
+	Schema, Items                       *schema
 }
 
 type schema struct {
@@ -235,7 +235,7 @@ func (d *httpDoc) operation(pattern string, op operation, used map[string]bool) 
 		case p.In == "body":
 			rows = append(rows, row(p.Name, "body", "bytes", p.Description))
 		default:
-			rows = append(rows, row(d.name(p.Name), p.In, d.typeOf(schema{Type: p.Type, Format: p.Format}, used), p.Description))
+			rows = append(rows, row(d.name(p.Name), p.In, d.typeOf(schema{Type: p.Type, Format: p.Format, Items: p.Items}, used), p.Description))
 		}
 	}
 	if len(rows) > 0 {

@@ -63,8 +63,7 @@ func TestAgentsSetAsideAreNeverSilentlyShort(t *testing.T) {
 		rolled = append(rolled, b.published(t))
 	}
 	all := rolled
-	for i, b := range large {
-		a.enter("ab", uint64(i), b)
+	for _, b := range large {
 		all = append(all, b.published(t))
 	}
 	aside := catalog.Aside{AuthorityID: "test", Shard: shard.Of("large", rollupShards), Hour: h, Agent: "large", Series: 1, Records: 400, Bytes: 1 << 40, Limit: 1, Reason: "memory", By: "w", At: 1}
@@ -75,7 +74,7 @@ func TestAgentsSetAsideAreNeverSilentlyShort(t *testing.T) {
 	var offset atomic.Int64
 	now := func() time.Time { return time.Now().Add(time.Duration(offset.Load())) }
 	fast := func(c *query.Config) {
-		c.Rollup.Poll, c.Rollup.Intake, c.Rollup.TTL = 10*time.Millisecond, 10*time.Millisecond, time.Millisecond
+		c.Rollup.Poll, c.Rollup.TTL = 10*time.Millisecond, time.Millisecond
 	}
 	small := func(c *query.Config) { fast(c); c.History.MaxBytes = 8 << 10 }
 	never := func(n *node, what string) (count string, marked bool) {
@@ -102,7 +101,15 @@ func TestAgentsSetAsideAreNeverSilentlyShort(t *testing.T) {
 	whole(restarted, "after a restart")
 
 	cramped := startAt(t, a, now, small)
-	eventually(t, "the intake is known", func() bool { never(cramped, "in little memory"); return cramped.IntakeKnown() })
+	eventually(t, "the journal is read", func() bool {
+		never(cramped, "in little memory")
+		select {
+		case <-cramped.Complete():
+			return true
+		default:
+			return false
+		}
+	})
 	for range 30 {
 		never(cramped, "in little memory")
 		time.Sleep(5 * time.Millisecond)
@@ -118,54 +125,42 @@ func TestAgentsSetAsideAreNeverSilentlyShort(t *testing.T) {
 	}
 }
 
-// TestHoursFromBeforeRollups: what was accepted before an authority had rollups is in no
-// intake. A late batch of such an hour does not make it whole, unless the node knows of
-// every batch, or there were rollups already.
+// TestHoursFromBeforeRollups: what was accepted before an authority had rollups is in the journal like
+// everything else, so a late batch of such an hour is not taken for all of it: of a node that starts
+// then, and of one that ran when there were no rollups.
 func TestHoursFromBeforeRollups(t *testing.T) {
 	h := timegrid.HourOf(time.Now().Add(-6 * time.Hour).UnixMilli())
 	expr := "sum(count_over_time(c[20m] @ " + unix(h.Start().Add(19*time.Minute)) + "))"
-	for _, x := range []struct {
-		name   string
-		began  time.Time
-		before bool // the node ran before there were rollups
-		count  string
-		marked bool
-	}{
-		{"rollups began later", h.End().Add(time.Hour), false, "20", true},
-		{"in the middle of the hour", h.Start().Add(30 * time.Minute), false, "20", true},
-		{"the node ran before", h.End().Add(time.Hour), true, "400", false},
-		{"rollups were there", h.Start().Add(-time.Minute), false, "20", false},
-	} {
-		t.Run(x.name, func(t *testing.T) {
+	for _, ran := range []bool{false, true} {
+		t.Run(fmt.Sprintf("ran before: %v", ran), func(t *testing.T) {
 			a := newAuthority(t)
-			a.rollups()
-			a.began = x.began
 			batches := a.hourOf("host", h)
-			late := batches[len(batches)-1]
-			a.enter("ab", 1, late)
-			if !x.before { // too old to be checked by the first audit
-				a.aged = h.End()
-			}
-			var offset atomic.Int64
-			if x.before {
-				offset.Store(int64(-5 * time.Hour))
-			}
-			n := startAt(t, a, func() time.Time { return time.Now().Add(time.Duration(offset.Load())) }, func(c *query.Config) {
-				c.Rollup.Poll, c.Rollup.Intake, c.Rollup.TTL = 10*time.Millisecond, 10*time.Millisecond, time.Millisecond
-			})
-			<-n.Complete()
-			eventually(t, "the intake is known", n.IntakeKnown)
-			offset.Store(0)
-			eventually(t, "the late batch, and what is to be said of it", func() bool {
-				count, marked := n.counted(expr)
-				return count == x.count && marked == x.marked
-			})
-			for range 10 {
-				e := n.get("/api/v1/query", "query", expr)
-				if has(e.Lightmetrics.Reasons, "BEFORE_HISTORY") != x.marked {
-					t.Errorf("marked %v, want %v: %v", e.Lightmetrics.Partial, x.marked, e.Lightmetrics.Reasons)
+			fast := func(c *query.Config) { c.Rollup.Poll, c.Rollup.TTL = 10*time.Millisecond, time.Millisecond }
+			var n *node
+			if ran {
+				n = start(t, a, fast)
+				<-n.Complete()
+				if e := n.get("/api/v1/query", "query", expr); !has(e.Lightmetrics.Reasons, "BEFORE_HISTORY") {
+					t.Errorf("before the window, without rollups: %+v", e.Lightmetrics)
 				}
 			}
+			// Rollups are switched on. Two late batches are rolled up first, as another shard's hour would be.
+			var late []publishedtest.Batch
+			for _, b := range batches[len(batches)-2:] {
+				late = append(late, b.published(t))
+			}
+			a.rollups()
+			a.publish(h, 1, late)
+			if n == nil {
+				n = start(t, a, fast)
+			}
+			eventually(t, "all samples", func() bool {
+				count, marked := n.counted(expr)
+				if count != "400" && !marked {
+					t.Fatalf("%s of 400 samples, and not marked", count)
+				}
+				return count == "400" && !marked
+			})
 		})
 	}
 }

@@ -2,15 +2,20 @@ package query_test
 
 import (
 	"context"
-	"strings"
+	"crypto/rand"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal/journaltest"
+	"lightmetrics.dev/lightmetrics/internal/derived/ledgers"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
+	"lightmetrics.dev/lightmetrics/internal/rollups/progress"
+	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/series"
@@ -21,26 +26,24 @@ type authority struct {
 	t testing.TB
 	*mem.Store
 	down atomic.Bool // reads fail
-	// began is when rollups were set up, by the store's clock; zero: long ago.
-	began time.Time
-	// aged is when the store wrote the identity manifests; zero: when it did.
-	aged time.Time
 }
 
 func (a *authority) Head(ctx context.Context, key string) (objstore.Info, error) {
 	if err := a.failing("head", key); err != nil {
 		return objstore.Info{}, err
 	}
-	info, err := a.Store.Head(ctx, key)
-	if key == layout.RollupConfigKey && err == nil {
-		if info.LastModified = a.began; a.began.IsZero() {
-			info.LastModified = time.Now().AddDate(-1, 0, 0)
-		}
-	}
-	return info, err
+	return a.Store.Head(ctx, key)
 }
 
-func newAuthority(t testing.TB) *authority { return &authority{t: t, Store: mem.New(time.Now)} }
+// newAuthority is a bucket that began with the journal.
+func newAuthority(t testing.TB) *authority {
+	a := &authority{t: t, Store: mem.New(time.Now)}
+	a.put(layout.AuthorityKey, accept.AuthorityRecord{AuthorityID: "test"}.Marshal())
+	if err := journaltest.Complete(context.Background(), a.Store, "test"); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
 
 func (a *authority) failing(op, key string) error {
 	if a.down.Load() {
@@ -60,13 +63,7 @@ func (a *authority) List(ctx context.Context, o objstore.ListOptions) (objstore.
 	if err := a.failing("list", o.Prefix); err != nil {
 		return objstore.Page{}, err
 	}
-	page, err := a.Store.List(ctx, o)
-	for i := range page.Objects {
-		if strings.HasPrefix(page.Objects[i].Key, layout.AcceptedPrefix) && !a.aged.IsZero() {
-			page.Objects[i].LastModified = a.aged
-		}
-	}
-	return page, err
+	return a.Store.List(ctx, o)
 }
 
 func (a *authority) put(key string, body []byte) {
@@ -137,12 +134,84 @@ func (a *authority) buildAs(boot identity.Boot, seq uint64, acceptedAt time.Time
 	}}
 }
 
-func (a *authority) boot(b identity.Boot) { a.put(layout.Boot(b), []byte("{}")) }
-
-// accept makes a batch accepted.
-func (a *authority) accept(b built) {
+// accept is what a collector does: blob, manifest, segment of the journal.
+func (a *authority) accept(bs ...built) {
 	a.t.Helper()
-	a.boot(b.manifest.Identity.BootOf())
-	a.put(b.manifest.RawBlobKey, b.frame)
-	a.put(layout.Accepted(b.manifest.Identity), b.manifest.Marshal())
+	var entries []journal.Entry
+	for _, b := range bs {
+		a.put(b.manifest.RawBlobKey, b.frame)
+		a.put(layout.Accepted(b.manifest.Identity), b.manifest.Marshal())
+		entries = append(entries, b.manifest.Entry(journal.Accepted))
+	}
+	if err := journaltest.Append(context.Background(), a.Store, "test", entries...); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+// writer is a collector's run of the journal.
+type writer struct {
+	a *authority
+	w *journal.Writer
+}
+
+func (a *authority) writer(id string, role journal.Role) *writer {
+	a.t.Helper()
+	w, err := journal.NewWriter(journal.WriterConfig{
+		Store: a.Store, Rand: rand.Reader, Clock: func() int64 { return 0 },
+		Opening: journal.Opening{Writer: id, Role: role, Authority: "test"},
+	})
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return &writer{a, w}
+}
+
+// accept writes a segment with the batches, and returns its position.
+func (w *writer) accept(bs ...built) journal.Position {
+	w.a.t.Helper()
+	for _, b := range bs {
+		w.a.put(b.manifest.RawBlobKey, b.frame)
+		w.a.put(layout.Accepted(b.manifest.Identity), b.manifest.Marshal())
+		if _, err := w.w.Add(b.manifest.Entry(journal.Accepted)); err != nil {
+			w.a.t.Fatal(err)
+		}
+	}
+	at, _, err := w.w.Flush(context.Background())
+	if err != nil {
+		w.a.t.Fatal(err)
+	}
+	return at
+}
+
+// progressed says that the ledgers count every batch of the journal as it is now, and that blocks have every one but
+// for pending.
+func (a *authority) progressed(pending ...built) {
+	a.t.Helper()
+	must := func(err error) {
+		if err != nil {
+			a.t.Helper()
+			a.t.Fatal(err)
+		}
+	}
+	ctx, set := context.Background(), ledgers.NewSet()
+	f, err := journal.NewFollower(journal.FollowerConfig{
+		Store: a.Store, Authority: "test",
+		Segment: func(_ context.Context, s *journal.Segment) error { set.Apply(s.Entries, nil); return nil },
+		Folded:  func(_ context.Context, es []journal.Entry) error { set.Apply(es, nil); return nil },
+	})
+	must(err)
+	p, err := f.Poll(ctx)
+	must(err)
+	_, err = ledgers.NewSaver(a.Store, rand.Reader, 1, ledgers.Loaded{Set: set}).Save(ctx, p.Positions, 0)
+	must(err)
+	for s := range shard.ID(rollupShards) {
+		r := progress.Progress{AuthorityID: "test", Shard: s, Shards: rollupShards, Positions: p.Positions}
+		for _, b := range pending {
+			if shard.Of(b.manifest.Identity.Agent, rollupShards) == s {
+				r.Pending = append(r.Pending, b.manifest.Batch())
+			}
+		}
+		_, err := r.Write(ctx, a.Store, "")
+		must(err)
+	}
 }

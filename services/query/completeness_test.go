@@ -102,23 +102,46 @@ func TestMissingBlobIsPartialUntilItIsBack(t *testing.T) {
 	}
 }
 
-func TestCorruptManifestIsPartialEverywhere(t *testing.T) {
+// TestDamagedSegmentHoldsCompletenessBack: nobody else knows the batches of a segment, so that what is complete
+// does not move beyond one that can't be read, and answers say so everywhere. A damaged manifest
+// changes nothing: the journal has what a query needs of it.
+func TestDamagedSegmentHoldsCompletenessBack(t *testing.T) {
 	a := newAuthority(t)
-	a.boot(host)
-	a.put(layout.Accepted(identity.Batch{Agent: "host1", Boot: "b1", SeqStart: 1, SeqEnd: 2}), []byte("{"))
-	n := start(t, a, nil)
+	now := time.Now()
+	b := a.build(host, 1, now, point{"up", 1, now})
+	a.accept(b)
+	a.put(layout.Accepted(b.manifest.Identity), []byte("{"))
+	n := start(t, a, func(c *query.Config) {
+		c.Follow.IdleInterval, c.StaleAfter = 20*time.Millisecond, 200*time.Millisecond
+	})
 	<-n.Complete()
-	e := n.get("/api/v1/query", "query", "up", "time", time.Now().Add(-time.Hour).Format(time.RFC3339))
-	if !has(e.Lightmetrics.Reasons, "BATCH_UNREADABLE") {
-		t.Errorf("not marked: %+v", e.Lightmetrics)
+	eventually(t, "a whole answer", func() bool {
+		e := n.get("/api/v1/query", "query", "up")
+		return e.value() == "1" && !e.Lightmetrics.Partial
+	})
+	key := layout.JournalSegment([16]byte{1}, 0)
+	a.put(key, []byte("nothing"))
+	eventually(t, "a marked answer", func() bool {
+		return has(n.get("/api/v1/query", "query", "up", "time", unix(now.Add(-time.Hour))).Lightmetrics.Reasons, "JOURNAL_STALE")
+	})
+	other := start(t, a, nil)
+	if e := other.get("/api/v1/query", "query", "up"); !has(e.Lightmetrics.Reasons, "JOURNAL_UNREAD") || e.Lightmetrics.CompleteThrough != "" {
+		t.Errorf("after a start: %+v", e.Lightmetrics)
 	}
+	if err := a.Delete(context.Background(), key); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "whole again", func() bool { return !n.get("/api/v1/query", "query", "up").Lightmetrics.Partial })
+	<-other.Complete()
 }
 
 func TestStoreDownIsPartialAfterTheBound(t *testing.T) {
 	a := newAuthority(t)
 	now := time.Now()
 	a.accept(a.build(host, 1, now, point{"up", 1, now}))
-	n := start(t, a, func(c *query.Config) { c.StaleAfter = 100 * time.Millisecond })
+	n := start(t, a, func(c *query.Config) {
+		c.Follow.IdleInterval, c.StaleAfter = 20*time.Millisecond, 200*time.Millisecond
+	})
 	<-n.Complete()
 	eventually(t, "a whole answer", func() bool {
 		e := n.get("/api/v1/query", "query", "up")
@@ -127,13 +150,13 @@ func TestStoreDownIsPartialAfterTheBound(t *testing.T) {
 	a.down.Store(true)
 	eventually(t, "a stale answer", func() bool {
 		e := n.get("/api/v1/query", "query", "up")
-		return has(e.Lightmetrics.Reasons, "AUDIT_STALE") && has(e.Warnings, "AUDIT_STALE") && n.value("up") == "1"
+		return has(e.Lightmetrics.Reasons, "JOURNAL_STALE") && has(e.Warnings, "JOURNAL_STALE") && n.value("up") == "1"
 	})
 	a.down.Store(false)
 	eventually(t, "whole again", func() bool { return !n.get("/api/v1/query", "query", "up").Lightmetrics.Partial })
 }
 
-func TestNotReadyBeforeTheFirstAudit(t *testing.T) {
+func TestNotReadyBeforeTheJournalIsRead(t *testing.T) {
 	a := newAuthority(t)
 	a.down.Store(true)
 	n := start(t, a, nil)
@@ -149,7 +172,7 @@ func TestNotReadyBeforeTheFirstAudit(t *testing.T) {
 	if got := ready(); got != http.StatusServiceUnavailable {
 		t.Errorf("ready is %d", got)
 	}
-	if e := n.get("/api/v1/query", "query", "up"); !has(e.Lightmetrics.Reasons, "NO_AUDIT") {
+	if e := n.get("/api/v1/query", "query", "up"); !has(e.Lightmetrics.Reasons, "JOURNAL_UNREAD") {
 		t.Errorf("not marked: %+v", e.Lightmetrics)
 	}
 	a.down.Store(false)
@@ -202,7 +225,7 @@ func TestMemoryBoundIsPartial(t *testing.T) {
 	}
 }
 
-func TestOldManifestsAreCountedNotRead(t *testing.T) {
+func TestOldBatchesAreCountedNotRead(t *testing.T) {
 	a := newAuthority(t)
 	now := time.Now()
 	old := now.Add(-5 * time.Hour)
@@ -304,7 +327,7 @@ func TestGRPCAndGateway(t *testing.T) {
 		"/status":  "Accepted through",
 		"/":        `"path":"/v1/agents"`,
 		"/metrics": "lightmetrics_query_live_series",
-		"/config":  "audit_interval",
+		"/config":  "poll_interval",
 	} {
 		resp, err := http.Get(n.url + path)
 		if err != nil {

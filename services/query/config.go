@@ -26,8 +26,7 @@ type Config struct {
 
 	WriteTimeout time.Duration `koanf:"write_timeout" help:"longest time that a client may leave an answer unread; one of HTTP may take one second more for every 256 KiB"`
 	Lookback     time.Duration `koanf:"lookback" help:"how long an instant selector takes the last sample for the current value"`
-	// StaleAfter is compared with the age of complete_through.
-	StaleAfter time.Duration `koanf:"stale_after" help:"age of the last audit that succeeded from which answers are partial"`
+	StaleAfter   time.Duration `koanf:"stale_after" help:"time since the journal was read to its end from which answers are partial"`
 	// MemoryLimit is the Go runtime's soft limit, if Deps.SetMemoryLimit is given.
 	MemoryLimit config.Bytes `koanf:"memory_limit" help:"soft limit of the process's memory; 0 follows what is held, the environment's GOMEMLIMIT wins"`
 
@@ -79,8 +78,9 @@ func (c Config) Validate() error {
 	if c.History.AgentShare < 1 || c.History.AgentShare > 100 {
 		errs = append(errs, errors.New("history.agent_share: must be a percentage from 1 to 100"))
 	}
-	if c.StaleAfter <= c.Follow.AuditInterval {
-		errs = append(errs, errors.New("stale_after: must be greater than follow.audit_interval"))
+	// What a poll proves is as old as the poll before it.
+	if c.StaleAfter <= 2*c.Follow.IdleInterval {
+		errs = append(errs, errors.New("stale_after: must be greater than twice follow.idle_interval"))
 	}
 	if err := c.Series.AgentLabel.Validate(); err != nil {
 		errs = append(errs, fmt.Errorf("series.agent_label: %w", err))

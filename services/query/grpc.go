@@ -26,6 +26,8 @@ const (
 	reasonLimit     = "LIMIT_EXCEEDED"
 	reasonTimeout   = "QUERY_TIMEOUT"
 	reasonExecution = "QUERY_FAILED"
+	// reasonNotVisible: what min_tokens or strong ask for is not visible here yet.
+	reasonNotVisible = "TOKEN_NOT_VISIBLE"
 )
 
 // server is the QueryService.
@@ -41,6 +43,7 @@ func failure(err error) error {
 		limit *promstore.LimitError
 		busy  *answer.BusyError
 		full  *answer.MemoryError
+		token *follow.NotVisibleError
 		late  promql.ErrQueryTimeout
 		gone  promql.ErrQueryCanceled
 	)
@@ -53,6 +56,9 @@ func failure(err error) error {
 		f.Metadata = map[string]string{"limit": limit.Limit}
 	case errors.As(err, &busy), errors.As(err, &full):
 		f.Code, f.Reason, f.RetryAfter = codes.Unavailable, rpc.ReasonOverloaded, time.Second
+	// Before the deadline: its cause may be one.
+	case errors.As(err, &token):
+		f.Code, f.Reason, f.RetryAfter = codes.Unavailable, reasonNotVisible, time.Second
 	case errors.As(err, &late), errors.Is(err, context.DeadlineExceeded):
 		f.Code, f.Reason = codes.DeadlineExceeded, reasonTimeout
 	case errors.As(err, &gone), errors.Is(err, context.Canceled):
@@ -61,11 +67,26 @@ func failure(err error) error {
 	return f.Err()
 }
 
+// open waits until what the request asks to see is visible, and opens a session.
+func (v *server) open(ctx context.Context, req interface {
+	GetMinTokens() []string
+	GetStrong() bool
+}) (*answer.Session, error) {
+	fresh, err := answer.ParseFresh(req.GetMinTokens(), req.GetStrong())
+	if err != nil {
+		return nil, err
+	}
+	if err := v.s.eval.Await(ctx, fresh); err != nil {
+		return nil, err
+	}
+	return v.s.eval.Open(ctx)
+}
+
 // Query evaluates at one instant.
 func (v *server) Query(ctx context.Context, req *queryv1.QueryRequest) (*queryv1.QueryResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, v.s.cfg.Limits.Timeout)
 	defer cancel()
-	ses, err := v.s.eval.Open(ctx)
+	ses, err := v.open(ctx, req)
 	if err != nil {
 		return nil, failure(err)
 	}
@@ -109,7 +130,7 @@ func (v *server) Query(ctx context.Context, req *queryv1.QueryRequest) (*queryv1
 func (v *server) QueryRange(req *queryv1.QueryRangeRequest, stream grpc.ServerStreamingServer[queryv1.QueryRangeResponse]) error {
 	ctx, cancel := context.WithTimeout(stream.Context(), v.s.cfg.Limits.Timeout)
 	defer cancel()
-	ses, err := v.s.eval.Open(ctx)
+	ses, err := v.open(ctx, req)
 	if err != nil {
 		return failure(err)
 	}

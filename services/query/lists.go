@@ -119,7 +119,7 @@ func conflicts(ctx context.Context, store objstore.Reader, prefix, after string,
 	for _, o := range page.Objects {
 		id, sum, err := layout.ParseQuarantine(o.Key)
 		if err != nil {
-			continue // a foreign key; audits report it
+			continue // a foreign key; fsck reports it
 		}
 		c := &queryv1.IdentityConflict{
 			AgentId: id.Agent, BootId: id.Boot, SeqStart: id.SeqStart, SeqEnd: id.SeqEnd, SubmittedSha256: sum.String(),

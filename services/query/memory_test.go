@@ -16,7 +16,7 @@ func TestMemoryLimitFollowsWhatIsHeld(t *testing.T) {
 	limits := func(change func(*query.Config)) (*query.Service, <-chan int64) {
 		cfg := query.DefaultConfig()
 		cfg.HTTP.Listen, cfg.GRPC.Listen = "127.0.0.1:0", "127.0.0.1:0"
-		cfg.Follow.AuditInterval = 20 * time.Millisecond
+		cfg.Follow.PollInterval = 20 * time.Millisecond
 		change(&cfg)
 		set := make(chan int64, 1)
 		s, err := query.New(cfg, query.Deps{Store: a, Telemetry: telemetry.Discard(), SetMemoryLimit: func(n int64) {
@@ -46,7 +46,6 @@ func TestMemoryLimitFollowsWhatIsHeld(t *testing.T) {
 	if most := int64(queries + 300<<20); empty < queries || empty > most {
 		t.Errorf("with nothing in memory: %d, want what queries may take and a little: at most %d", empty, most)
 	}
-	a.boot(host)
 	a.accept(a.build(host, 1, time.Now(), point{"m", 1, time.Now()}))
 	for grown := range set {
 		if grown > empty {

@@ -15,13 +15,11 @@ import (
 	"github.com/prometheus/prometheus/model/value"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
-	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/derived/intake"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/queries/published/publishedtest"
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
-	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -112,7 +110,6 @@ func newCorpus(t testing.TB, rnd *rand.Rand, start, end time.Time) *corpus {
 // rollups makes the authority one with rollups.
 func (a *authority) rollups() {
 	a.t.Helper()
-	a.put(layout.AuthorityKey, accept.AuthorityRecord{AuthorityID: "test"}.Marshal())
 	if err := intake.EnsureShards(context.Background(), a.Store, rollupShards); err != nil {
 		a.t.Fatal(err)
 	}
@@ -127,17 +124,6 @@ func (a *authority) publish(h timegrid.Hour, gen uint64, batches []publishedtest
 		a.t.Fatal(err)
 	}
 	return blocks
-}
-
-// enter writes the intake entry of a batch.
-func (a *authority) enter(run string, n uint64, b built) {
-	a.t.Helper()
-	s := shard.Of(b.manifest.Identity.Agent, rollupShards)
-	body, err := intake.Segment{Shard: s, Shards: rollupShards, Entries: []accepted.Batch{b.manifest.Batch()}}.Marshal()
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	a.put(layout.IntakeSegment(s, run, n), body)
 }
 
 var rollupExpressions = []string{
@@ -276,14 +262,13 @@ func TestSameAnswersFromChunksAndMemory(t *testing.T) {
 func start1(t testing.TB, a *authority, change func(*query.Config)) *node {
 	t.Helper()
 	n := start(t, a, func(cfg *query.Config) {
-		cfg.Rollup.Poll, cfg.Rollup.Intake, cfg.Rollup.TTL = 20*time.Millisecond, 20*time.Millisecond, 20*time.Millisecond
+		cfg.Rollup.Poll, cfg.Rollup.TTL = 20*time.Millisecond, 20*time.Millisecond
 		if change != nil {
 			change(cfg)
 		}
 	})
 	<-n.Complete()
 	<-n.BlocksRead()
-	eventually(t, "the intake is known", n.IntakeKnown)
 	return n
 }
 
@@ -355,9 +340,8 @@ func TestBatchesThatAreNotRolledUp(t *testing.T) {
 	c := newCorpus(t, rand.New(rand.NewPCG(seed, 3)), end.Add(-30*time.Minute), end)
 	a := newAuthority(t)
 	a.rollups()
-	for i, b := range c.builts {
+	for _, b := range c.builts {
 		a.accept(b)
-		a.enter("ab", uint64(i), b)
 	}
 	half := c.batches[:len(c.batches)/2]
 	h := timegrid.HourOf(end.UnixMilli())
@@ -421,9 +405,8 @@ func replaceUnder(t *testing.T, seed uint64, end time.Time, path string, params 
 	c := newCorpus(t, rand.New(rand.NewPCG(seed, 4)), end.Add(-30*time.Minute), end)
 	a := newAuthority(t)
 	a.rollups()
-	for i, b := range c.builts {
+	for _, b := range c.builts {
 		a.accept(b)
-		a.enter("ab", uint64(i), b)
 	}
 	h := timegrid.HourOf(end.UnixMilli())
 	// Not the first batch, so that the next generation is another one.
@@ -526,9 +509,8 @@ func TestWindowsAnswerAlignedRanges(t *testing.T) {
 	a := newAuthority(t)
 	a.rollups()
 	last := timegrid.HourOf(end.UnixMilli()) + 1
-	for i, b := range c.builts {
+	for _, b := range c.builts {
 		a.accept(b)
-		a.enter("cd", uint64(i), b)
 	}
 	for _, h := range publishedtest.Hours(c.batches) {
 		if h < last { // the last hour is not rolled up yet

@@ -78,14 +78,12 @@ func New(cfg Config, d Deps) (*Service, error) {
 	}
 	ls.SetCover(cover(keeper))
 	f, err := follow.New(cfg.Follow, follow.Deps{
-		Store: d.Store, Live: ls, History: cfg.History.Window, Needed: keeper.Needed,
+		Store: d.Store, Live: ls, History: cfg.History.Window, Blocks: keeper,
 		Log: srv.Log(), Registry: d.Telemetry.Registry, Now: d.Now,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("query: %w", err)
 	}
-	// Keeper and follower need each other; neither runs before both are complete.
-	keeper.SetTake(f.Take)
 	eval := answer.New(
 		answer.Config{Limits: cfg.Limits, Lookback: cfg.Lookback, StaleAfter: cfg.StaleAfter},
 		answer.Deps{Live: ls, Follower: f, Blocks: keeper, Log: srv.Log(), Registry: d.Telemetry.Registry, Now: d.Now})
@@ -136,15 +134,11 @@ func cover(k *blocks.Keeper) live.Cover {
 	}
 }
 
-// Complete is closed when the first audit has succeeded.
+// Complete is closed when everything that was accepted before the start is accounted for.
 func (s *Service) Complete() <-chan struct{} { return s.follow.First() }
 
 // BlocksRead is closed when the blocks of recent hours were read, or there are none.
 func (s *Service) BlocksRead() <-chan struct{} { return s.blocks.FirstPollDone() }
-
-// IntakeKnown reports that all accepted batches before the window that are in no block were checked; true if there
-// are no blocks at all.
-func (s *Service) IntakeKnown() bool { return s.blocks.Known() }
 
 // LateBatches counts the batches in memory that lie before the window and are in no block.
 func (s *Service) LateBatches() int { return s.live.Stats().Late }
@@ -155,12 +149,13 @@ func (s *Service) incomplete() error {
 		return errors.New("shutting down")
 	}
 	st := s.follow.Status()
-	// Not ready until something is proven, so that a load balancer prefers nodes that can answer completely.
-	if st.CompleteThrough.IsZero() {
-		if st.AuditError != nil {
-			return fmt.Errorf("the first audit has not succeeded: %w", st.AuditError)
+	// Not ready until something is proven, so that a load balancer prefers nodes that can answer completely. A node
+	// over a journal that is incomplete is ready: no other node can say more.
+	if st.Since.IsZero() {
+		if st.PollError != nil {
+			return fmt.Errorf("the journal could not be read: %w", st.PollError)
 		}
-		return errors.New("the first audit is not done")
+		return errors.New("the journal was not read to its end yet")
 	}
 	select {
 	// Without the blocks every older hour would look as if it had no samples.
@@ -168,14 +163,14 @@ func (s *Service) incomplete() error {
 	default:
 		return errors.New("the blocks were not read yet")
 	}
-	if age := s.now().Sub(st.CompleteThrough); age > s.cfg.StaleAfter {
-		return fmt.Errorf("no audit has succeeded for %s", age.Round(time.Second))
+	if age := s.now().Sub(st.Since); age > s.cfg.StaleAfter {
+		return fmt.Errorf("the journal was not read to its end for %s", age.Round(time.Second))
 	}
 	return nil
 }
 
-// Run serves and follows until ctx ends, then lets queries finish. It answers from the start; until the first
-// audit has succeeded its answers are partial and /-/ready is negative.
+// Run serves and follows until ctx ends, then lets queries finish. It answers from the start; until the journal
+// was read to its end its answers are partial and /-/ready is negative.
 func (s *Service) Run(ctx context.Context) error {
 	defer s.eval.Close()
 	return s.Server.Run(ctx)

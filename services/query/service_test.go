@@ -42,8 +42,7 @@ func startAt(t testing.TB, a *authority, now func() time.Time, change func(*quer
 	t.Helper()
 	cfg := query.DefaultConfig()
 	cfg.HTTP.Listen, cfg.GRPC.Listen = "127.0.0.1:0", "127.0.0.1:0"
-	cfg.Follow.AuditInterval = 20 * time.Millisecond
-	cfg.Follow.PollInterval = 0
+	cfg.Follow.PollInterval, cfg.Follow.RetryInterval = 20*time.Millisecond, 20*time.Millisecond
 	if change != nil {
 		change(&cfg)
 	}
@@ -105,6 +104,14 @@ func (n *node) get(path string, params ...string) envelope {
 	}
 	e.code = resp.StatusCode
 	return e
+}
+
+// polls waits for some more polls of the journal.
+func (n *node) polls(more float64) {
+	n.t.Helper()
+	polls := func() float64 { return n.number(`lightmetrics_query_journal_polls_total{outcome="ok"}`) }
+	before := polls()
+	eventually(n.t, "further polls", func() bool { return polls() >= before+more })
 }
 
 // number reads a metric without labels.

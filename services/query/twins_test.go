@@ -30,7 +30,6 @@ func TestAgentsWithEqualValues(t *testing.T) {
 			t.Fatal(err)
 		}
 		a.accept(b)
-		a.enter("aa", uint64(i), b)
 		batches = append(batches, publishedtest.Batch{Frame: f, AcceptedAt: b.manifest.AcceptedAt})
 	}
 	n := start1(t, a, nil)

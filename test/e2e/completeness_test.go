@@ -32,9 +32,9 @@ func TestNonPartialAnswersAreComplete(t *testing.T) {
 	c := newCluster(t, cluster.Options{Collectors: 2, Adjust: func(process string, s map[string]any) {
 		switch process {
 		case "query":
-			// Audits often, so that complete_through is close behind; watch and poll help now and then.
+			// Polls often, so that complete_through is close behind.
 			f := s["follow"].(map[string]any)
-			f["audit_interval"], f["poll_interval"] = "200ms", "1s"
+			f["poll_interval"], f["idle_interval"] = "200ms", "1s"
 			s["stale_after"] = "3s"
 		case "reconciler":
 			s["frontier_audit"] = map[string]any{"interval": "1s"}

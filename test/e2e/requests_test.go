@@ -86,9 +86,6 @@ func TestRequestsOfTheGuide(t *testing.T) {
 		return v == batches*2 && len(w) == 0, errors.Join(err, fmt.Errorf("%v, %v", v, w))
 	}))
 	guide.check(t, "query node", "batch", asked(ctx, t, c).minus(before), batches)
-	guide.check(t, "query node", "boot-audit", perAudit(ctx, t, c, func() float64 {
-		return metric(ctx, t, c.Addr.QueryHTTP, `lightmetrics_query_audits_total{outcome="ok",scope="frontier"}`)
-	}), boots)
 }
 
 // quietServices ask the store for little but their work.
@@ -104,8 +101,8 @@ func quietServices(process string, settings map[string]any) {
 	case "rollup-1":
 		settings["snapshot"] = map[string]any{"interval": "0s"}
 	case "query":
-		settings["follow"] = map[string]any{"poll_interval": "0s", "audit_interval": "300ms", "snapshots": false}
-		settings["rollup"] = map[string]any{"poll": "1h", "intake": "1h"}
+		settings["follow"] = map[string]any{"poll_interval": "300ms", "snapshots": false}
+		settings["rollup"] = map[string]any{"poll": "1h"}
 	}
 }
 

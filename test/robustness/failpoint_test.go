@@ -35,7 +35,7 @@ var once = []string{
 
 // periodic are the points of looks that come once or twice a second.
 var periodic = []string{"reconciler.scan.", "reconciler.audit.", "reconciler.store.list.", "reconciler.store.get.quarantine.",
-	"query.audit.", "query.store.list.", "query.store.get.accepted."}
+	"query.poll.", "query.store.list.", "query.store.get.journal."}
 
 func hasPrefix(point string, of []string) bool {
 	return slices.ContainsFunc(of, func(prefix string) bool { return strings.HasPrefix(point, prefix) })

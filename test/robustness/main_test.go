@@ -116,7 +116,6 @@ func hurry(process string, s map[string]any) {
 		s["ledgers"] = map[string]any{"flush_interval": "200ms"}
 		s["intake"] = map[string]any{"shards": 4, "interval": "200ms"}
 	case "query":
-		s["follow"].(map[string]any)["audit_interval"] = "1s"
 		s["follow"].(map[string]any)["poll_interval"] = "500ms"
 	case "agent":
 		s["batch"].(map[string]any)["max_records"] = agentBatch

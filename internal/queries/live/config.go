@@ -22,6 +22,8 @@ type Config struct {
 	AgentShare int
 	// Future is how far after now a sample may lie before it is evicted ahead of all others; 0 has no such limit.
 	Future time.Duration
+	// LossBytes bounds what is known of evicted batches one by one; 0 is 4 MiB.
+	LossBytes int
 	// AgentLabel names the label with the agent that is added to each series. With an empty name none is added,
 	// and equal labels of several agents are one series.
 	AgentLabel agentlabel.Name

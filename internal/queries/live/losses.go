@@ -17,11 +17,14 @@ func (s Span) union(o Span) Span { return Span{min(s.Min, o.Min), max(s.Max, o.M
 
 // losses are the batches that were evicted for memory while no block had them. Each marks the answers that touch
 // its samples until a block has it, however old it gets. Successive batches of one boot are one entry. What does
-// not fit into the bound is kept as spans of time, which mark more answers and are never taken back.
+// not fit into the bound is kept as spans of time, which mark more answers, until somebody finds out what blocks
+// lack of them.
 type losses struct {
+	max    int // bound of bytes
 	runs   map[lossKey][]lossRun
 	bytes  int    // of all runs, estimated
 	coarse []Span // disjoint, ascending
+	added  uint64 // counts what was added to coarse
 	merged []Span // of all, disjoint and ascending, for snapshots; nil when it must be computed
 }
 
@@ -81,7 +84,8 @@ func (l *losses) add(b *batch) {
 	if !follows {
 		size += lossRunBytes + 8*len(b.hours)
 	}
-	if l.bytes+size > maxLossBytes {
+	if l.bytes+size > l.max {
+		l.added++
 		for _, s := range spans {
 			l.coarse = addSpan(l.coarse, s, maxCoarseSpans)
 		}
@@ -131,6 +135,30 @@ func (l *losses) forget(held func(identity.Batch, []timegrid.Hour) bool) {
 			l.runs[key] = kept
 		}
 	}
+}
+
+// Coarse returns the spans of time of losses of which it is not known what they were, and a mark for
+// ReplaceCoarse.
+func (s *Store) Coarse() ([]Span, uint64) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return slices.Clone(s.lost.coarse), s.lost.added
+}
+
+// ReplaceCoarse replaces the spans that Coarse returned with the mark by those of the batches that are neither in memory
+// nor in blocks. It does nothing, and returns false, if further losses came since.
+func (s *Store) ReplaceCoarse(mark uint64, spans []Span) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := &s.lost
+	if l.added != mark {
+		return false
+	}
+	l.coarse, l.merged = nil, nil
+	for _, x := range spans {
+		l.coarse = addSpan(l.coarse, x, maxCoarseSpans)
+	}
+	return true
 }
 
 // spans returns the times of all losses, disjoint and ascending. The result is never changed afterwards.

@@ -13,7 +13,7 @@ import (
 func TestLossesAreBounded(t *testing.T) {
 	const seed = 4
 	rnd := rand.New(rand.NewPCG(seed, 1))
-	var l losses
+	l := losses{max: maxLossBytes}
 	n := maxLossBytes / lossRunBytes * 2
 	times := make([]int64, n)
 	for i := range times {

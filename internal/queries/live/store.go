@@ -70,8 +70,12 @@ func New(cfg Config) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	if cfg.LossBytes <= 0 {
+		cfg.LossBytes = maxLossBytes
+	}
 	return &Store{
 		cfg:          cfg,
+		lost:         losses{max: cfg.LossBytes},
 		boots:        map[identity.Boot]*bootIndex{},
 		shapes:       shapes.NewTable[shape](),
 		series:       map[uint32]*storedSeries{},
@@ -99,6 +103,18 @@ func (s *Store) Known(id identity.Batch) bool {
 	defer s.mu.RUnlock()
 	x := s.boots[id.BootOf()]
 	return x != nil && x.find(id.SeqStart, id.SeqEnd) != nil
+}
+
+// Shows reports whether the batch is here with its columns.
+func (s *Store) Shows(id identity.Batch) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	x := s.boots[id.BootOf()]
+	if x == nil {
+		return false
+	}
+	b := x.find(id.SeqStart, id.SeqEnd)
+	return b != nil && b.columns()
 }
 
 // Insert adds a batch; b is copied. The identity of b must be a's. A repeat changes nothing; a placeholder (Note)

@@ -48,6 +48,39 @@ type Catalog struct {
 	// listings counts those of deltas; hourRead has the last one that an hour was read after.
 	listings uint64
 	hourRead map[timegrid.Hour]uint64
+	// openFrom is the first of the hours without an end that were read last, after the listing openRead; nil: there
+	// are none.
+	openFrom *timegrid.Hour
+	openRead uint64
+}
+
+// Endless is the end of hours that have none: what Refresh reads may lie in the future.
+const Endless = timegrid.Hour(math.MaxInt64/timegrid.HourMS - 2)
+
+// wasRead notes that hours were read.
+func (c *Catalog) wasRead(from, to timegrid.Hour) {
+	if to != Endless {
+		for h := from; h <= to; h++ {
+			c.hourRead[h] = c.listings
+		}
+		return
+	}
+	if c.openFrom != nil {
+		for h := *c.openFrom; h < from; h++ {
+			c.hourRead[h] = max(c.hourRead[h], c.openRead)
+		}
+	}
+	maps.DeleteFunc(c.hourRead, func(h timegrid.Hour, _ uint64) bool { return h >= from })
+	c.openFrom, c.openRead = &from, c.listings
+}
+
+// readAfter is the last listing of deltas that the hour was read after; false when it was not read.
+func (c *Catalog) readAfter(h timegrid.Hour) (uint64, bool) {
+	at, ok := c.hourRead[h]
+	if c.openFrom != nil && h >= *c.openFrom {
+		return max(at, c.openRead), true
+	}
+	return at, ok
 }
 
 // New makes an empty catalog; it makes no request.
@@ -102,9 +135,7 @@ func (c *Catalog) Refresh(ctx context.Context, from, to timegrid.Hour) (*View, e
 	p.next.records = c.cfg.Records
 	c.view = p.next
 	if err == nil {
-		for h := from; h <= to; h++ {
-			c.hourRead[h] = c.listings
-		}
+		c.wasRead(from, to)
 		c.forgetDeltas()
 	}
 	if err != nil {

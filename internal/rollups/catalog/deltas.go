@@ -140,7 +140,7 @@ func (c *Catalog) forgetDeltas() {
 		needed := slices.ContainsFunc(old.of[key].Batches, func(b delta.Batch) bool {
 			return slices.ContainsFunc(b.Hours, func(h timegrid.Hour) bool {
 				// An hour that was read after the delta was missed has the blocks for which it went.
-				read, ok := c.hourRead[h]
+				read, ok := c.readAfter(h)
 				return ok && read < at
 			})
 		})

@@ -26,14 +26,16 @@ func (r Reason) String() string { return r.Code + ": " + r.Text }
 
 // Codes of reasons.
 const (
-	ReasonNoAudit       = "NO_AUDIT"         // nothing was proven complete yet
-	ReasonStale         = "AUDIT_STALE"      // the last audit that succeeded is too old
-	ReasonUnreadable    = "BATCH_UNREADABLE" // accepted batches of the range can't be read
-	ReasonBeforeHistory = "BEFORE_HISTORY"   // samples of the range were written and are not kept
-	ReasonDownsampled   = "DOWNSAMPLED"      // samples of the range have expired; rolled rows stood in for them
-	ReasonMemory        = "MEMORY_BOUND"     // samples of the range were evicted for memory and are in no block
-	ReasonBlock         = "BLOCK_UNREADABLE" // blocks of the range can't be read
-	ReasonNotRolledUp   = "NOT_ROLLED_UP"    // it is not known which batches before the window are in no block
+	ReasonUnread        = "JOURNAL_UNREAD"     // nothing was proven complete yet
+	ReasonIncomplete    = "JOURNAL_INCOMPLETE" // the journal lacks what was accepted before it began
+	ReasonStale         = "JOURNAL_STALE"      // the last poll that succeeded is too old
+	ReasonSpool         = "LOCAL_SPOOL"        // collectors may hold batches on their own disks
+	ReasonUnreadable    = "BATCH_UNREADABLE"   // accepted batches of the range can't be read
+	ReasonBeforeHistory = "BEFORE_HISTORY"     // samples of the range were written and are not kept
+	ReasonDownsampled   = "DOWNSAMPLED"        // samples of the range have expired; rolled rows stood in for them
+	ReasonMemory        = "MEMORY_BOUND"       // samples of the range were evicted for memory and are in no block
+	ReasonBlock         = "BLOCK_UNREADABLE"   // blocks of the range can't be read
+	ReasonNotRolledUp   = "NOT_ROLLED_UP"      // late batches of hours whose samples have expired are in no rows yet
 )
 
 // Codes of notes.
@@ -45,7 +47,8 @@ const (
 // Completeness says what an answer includes.
 type Completeness struct {
 	Partial bool
-	// CompleteThrough: everything that was accepted before it was checked; zero when nothing was proven yet.
+	// CompleteThrough: everything that was answered before it was checked, by the store's time; zero when nothing was
+	// proven yet.
 	CompleteThrough time.Time
 	Reasons         []Reason
 	// Notes are worth knowing although nothing is missing from the answer.
@@ -62,28 +65,29 @@ const (
 	maxNamed = 3
 )
 
-// seen is what was known before the snapshot was opened. What becomes known later must not make an answer
-// complete: the snapshot may lack just what made it known.
-type seen struct {
-	follow.Status
-	intake bool // the whole intake was read: whatever no block has is in memory
-}
-
 // complete determines the completeness of an answer over [mint, maxt], milliseconds; touched is false when no
-// samples were asked for.
-func (e *Evaluator) complete(st seen, snap *live.Snapshot, pub *published.Query, mint, maxt int64, touched bool) Completeness {
+// samples were asked for. st is the status before the snapshot was opened: what becomes known later must not make an
+// answer complete, since the snapshot may lack just what made it known.
+func (e *Evaluator) complete(st follow.Status, snap *live.Snapshot, pub *published.Query, mint, maxt int64, touched bool) Completeness {
 	c := Completeness{CompleteThrough: st.CompleteThrough}
 	add := func(code, format string, args ...any) {
 		c.Reasons = append(c.Reasons, Reason{code, fmt.Sprintf(format, args...)})
 	}
-	age := e.d.Now().Sub(st.CompleteThrough)
+	// The age is a duration by this machine's clock. What is complete is said in the store's time.
+	age := e.d.Now().Sub(st.Since)
 	switch {
+	case st.Since.IsZero():
+		add(ReasonUnread, "the journal of what was accepted was not read to its end yet")
+	case st.Incomplete:
+		add(ReasonIncomplete, "the bucket has batches from before the journal, and no full audit has written them into it yet: run lmctl audit")
 	case st.CompleteThrough.IsZero():
-		add(ReasonNoAudit, "no audit of the accepted batches has succeeded yet")
+		add(ReasonUnread, "the store does not say what time it is, so that nothing can be said to be complete")
 	// Batches that were accepted since may be known by hints, but nothing proves that there are no others.
 	case age > e.cfg.StaleAfter:
-		add(ReasonStale, "batches accepted after %s may be missing: the last audit that succeeded began then",
-			st.CompleteThrough.UTC().Format(time.RFC3339))
+		add(ReasonStale, "batches accepted after %s may be missing: the journal was read to its end then", st.CompleteThrough.UTC().Format(time.RFC3339))
+	}
+	if len(st.Spoolers) > 0 {
+		add(ReasonSpool, "%s", spooled(st.Spoolers))
 	}
 	if touched {
 		// Before the first sample of all nothing was written, so nothing can be missing there.
@@ -96,11 +100,14 @@ func (e *Evaluator) complete(st seen, snap *live.Snapshot, pub *published.Query,
 			add(ReasonBeforeHistory, "the range begins before the history that is kept, which begins at %s",
 				time.UnixMilli(snap.From).UTC().Format(time.RFC3339))
 		}
+		if pub != nil && e.d.Blocks.Ahead(timegrid.HourOf(maxt)) {
+			add(ReasonBeforeHistory, "blocks are read through the hour from %s, and there are later ones", pub.Span().Newest.Start().Format(time.RFC3339))
+		}
 		if lost, ok := snap.Lost(mint, maxt); ok {
 			add(ReasonMemory, "samples between %s and %s were evicted because the memory bound was met, and no block holds them",
 				time.UnixMilli(lost.Min).UTC().Format(time.RFC3339Nano), time.UnixMilli(lost.Max).UTC().Format(time.RFC3339Nano))
 		}
-		e.published(add, st, snap, pub, mint)
+		unpublished(add, snap, pub)
 		list, more := st.Unreadable(mint, maxt)
 		// A few are named, so that an operator knows where to begin; thousands would hide everything else.
 		for i, u := range list {
@@ -109,7 +116,7 @@ func (e *Evaluator) complete(st seen, snap *live.Snapshot, pub *published.Query,
 				more = 0
 				break
 			}
-			add(ReasonUnreadable, "accepted batch %s can't be read (%s): %s", u.Identity, u.Cause, u.Err)
+			add(ReasonUnreadable, "accepted batch %s, with samples from %s to %s, can't be read: %s", u.Identity, stamp(u.MinTime), stamp(u.MaxTime), u.Err)
 		}
 		if more > 0 {
 			add(ReasonUnreadable, "%d more accepted batches can't be read", more)
@@ -163,9 +170,6 @@ func (e *Evaluator) beforeHistory(snap *live.Snapshot, pub *published.Query, min
 		if _, ok := slices.BinarySearch(late, h); !ok && !pub.HasLate(h) {
 			return "no block holds the hour from " + h.Start().Format(time.RFC3339), true
 		}
-		if e.d.Blocks.MayLack(h) {
-			return "no block holds the hour from " + h.Start().Format(time.RFC3339) + ", and its batches in memory may be some of those that were accepted, since rollups began later", true
-		}
 	}
 	return "", false
 }
@@ -192,8 +196,8 @@ func expired(add func(code, format string, args ...any), snap *live.Snapshot, pu
 	}
 }
 
-// published adds what blocks lack, and batches that are not in a block yet.
-func (e *Evaluator) published(add func(code, format string, args ...any), st seen, snap *live.Snapshot, pub *published.Query, mint int64) {
+// unpublished adds what blocks lack.
+func unpublished(add func(code, format string, args ...any), snap *live.Snapshot, pub *published.Query) {
 	if pub == nil {
 		return
 	}
@@ -206,7 +210,15 @@ func (e *Evaluator) published(add func(code, format string, args ...any), st see
 		add(ReasonBlock, "block of the hour from %s: %s: %v", p.Hour.Start().Format(time.RFC3339), p.Key, p.Err)
 	}
 	expired(add, snap, pub)
-	if mint < snap.From && !(st.intake && e.d.Blocks.IntakeRead()) { // asked again, as a segment may have been found damaged since
-		add(ReasonNotRolledUp, "which accepted batches before %s are not rolled up is not known", time.UnixMilli(snap.From).UTC().Format(time.RFC3339))
-	}
 }
+
+// spooled names the collectors whose disks may hold accepted batches.
+func spooled(writers []string) string {
+	more := ""
+	if n := len(writers) - maxNamed; n > 0 {
+		writers, more = writers[:maxNamed], fmt.Sprintf(" and %d more", n)
+	}
+	return "collectors that accept on their own disks may hold batches that are not in the bucket yet: " + strings.Join(writers, ", ") + more
+}
+
+func stamp(ns int64) string { return time.Unix(0, ns).UTC().Format(time.RFC3339Nano) }

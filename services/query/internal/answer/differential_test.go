@@ -25,6 +25,8 @@ import (
 	"github.com/prometheus/prometheus/util/teststorage"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal/journaltest"
 	"lightmetrics.dev/lightmetrics/internal/derived/intake"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
@@ -53,6 +55,7 @@ type lab struct {
 	eval    *Evaluator
 	ref     *teststorage.TestStorage
 	engine  *promql.Engine
+	entries []journal.Entry // of batches that are in no segment yet
 	follow  *follow.Follower
 	keeper  *blocks.Keeper
 	publish publishedtest.Publisher
@@ -92,10 +95,10 @@ func newLab(t *testing.T, seed uint64) *lab {
 		}
 		return live.OnlyHere
 	})
+	l.must(journaltest.Complete(t.Context(), l.store, "test"))
 	cfg := follow.DefaultConfig()
-	l.follow, err = follow.New(cfg, follow.Deps{Store: l.store, Live: ls, History: history, Needed: l.keeper.Needed, Log: log, Registry: reg, Now: now})
+	l.follow, err = follow.New(cfg, follow.Deps{Store: l.store, Live: ls, History: history, Blocks: l.keeper, Log: log, Registry: reg, Now: now})
 	l.must(err)
-	l.keeper.SetTake(l.follow.Take)
 	l.eval = New(Config{Limits: DefaultLimits(), Lookback: 5 * time.Minute, StaleAfter: time.Minute},
 		Deps{Live: ls, Follower: l.follow, Blocks: l.keeper, Log: log, Registry: reg, Now: now})
 	t.Cleanup(func() { l.must(l.eval.Close()) })
@@ -335,7 +338,7 @@ func (l *lab) publishHour(h timegrid.Hour, gen uint64, batches []publishedtest.B
 	}
 }
 
-// accept makes a batch accepted and enters it into the intake.
+// accept makes a batch accepted; open writes its entry.
 func (l *lab) accept(b publishedtest.Batch, raw []byte) {
 	sum := identity.Sum(raw)
 	least, most := int64(math.MaxInt64), int64(math.MinInt64)
@@ -348,6 +351,7 @@ func (l *lab) accept(b publishedtest.Batch, raw []byte) {
 		RecordCount: b.Frame.Identity.Count(), MinTime: least, MaxTime: most}
 	l.put(m.RawBlobKey, raw)
 	l.put(layout.Accepted(m.Identity), m.Marshal())
+	l.entries = append(l.entries, m.Entry(journal.Accepted))
 }
 
 // putDeltas writes batches as deltas, a few in each, and lets memory not know of them.
@@ -364,7 +368,8 @@ func (l *lab) putDeltas(batches []publishedtest.Batch) {
 		l.must(err)
 		id := shard.Of(m.Identity.Agent, l.publish.Shards)
 		of[id] = append(of[id], delta.Batch{Batch: m.Batch(), Hours: publishedtest.Hours([]publishedtest.Batch{b})})
-		l.must(l.store.Delete(l.t.Context(), key))
+		// The node begins to read the journal behind it.
+		l.entries = slices.DeleteFunc(l.entries, func(e journal.Entry) bool { return e.ID == m.Identity })
 	}
 	for id, all := range of {
 		for some := range slices.Chunk(all, 3) {
@@ -383,11 +388,10 @@ func (l *lab) putDeltas(batches []publishedtest.Batch) {
 
 // open makes everything accepted visible.
 func (l *lab) open() {
-	_, err := l.keeper.Poll(l.t.Context())
-	l.must(err)
-	_, err = l.keeper.PollIntake(l.t.Context())
-	l.must(err)
-	l.must(l.follow.Audit(l.t.Context(), true))
+	l.must(journaltest.Append(l.t.Context(), l.store, "test", l.entries...))
+	l.entries = nil
+	l.must(l.keeper.Poll(l.t.Context()))
+	l.must(l.follow.CatchUp(l.t.Context()))
 }
 
 // first is the first hour that has samples.

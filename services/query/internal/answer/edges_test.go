@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/queries/live"
@@ -28,14 +29,14 @@ func codes(c Completeness) []string {
 }
 
 // TestStatusIsReadBeforeTheSnapshot: what complete_through promises must be in the snapshot,
-// so an audit that succeeds after the status was read, and before the snapshot is opened,
+// so a poll that succeeds after the status was read, and before the snapshot is opened,
 // does not count. The clock is asked between the two.
 func TestStatusIsReadBeforeTheSnapshot(t *testing.T) {
 	e := small(t, 1, 1, time.Second, nil)
-	audits := 0
+	polls := 0
 	e.d.Now = func() time.Time {
-		if audits++; audits == 1 {
-			if err := e.d.Follower.Audit(context.Background(), true); err != nil {
+		if polls++; polls == 1 {
+			if err := e.d.Follower.CatchUp(context.Background()); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -54,8 +55,7 @@ func TestStatusIsReadBeforeTheSnapshot(t *testing.T) {
 }
 
 // TestWhatIsLearnedLaterMakesNothingWhole: a snapshot lacks what is read after it was
-// opened. So its answer stays partial when an unreadable batch heals, and when the rest of
-// the intake is read, before the answer is decided.
+// opened. So its answer stays partial when an unreadable batch heals before the answer is decided.
 func TestWhatIsLearnedLaterMakesNothingWhole(t *testing.T) {
 	l := newLab(t, 1)
 	at := l.now.Add(-5 * time.Hour)
@@ -67,11 +67,10 @@ func TestWhatIsLearnedLaterMakesNothingWhole(t *testing.T) {
 	l.must(err)
 	raw, err := frame.Encode(nil, own)
 	l.must(err)
-	l.put(layout.Boot(own.Identity.BootOf()), []byte("{}"))
-	l.put(layout.Accepted(own.Identity), []byte("{"))
-	_, err = l.keeper.Poll(t.Context())
-	l.must(err)
-	l.must(l.follow.Audit(t.Context(), true))
+	l.accept(publishedtest.Batch{Frame: own, AcceptedAt: l.now.UnixNano()}, raw)
+	blob := layout.Blob(identity.Sum(raw), 0)
+	l.must(l.store.Delete(t.Context(), blob))
+	l.open()
 	judge := func(s *Session) []string {
 		_, err := s.Instant(t.Context(), "x", at, Options{})
 		l.must(err)
@@ -80,17 +79,15 @@ func TestWhatIsLearnedLaterMakesNothingWhole(t *testing.T) {
 	before, err := l.eval.Open(t.Context())
 	l.must(err)
 	defer before.Close()
-	l.accept(publishedtest.Batch{Frame: own, AcceptedAt: l.now.UnixNano()}, raw)
-	l.must(l.follow.Audit(t.Context(), true))
-	_, err = l.keeper.PollIntake(t.Context())
-	l.must(err)
-	if got := judge(before); !slices.Contains(got, ReasonNotRolledUp) || !slices.Contains(got, ReasonUnreadable) {
+	l.put(blob, raw)
+	l.follow.RetryUnread(t.Context())
+	if got := judge(before); !slices.Contains(got, ReasonUnreadable) {
 		t.Errorf("opened before: %v", got)
 	}
 	after, err := l.eval.Open(t.Context())
 	l.must(err)
 	defer after.Close()
-	if got := judge(after); slices.Contains(got, ReasonNotRolledUp) || slices.Contains(got, ReasonUnreadable) {
+	if got := judge(after); len(got) != 0 {
 		t.Errorf("opened afterwards: %v", got)
 	}
 }
@@ -101,7 +98,8 @@ func TestReasonsAtTheirEdges(t *testing.T) {
 	e := small(t, 1, 1, time.Second, nil)
 	snap := e.d.Live.Snapshot(limitsNow)
 	defer snap.Close()
-	fresh := follow.Status{CompleteThrough: limitsNow.Add(-e.cfg.StaleAfter), First: 0}
+	far := limitsNow.Add(1000 * time.Hour) // by the store, whose clock does not matter
+	fresh := follow.Status{CompleteThrough: far, Since: limitsNow.Add(-e.cfg.StaleAfter), First: 0}
 	written := func(ms int64) follow.Status {
 		st := fresh
 		st.First = ms * 1e6
@@ -114,18 +112,21 @@ func TestReasonsAtTheirEdges(t *testing.T) {
 		untouched  bool
 		want       []string
 	}{
-		"no audit":                           {follow.Status{}, snap.From, now, false, []string{ReasonNoAudit}},
-		"no audit, no samples":               {follow.Status{}, 0, 0, true, []string{ReasonNoAudit}},
-		"an audit that is just not stale":    {fresh, snap.From, now, false, []string{}},
-		"an audit that is stale":             {follow.Status{CompleteThrough: fresh.CompleteThrough.Add(-1)}, snap.From, now, false, []string{ReasonStale}},
+		"no poll":                            {follow.Status{}, snap.From, now, false, []string{ReasonUnread}},
+		"no poll, no samples":                {follow.Status{}, 0, 0, true, []string{ReasonUnread}},
+		"a journal that is incomplete":       {follow.Status{Since: limitsNow, Incomplete: true}, snap.From, now, false, []string{ReasonIncomplete}},
+		"a store without a time":             {follow.Status{Since: limitsNow}, snap.From, now, false, []string{ReasonUnread}},
+		"spoolers, no samples":               {follow.Status{Since: limitsNow, CompleteThrough: far, Spoolers: []string{"c"}}, 0, 0, true, []string{ReasonSpool}},
+		"a poll that is just not stale":      {fresh, snap.From, now, false, []string{}},
+		"a poll that is stale":               {follow.Status{CompleteThrough: far, Since: fresh.Since.Add(-1)}, snap.From, now, false, []string{ReasonStale}},
 		"from the history's first time":      {fresh, snap.From, now, false, []string{}},
 		"from before the history":            {fresh, snap.From - 1, now, false, []string{ReasonBeforeHistory}},
 		"before what was ever written":       {written(snap.From), 0, now, false, []string{}},
 		"before what was written and is not": {written(snap.From - 1), 0, now, false, []string{ReasonBeforeHistory}},
-		"nothing was ever written":           {follow.Status{CompleteThrough: fresh.CompleteThrough, First: math.MaxInt64}, 0, now, false, []string{}},
+		"nothing was ever written":           {follow.Status{CompleteThrough: far, Since: fresh.Since, First: math.MaxInt64}, 0, now, false, []string{}},
 		"no samples were asked for":          {fresh, 0, now, true, []string{}},
 	} {
-		got := e.complete(seen{Status: c.st}, snap, nil, c.mint, c.maxt, !c.untouched)
+		got := e.complete(c.st, snap, nil, c.mint, c.maxt, !c.untouched)
 		if !slices.Equal(codes(got), c.want) || got.Partial != (len(c.want) > 0) {
 			t.Errorf("%s: %v, partial %v, want %v", name, got.Reasons, got.Partial, c.want)
 		}
@@ -161,12 +162,12 @@ func TestLossesMarkTheirTimes(t *testing.T) {
 	snap := ls.Snapshot(limitsNow)
 	defer snap.Close()
 	ms := at.UnixMilli()
-	st := follow.Status{CompleteThrough: limitsNow, First: math.MaxInt64}
+	st := follow.Status{CompleteThrough: limitsNow, Since: limitsNow, First: math.MaxInt64}
 	for _, c := range []struct {
 		mint, maxt int64
 		want       []string
 	}{{ms, ms, []string{ReasonMemory}}, {ms - 5, ms, []string{ReasonMemory}}, {ms, ms + 5, []string{ReasonMemory}}, {ms - 5, ms - 1, []string{}}, {ms + 1, ms + 5, []string{}}} {
-		if got := e.complete(seen{Status: st}, snap, nil, c.mint, c.maxt, true); !slices.Equal(codes(got), c.want) {
+		if got := e.complete(st, snap, nil, c.mint, c.maxt, true); !slices.Equal(codes(got), c.want) {
 			t.Errorf("[%d, %d]: %v, want %v", c.mint-ms, c.maxt-ms, got.Reasons, c.want)
 		}
 	}
@@ -177,11 +178,13 @@ func TestManyUnreadableBatchesAreNamedAndCounted(t *testing.T) {
 	for n, want := range map[int]int{0: 0, 1: 1, 3: 3, 4: 4, 9: 4} {
 		l := newLab(t, 1)
 		for i := range n {
-			id := identity.Batch{Agent: "a", Boot: "b", SeqStart: uint64(i), SeqEnd: uint64(i)}
-			l.put(layout.Accepted(id), []byte("{"))
-			l.put(layout.Boot(id.BootOf()), []byte("{}"))
+			ns := l.now.UnixNano()
+			l.entries = append(l.entries, journal.Entry{
+				ID: identity.Batch{Agent: "a", Boot: "b", SeqStart: uint64(i), SeqEnd: uint64(i)}, Outcome: journal.Accepted,
+				SHA256: identity.Sum([]byte{byte(i)}), Bytes: 1, At: ns, MinTime: ns, MaxTime: ns, // its blob is gone
+			})
 		}
-		l.must(l.follow.Audit(t.Context(), true))
+		l.open()
 		s, err := l.eval.Open(t.Context())
 		l.must(err)
 		_, err = s.Instant(t.Context(), "up", l.now, Options{})

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/prometheus/util/stats"
 	"golang.org/x/sync/semaphore"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/platform/config"
 	"lightmetrics.dev/lightmetrics/internal/queries/live"
 	"lightmetrics.dev/lightmetrics/internal/queries/promstore"
@@ -146,7 +147,7 @@ type Session struct {
 	*promstore.Queryable
 	Snapshot *live.Snapshot
 	e        *Evaluator
-	seen     seen
+	seen     follow.Status
 	pub      *published.Query // nil when there are no blocks
 	query    promql.Query
 	account  *account
@@ -177,6 +178,38 @@ func (e *Evaluator) slot(ctx context.Context) error {
 	return &BusyError{Limits: e.cfg.Limits}
 }
 
+// Fresh says what a query must see. The zero value asks for nothing.
+type Fresh struct {
+	// Tokens are positions of the journal whose batches must be visible.
+	Tokens []journal.Position
+	// Strong asks for everything that was accepted before.
+	Strong bool
+}
+
+// maxTokens bounds Fresh.Tokens.
+const maxTokens = 100
+
+// ParseFresh reads what a caller asks for. A wrong parameter is a *QueryError.
+func ParseFresh(tokens []string, strong bool) (f Fresh, err error) {
+	if len(tokens) > maxTokens {
+		return f, &QueryError{fmt.Errorf("%d tokens, at most %d", len(tokens), maxTokens)}
+	}
+	for _, t := range tokens {
+		p, err := journal.ParsePosition(t)
+		if err != nil {
+			return f, &QueryError{err}
+		}
+		f.Tokens = append(f.Tokens, p)
+	}
+	f.Strong = strong
+	return f, nil
+}
+
+// Await waits until what f asks for is visible. Call it before Open. Errors: *follow.NotVisibleError, a context error.
+func (e *Evaluator) Await(ctx context.Context, f Fresh) error {
+	return e.d.Follower.WaitFor(ctx, f.Tokens, f.Strong)
+}
+
 // Open waits for a slot and opens a snapshot. Reads of the session end with ctx. Errors: *BusyError, a context
 // error.
 func (e *Evaluator) Open(ctx context.Context) (*Session, error) {
@@ -185,7 +218,7 @@ func (e *Evaluator) Open(ctx context.Context) (*Session, error) {
 	}
 	// The status is read first. What it promises was inserted before, so the snapshot has it; in the other order a
 	// batch could be promised that the snapshot lacks.
-	st := seen{e.d.Follower.Status(), e.d.Blocks.IntakeRead()}
+	st := e.d.Follower.Status()
 	snap := e.d.Live.Snapshot(e.d.Now())
 	s := &Session{Snapshot: snap, e: e, seen: st, account: &account{Reservation: e.Reserve()}}
 	s.unwatch = s.account.watch(ctx)
@@ -393,5 +426,5 @@ func (r Result) Matrix() (promql.Matrix, error) {
 
 // Completeness returns the completeness of an answer that reads no samples.
 func (e *Evaluator) Completeness(st follow.Status) Completeness {
-	return e.complete(seen{Status: st}, nil, nil, 0, 0, false)
+	return e.complete(st, nil, nil, 0, 0, false)
 }

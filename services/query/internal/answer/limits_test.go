@@ -12,7 +12,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/prometheus/promql"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal/journaltest"
 	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
 	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
 	"lightmetrics.dev/lightmetrics/internal/queries/live"
@@ -42,7 +46,10 @@ func small(t *testing.T, count, samples int, step time.Duration, change func(*Li
 	must(err)
 	keeper, err := blocks.New(blocks.DefaultConfig(), blocks.Deps{Store: store, Window: history, Log: log, Registry: reg, Now: now})
 	must(err)
-	f, err := follow.New(follow.DefaultConfig(), follow.Deps{Store: store, Live: ls, History: history, Needed: keeper.Needed, Log: log, Registry: reg, Now: now})
+	_, err = store.Put(t.Context(), layout.AuthorityKey, accept.AuthorityRecord{AuthorityID: "test"}.Marshal(), objstore.PutOptions{})
+	must(err)
+	must(journaltest.Complete(t.Context(), store, "test"))
+	f, err := follow.New(follow.DefaultConfig(), follow.Deps{Store: store, Live: ls, History: history, Blocks: keeper, Log: log, Registry: reg, Now: now})
 	must(err)
 	b := frame.NewBuilder()
 	for s := range count {

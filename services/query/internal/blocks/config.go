@@ -1,5 +1,4 @@
-// Package blocks keeps the view of blocks that queries read, and finds the accepted batches before the history
-// window that are in no block yet.
+// Package blocks keeps the view of blocks that queries read, and says which accepted batches are in them.
 package blocks
 
 import (
@@ -13,7 +12,6 @@ import (
 type Config struct {
 	Poll        time.Duration `koanf:"poll" help:"time between two polls of the blocks of recent hours"`
 	TTL         time.Duration `koanf:"ttl" help:"age from which the list of an older hour's blocks is read again when a query asks"`
-	Intake      time.Duration `koanf:"intake" help:"time between two polls of the intake for batches before the window that are not rolled up"`
 	History     time.Duration `koanf:"history" help:"how far back blocks are read"`
 	Resolutions bool          `koanf:"resolutions" help:"answer aligned range functions from 1m, 5m and 1h blocks where that gives the same result"`
 
@@ -26,15 +24,15 @@ type Config struct {
 // DefaultConfig polls every five seconds.
 func DefaultConfig() Config {
 	return Config{
-		Poll: 5 * time.Second, TTL: time.Minute, Intake: time.Minute, History: 31 * 24 * time.Hour, Resolutions: true,
+		Poll: 5 * time.Second, TTL: time.Minute, History: 31 * 24 * time.Hour, Resolutions: true,
 		IndexCache: 256 << 20, BlockCache: 256 << 20, Gap: 512 << 10, Parallel: 32,
 	}
 }
 
 // Validate checks ranges.
 func (c Config) Validate() error {
-	if c.Poll <= 0 || c.TTL <= 0 || c.Intake <= 0 || c.History <= 0 || c.Parallel <= 0 {
-		return errors.New("rollup: poll, ttl, intake, history and parallel must be greater than 0")
+	if c.Poll <= 0 || c.TTL <= 0 || c.History <= 0 || c.Parallel <= 0 {
+		return errors.New("rollup: poll, ttl, history and parallel must be greater than 0")
 	}
 	if c.IndexCache <= 0 || c.BlockCache <= 0 || c.Gap < 0 {
 		return errors.New("rollup: index_cache and block_cache must be greater than 0, gap must not be negative")

@@ -1,21 +1,14 @@
 package blocks
 
 import (
-	"context"
-	"errors"
-	"slices"
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
-	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/derived/intake"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/queries/published"
 	"lightmetrics.dev/lightmetrics/internal/queries/published/publishedtest"
-	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
-	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
 func (w *world) must(err error) {
@@ -27,9 +20,7 @@ func (w *world) must(err error) {
 
 func (w *world) poll() {
 	w.t.Helper()
-	if done, err := w.keeper.Poll(w.t.Context()); !done || err != nil {
-		w.t.Fatalf("poll: %v, %v", done, err)
-	}
+	w.must(w.keeper.Poll(w.t.Context()))
 }
 
 // published makes a set of the hour hold these batches.
@@ -71,17 +62,14 @@ func TestFailedReadsAreNotEmptyOnes(t *testing.T) {
 	}
 	for _, what := range []string{layout.RollupConfigKey, layout.AuthorityKey, "list", "list " + layout.ManifestsPrefix} {
 		w.failing = what
-		if done, err := w.keeper.Poll(t.Context()); done || err == nil || settled() {
-			t.Errorf("%s fails: %v, %v, settled %v", what, done, err, settled())
-		}
-		if done, err := w.keeper.PollIntake(t.Context()); done || err != nil {
-			t.Errorf("the intake before the blocks: %v, %v", done, err)
+		if err := w.keeper.Poll(t.Context()); err == nil || settled() {
+			t.Errorf("%s fails: %v, settled %v", what, err, settled())
 		}
 	}
 	w.failing = ""
 	w.poll()
-	if !settled() || w.keeper.Known() {
-		t.Errorf("settled %v, known %v before the intake was read", settled(), w.keeper.Known())
+	if !settled() {
+		t.Error("the blocks were read, and that is not known")
 	}
 
 	h, ns := w.in(8)
@@ -95,23 +83,16 @@ func TestFailedReadsAreNotEmptyOnes(t *testing.T) {
 		t.Error("held by what could not be listed")
 	}
 	// The batch waits for its hour; a poll that fails makes it wait for the next.
-	if _, err := w.keeper.Poll(t.Context()); err == nil {
+	if missing, err := w.keeper.Missing(t.Context(), b.Frame.Identity, ns, ns); err == nil {
+		t.Errorf("missing: %v, by blocks that can't be listed", missing)
+	}
+	if err := w.keeper.Poll(t.Context()); err == nil {
 		t.Error("a poll of blocks that can't be listed has succeeded")
-	}
-	if done, err := w.keeper.PollIntake(t.Context()); done || err == nil || w.keeper.Known() {
-		t.Errorf("the intake can't be listed: %v, %v, known %v", done, err, w.keeper.Known())
-	}
-	w.failing = "list " + layout.IntakeShard(0)
-	if done, err := w.keeper.PollIntake(t.Context()); done || err == nil || w.keeper.Known() {
-		t.Errorf("the intake alone can't be listed: %v, %v, known %v", done, err, w.keeper.Known())
 	}
 	w.failing = ""
 	w.poll()
 	if !w.held(b) {
 		t.Error("the block that holds the batch was not read by the next poll")
-	}
-	if done, err := w.keeper.PollIntake(t.Context()); !done || err != nil || !w.keeper.Known() {
-		t.Errorf("the intake: %v, %v, known %v", done, err, w.keeper.Known())
 	}
 }
 
@@ -203,47 +184,102 @@ func TestHoursAreReadAgain(t *testing.T) {
 	if s := w.keeper.state.Load(); len(s.view.Blocks(old, timegrid.Raw)) != 0 || len(s.view.Blocks(recent, timegrid.Raw)) != 1 {
 		t.Error("not only what is recent is kept")
 	}
-	if q := w.keeper.Query(published.Limits{}); q.Span().Newest != w.keeper.newest(w.clock) {
+	if q := w.keeper.Query(published.Limits{}); q.Span().Newest != recent+2 {
 		t.Errorf("a query reads through %s", q.Span().Newest)
 	}
 }
 
-// TestIntakeIsLookedThrough: of the intake, batches before the window that no block holds are
-// taken; a failure to take one is made up for, and a damaged segment leaves it unknown.
-func TestIntakeIsLookedThrough(t *testing.T) {
+// TestMissingReadsTheHours: whether blocks hold a batch is known only when its hours were read; who may wait has
+// them read.
+func TestMissingReadsTheHours(t *testing.T) {
 	w := newWorld(t, 5)
 	h, ns := w.in(8)
-	edge := w.clock.Add(-w.keeper.d.Window).UnixNano()
-	late, held, inside, across := w.acceptAt("a0", ns), w.acceptAt("a0", ns+1e9), w.acceptAt("a0", edge), w.acceptAt("a0", edge-60e9, edge)
-	before := w.acceptAt("a0", edge-120e9, edge-1)
+	late, held := w.acceptAt("a0", ns), w.acceptAt("a0", ns+1e9)
 	w.published(h, held)
-	var entries []accepted.Batch
-	for _, b := range []publishedtest.Batch{held, inside, across, late, before} {
-		id, ts := b.Frame.Identity, b.Frame.Groups[0].Timestamps
-		entries = append(entries, accept.Manifest{Identity: id, FrameSHA256: identity.Sum([]byte(id.String())), FrameBytes: 1, RawBlobKey: "k",
-			AcceptedAt: b.AcceptedAt, MinTime: ts[0], MaxTime: ts[len(ts)-1]}.Batch())
+	for _, c := range []struct {
+		b    publishedtest.Batch
+		want bool
+	}{{held, false}, {late, true}, {held, false}} {
+		ts := c.b.Frame.Groups[0].Timestamps
+		got, err := w.keeper.Missing(t.Context(), c.b.Frame.Identity, ts[0], ts[len(ts)-1])
+		if w.must(err); got != c.want {
+			t.Errorf("missing %v, want %v", got, c.want)
+		}
 	}
-	s := shard.Of("a0", 2)
-	w.must(intake.NewWriter(w.store, "0a1b", 2).Write(t.Context(), s, entries))
-	var taken []string
-	gone := errors.New("the store is gone")
-	w.keeper.SetTake(func(_ context.Context, key string) error {
-		taken = append(taken, key)
-		return gone
-	})
-	if done, err := w.keeper.PollIntake(t.Context()); done || !errors.Is(err, gone) || w.keeper.Known() {
-		t.Errorf("a batch can't be taken: %v, %v, known %v", done, err, w.keeper.Known())
+	if missing, err := w.keeper.Missing(t.Context(), held.Frame.Identity, ns-int64(maxHours)*3600e9, ns); !missing || err != nil {
+		t.Errorf("a batch of a hundred hours: %v, %v", missing, err)
 	}
-	gone = nil
-	if done, err := w.keeper.PollIntake(t.Context()); !done || err != nil || !w.keeper.Known() {
-		t.Errorf("%v, %v, known %v", done, err, w.keeper.Known())
+}
+
+// TestRenewReadsOlderHoursAgain: what is read from then on is as new as the call, also of hours whose age would do.
+func TestRenewReadsOlderHoursAgain(t *testing.T) {
+	w := newWorld(t, 8)
+	h, ns := w.in(8)
+	b := w.acceptAt("a0", ns)
+	_, err := w.keeper.View(t.Context(), h, h)
+	w.must(err)
+	w.published(h, b)
+	w.must(w.keeper.Renew(t.Context()))
+	missing, err := w.keeper.Missing(t.Context(), b.Frame.Identity, ns, ns)
+	if w.must(err); missing {
+		t.Error("the block was there when the hours were renewed, and is not seen")
 	}
-	again := layout.Accepted(late.Frame.Identity)
-	if want := []string{again, again, layout.Accepted(before.Frame.Identity)}; !slices.Equal(taken, want) {
-		t.Errorf("taken %v, want %v", taken, want)
+	w.failing = "list"
+	if err := w.keeper.Renew(t.Context()); err == nil {
+		t.Error("blocks that can't be listed were renewed")
 	}
-	w.put(layout.IntakeSegment(s, "0a1b", 1), []byte("{"))
-	if done, err := w.keeper.PollIntake(t.Context()); !done || err != nil || w.keeper.Known() {
-		t.Errorf("a damaged segment: %v, %v, known %v", done, err, w.keeper.Known())
+}
+
+// TestHoursAheadAreRead: blocks of hours after now are read by polls, by queries to a bound, and what is
+// beyond it is told.
+func TestHoursAheadAreRead(t *testing.T) {
+	w := newWorld(t, 6)
+	soon, soonNS := w.in(-3)
+	last, lastNS := w.in(-1 - ahead)
+	far, farNS := w.in(-2 - ahead)
+	newest := func() timegrid.Hour { return w.keeper.Query(published.Limits{}).Span().Newest }
+	now, _ := w.in(0)
+	if newest() != now+1 {
+		t.Errorf("without blocks a query reads through %s", newest())
+	}
+	a, b, c := w.acceptAt("a0", soonNS), w.acceptAt("a0", lastNS), w.acceptAt("a0", farNS)
+	w.published(soon, a)
+	if w.held(a) {
+		t.Error("held by what was not read")
+	}
+	w.poll()
+	if !w.held(a) || newest() != soon || w.keeper.Ahead(far) {
+		t.Errorf("held %v, through %s, more ahead %v", w.held(a), newest(), w.keeper.Ahead(far))
+	}
+	w.published(last, b)
+	w.poll()
+	if !w.held(b) || newest() != last || w.keeper.Ahead(far) {
+		t.Errorf("held %v, through %s, more ahead %v", w.held(b), newest(), w.keeper.Ahead(far))
+	}
+	w.published(far, c)
+	w.poll()
+	if newest() != last || !w.keeper.Ahead(far) || w.keeper.Ahead(far-1) {
+		t.Errorf("through %s, more ahead %v", newest(), w.keeper.Ahead(far))
+	}
+}
+
+// TestBlocksThatComeLaterWaitForMemory: where there were no blocks, batches before the window were passed over. Queries
+// read blocks that are found later only when memory has what these lack.
+func TestBlocksThatComeLaterWaitForMemory(t *testing.T) {
+	w := newWorld(t, 7)
+	w.restart()
+	w.must(w.store.Delete(t.Context(), layout.RollupConfigKey))
+	w.poll()
+	if w.keeper.Shards() != 0 || w.keeper.Query(published.Limits{}) != nil {
+		t.Error("there are no blocks, and queries read them")
+	}
+	w.must(intake.EnsureShards(t.Context(), w.store, 2))
+	w.poll()
+	if w.keeper.Shards() != 2 || w.keeper.Query(published.Limits{}) != nil {
+		t.Errorf("%d shards, and queries read them at once", w.keeper.Shards())
+	}
+	w.keeper.Serve()
+	if w.keeper.Query(published.Limits{}) == nil {
+		t.Error("queries do not read blocks")
 	}
 }

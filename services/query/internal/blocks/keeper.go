@@ -3,7 +3,6 @@ package blocks
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -14,7 +13,6 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/derived/intake"
-	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/queries/published"
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
@@ -33,8 +31,6 @@ type Deps struct {
 	Log        *slog.Logger
 	Registry   prometheus.Registerer
 	Now        func() time.Time
-	// Take fetches an accepted batch into memory, by the key of its manifest.
-	Take func(ctx context.Context, key string) error
 }
 
 // Keeper keeps a catalog fresh. It is safe for concurrent use.
@@ -50,13 +46,11 @@ type Keeper struct {
 	// state is replaced, never changed; nil until the authority is known to have shards.
 	state atomic.Pointer[state]
 
-	started       time.Time        // when this node was made
-	intake        []*intake.Reader // by shard; only the poll of the intake uses it
-	damaged       atomic.Bool      // a segment of the intake could not be read
-	known         atomic.Bool      // the intake was read to its end once
-	deltas        atomic.Bool      // the deltas were listed once
-	firstPoll     chan struct{}    // closed when it is known whether there are blocks, and what is recent was read
+	firstPoll     chan struct{} // closed when it is known whether there are blocks, and what is recent was read
 	firstPollOnce sync.Once
+	deltasAt      time.Time // when the deltas were listed last; only the poll uses it
+	// later: the blocks were found after the first poll; served: queries may read them nevertheless.
+	later, served atomic.Bool
 
 	mu     sync.Mutex
 	wanted map[timegrid.Hour]struct{} // hours of late batches, read with the recent ones
@@ -66,11 +60,33 @@ type Keeper struct {
 // state is a view, with when its hours were read.
 type state struct {
 	shards uint32
-	// began is when the authority got its intake, by the store's clock; zero when not known.
-	began time.Time
-	view  *catalog.View
-	// read is when each hour was read.
+	view   *catalog.View
+	// open is the first of the hours that polls read, which have no end: samples may lie in the future. They were
+	// read at polled; zero is not yet.
+	open   timegrid.Hour
+	polled time.Time
+	// read is when each other hour was read.
 	read map[timegrid.Hour]time.Time
+}
+
+// readAt is when the hour was read last; false when it was not.
+func (s *state) readAt(h timegrid.Hour) (time.Time, bool) {
+	if at, ok := s.read[h]; ok && (h < s.open || at.After(s.polled)) {
+		return at, true
+	}
+	return s.polled, h >= s.open && !s.polled.IsZero()
+}
+
+// ahead bounds how far after now blocks are read. Later ones are told, see Ahead.
+const ahead = 31 * 24
+
+// newest is the last hour that queries read: that of the last block, and at least the one that now may reach.
+func (s *state) newest(now time.Time) timegrid.Hour {
+	first := timegrid.HourOf(now.UnixMilli()) + 1
+	if hours := s.view.Hours(); len(hours) > 0 {
+		return min(max(first, hours[len(hours)-1]), first+ahead)
+	}
+	return first
 }
 
 // New makes a Keeper; Run does the work.
@@ -88,7 +104,7 @@ func New(cfg Config, d Deps) (*Keeper, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &Keeper{cfg: cfg, d: d, reader: r, started: d.Now(), turn: semaphore.NewWeighted(1), wanted: map[timegrid.Hour]struct{}{}, firstPoll: make(chan struct{})}
+	k := &Keeper{cfg: cfg, d: d, reader: r, turn: semaphore.NewWeighted(1), wanted: map[timegrid.Hour]struct{}{}, firstPoll: make(chan struct{})}
 	k.m = newMetrics(d.Registry, k)
 	return k, nil
 }
@@ -96,57 +112,62 @@ func New(cfg Config, d Deps) (*Keeper, error) {
 // CacheBytes is the memory of the caches: of indexes; and of blocks, with the columns decoded from them.
 func (k *Keeper) CacheBytes() (indexes, blocks int64) { return k.reader.CacheBytes() }
 
-// SetTake sets Deps.Take. Call it before Run.
-func (k *Keeper) SetTake(fn func(ctx context.Context, key string) error) { k.d.Take = fn }
-
 // FirstPollDone is closed once it is known whether there are blocks, and those of recent hours were read.
 func (k *Keeper) FirstPollDone() <-chan struct{} { return k.firstPoll }
+
+// Shards is the authority's number of shards; 0 while it has no blocks.
+func (k *Keeper) Shards() uint32 {
+	if s := k.state.Load(); s != nil {
+		return s.shards
+	}
+	return 0
+}
+
+// Oldest is the time from which on blocks are read; zero while there are none.
+func (k *Keeper) Oldest() time.Time {
+	if k.state.Load() == nil {
+		return time.Time{}
+	}
+	return timegrid.HourOf(k.d.Now().Add(-k.cfg.History).UnixMilli()).Start()
+}
+
+// Serve lets queries read blocks that were found after the first poll: memory has by now what they lack.
+func (k *Keeper) Serve() { k.served.Store(true) }
 
 // Query begins the reading of one query; nil while there are no blocks. Open the live snapshot before: what leaves
 // memory afterwards is in the blocks that this query sees.
 func (k *Keeper) Query(l published.Limits) *published.Query {
 	s := k.state.Load()
-	if s == nil {
+	// Until memory has what these blocks lack, an answer from them would lack it too, unmarked.
+	if s == nil || k.later.Load() && !k.served.Load() {
 		return nil
 	}
 	now := k.d.Now()
 	// The query gets the hours of one moment, so that an hour that passes does not change what it may ask for.
-	return k.reader.Query(k, s.shards, published.Span{Oldest: timegrid.HourOf(now.Add(-k.cfg.History).UnixMilli()), Newest: k.newest(now)}, l)
+	return k.reader.Query(k, s.shards, published.Span{Oldest: timegrid.HourOf(now.Add(-k.cfg.History).UnixMilli()), Newest: s.newest(now)}, l)
 }
 
 // Resolutions reports whether rolled blocks may answer.
 func (k *Keeper) Resolutions() bool { return k.cfg.Resolutions }
 
-// Known reports that every batch that the intake had at the start was checked; true if there are no blocks.
-func (k *Keeper) Known() bool {
-	return k.state.Load() == nil || k.IntakeRead()
-}
-
-// IntakeRead reports that the intake was read to its end once, every segment of it: batches that it had and that
-// no block has were passed to Take before.
-func (k *Keeper) IntakeRead() bool { return k.known.Load() && !k.damaged.Load() }
-
-// unlisted is how much earlier than the window a batch may have been accepted for the first audits to check it
-// nevertheless: the clocks of collectors differ.
-const unlisted = 15 * time.Minute
-
-// MayLack reports that batches of an hour without a block may have been accepted before the authority had an
-// intake: they are in no segment, and no worker rolls them up. It is false if this node knows every batch that can
-// have samples in the hour, because it ran at that time or its first audit reached back that far.
-func (k *Keeper) MayLack(h timegrid.Hour) bool {
+// Ahead reports that there are blocks of hours after those that queries read, up to the given one.
+func (k *Keeper) Ahead(upTo timegrid.Hour) bool {
 	s := k.state.Load()
-	if s == nil || s.began.IsZero() {
+	if s == nil {
 		return false
 	}
-	// Later hours are in the intake, and recent ones were listed by this node's own audits.
-	return h.Start().Before(s.began) && h.Start().Before(k.started.Add(-k.d.Window-unlisted))
+	newest := s.newest(k.d.Now())
+	for _, h := range s.view.Hours() {
+		if h > newest && h <= upTo {
+			return true
+		}
+	}
+	return false
 }
 
 func (k *Keeper) recent(now time.Time) timegrid.Hour {
 	return timegrid.HourOf(now.Add(-k.d.Window).UnixMilli()) - 1
 }
-
-func (k *Keeper) newest(now time.Time) timegrid.Hour { return timegrid.HourOf(now.UnixMilli()) + 1 }
 
 // View returns the hours from..to. Recent ones are as fresh as the last poll; older ones are read if they are
 // missing or too old.
@@ -183,7 +204,7 @@ func (k *Keeper) stale(s *state, from, to timegrid.Hour) (first, last timegrid.H
 		k.mu.Unlock()
 	}
 	for h := from; h <= to; h++ {
-		at, ok := s.read[h]
+		at, ok := s.readAt(h)
 		// Recent hours are refreshed by every poll, whatever the TTL.
 		if ok && (h >= recent || now.Sub(at) < k.cfg.TTL) {
 			continue
@@ -203,6 +224,31 @@ func (k *Keeper) Refresh(ctx context.Context, from, to timegrid.Hour) error {
 		return err
 	}
 	return k.refreshHours(ctx, from, to)
+}
+
+// Renew makes everything that queries read from now on as new as this call, or newer. It follows the reading of how
+// far the journal is rolled up: what that says to be in blocks must be in those that are seen.
+func (k *Keeper) Renew(ctx context.Context) error {
+	if k.state.Load() == nil {
+		return nil
+	}
+	if err := k.turn.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	k.dropOlder()
+	k.turn.Release(1)
+	return k.Refresh(ctx, k.recent(k.d.Now()), endless)
+}
+
+// dropOlder drops the hours before those that polls read. The caller holds turn, as the catalog is for one caller at a
+// time.
+func (k *Keeper) dropOlder() {
+	old := k.state.Load()
+	if len(old.read) == 0 {
+		return
+	}
+	k.cat.Forget(old.open, endless)
+	k.state.Store(&state{shards: old.shards, view: k.cat.View(), open: old.open, polled: old.polled, read: map[timegrid.Hour]time.Time{}})
 }
 
 func (k *Keeper) refreshHours(ctx context.Context, from, to timegrid.Hour) error {
@@ -240,12 +286,19 @@ func (k *Keeper) refresh(ctx context.Context, from, to timegrid.Hour) error {
 	k.m.refreshed(err)
 	old := k.state.Load()
 	// A new state, because queries read the old one without a lock.
-	s := &state{shards: old.shards, began: old.began, view: view, read: make(map[timegrid.Hour]time.Time, len(old.read)+8)}
+	s := &state{shards: old.shards, view: view, open: old.open, polled: old.polled, read: make(map[timegrid.Hour]time.Time, len(old.read)+8)}
 	for h, at := range old.read {
 		s.read[h] = at
 	}
 	// The time is that before the listing, as the view is at least as new.
-	if err == nil {
+	switch {
+	case err != nil:
+	case to == endless:
+		s.open, s.polled = from, started
+		for h := old.open; h < from && !old.polled.IsZero(); h++ {
+			s.read[h] = old.polled // it was open, and has left the recent ones
+		}
+	default:
 		for h := from; h <= to; h++ {
 			s.read[h] = started
 		}
@@ -253,6 +306,9 @@ func (k *Keeper) refresh(ctx context.Context, from, to timegrid.Hour) error {
 	k.state.Store(s)
 	return err
 }
+
+// endless is the end of hours that have none.
+const endless = catalog.Endless
 
 // Held says whether blocks have the batch in all of these hours; known is false when there are no blocks at all.
 // It decides a live.Cover, is called under the live store's lock, and so never reads the store: an hour that was
@@ -263,7 +319,7 @@ func (k *Keeper) Held(id identity.Batch, hours []timegrid.Hour) (held, known boo
 		return false, false
 	}
 	for _, h := range hours {
-		if _, ok := s.read[h]; !ok {
+		if _, ok := s.readAt(h); !ok {
 			k.want(h)
 			return false, true
 		}
@@ -310,25 +366,31 @@ func (k *Keeper) Needed(id identity.Batch, minNS, maxNS int64) bool {
 	return !held
 }
 
-// authority reads the authority's id, its number of shards and since when it has an intake; false when it has no
-// blocks.
-func (k *Keeper) authority(ctx context.Context) (id string, s state, ok bool, err error) {
-	s.shards, err = intake.ReadShards(ctx, k.d.Store)
+// Missing is Needed for a caller that may wait: it reads the hours that were not read yet.
+func (k *Keeper) Missing(ctx context.Context, id identity.Batch, minNS, maxNS int64) (bool, error) {
+	if !k.Needed(id, minNS, maxNS) {
+		return false, nil
+	}
+	first, last := timegrid.HourOfNS(minNS), timegrid.HourOfNS(maxNS)
+	if last-first >= maxHours {
+		return true, nil
+	}
+	// The batch may only seem missing because its hours were never read.
+	if _, err := k.View(ctx, first, last); err != nil {
+		return false, err
+	}
+	return k.Needed(id, minNS, maxNS), nil
+}
+
+// authority reads the authority's id and its number of shards; false when it has no blocks.
+func (k *Keeper) authority(ctx context.Context) (id string, shards uint32, ok bool, err error) {
+	shards, err = intake.ReadShards(ctx, k.d.Store)
 	if errors.Is(err, objstore.ErrNotFound) {
-		return "", s, false, nil
+		return "", 0, false, nil
 	}
 	if err != nil {
-		return "", s, false, err
+		return "", 0, false, err
 	}
-	info, err := k.d.Store.Head(ctx, layout.RollupConfigKey)
-	if err != nil {
-		return "", s, false, fmt.Errorf("head %q: %w", layout.RollupConfigKey, err)
-	}
-	// The object that fixes the number of shards is created once, when the authority gets its intake.
-	s.began = info.LastModified
-	authority, err := accept.ReadAuthority(ctx, k.d.Store)
-	if err != nil {
-		return "", s, false, err
-	}
-	return authority.AuthorityID, s, true, nil
+	a, err := accept.ReadAuthority(ctx, k.d.Store)
+	return a.AuthorityID, shards, err == nil, err
 }

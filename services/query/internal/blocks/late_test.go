@@ -234,7 +234,7 @@ func TestRolledRowsBesideDeltas(t *testing.T) {
 	}
 }
 
-// TestANodeThatStartsFindsDeltas: and so knows what is in no block and in no segment.
+// TestANodeThatStartsFindsDeltas: and so knows what is in no block.
 func TestANodeThatStartsFindsDeltas(t *testing.T) {
 	w := newWorld(t, 11)
 	_, ns := w.in(8)
@@ -253,22 +253,20 @@ func TestANodeThatStartsFindsDeltas(t *testing.T) {
 	w.once(got, b)
 }
 
-// TestABatchThatLeavesTheIntakeIsInADelta: while a node that starts reads the intake a batch may move from there into
-// a delta. The node knows it when it says that it has read the intake.
-func TestABatchThatLeavesTheIntakeIsInADelta(t *testing.T) {
+// TestABatchThatLeavesWhatIsPendingIsInADelta: while a node starts a batch may move into a delta. The node knows it when
+// it has read how far the journal is rolled up.
+func TestABatchThatLeavesWhatIsPendingIsInADelta(t *testing.T) {
 	w := newWorld(t, 12)
 	h, ns := w.in(8)
 	b := w.acceptAt("a0", ns)
 	w.restart()
 	w.poll()
+	w.defers(b)
+	w.must(w.keeper.Renew(t.Context()))
 	_, err := w.keeper.View(t.Context(), h, h)
 	w.must(err)
-	w.defers(b)
-	if done, err := w.keeper.PollIntake(t.Context()); !done || err != nil || !w.keeper.Known() {
-		t.Fatal(done, err)
-	}
 	if !w.held(b) {
-		t.Error("the intake was read, and the batch is nowhere")
+		t.Error("the batch is nowhere")
 	}
 	w.clock = w.clock.Add(time.Second)
 }

@@ -34,7 +34,7 @@ func newMetrics(reg prometheus.Registerer, k *Keeper) metrics {
 	}
 	return metrics{
 		refreshes:   vec("lightmetrics_query_catalog_refreshes_total", "Refreshes of the list of blocks, by outcome.", "outcome"),
-		failed:      counter("lightmetrics_query_catalog_poll_failures_total", "Polls of the blocks or of the intake that failed."),
+		failed:      counter("lightmetrics_query_catalog_poll_failures_total", "Polls of the blocks that failed."),
 		gets:        counter("lightmetrics_query_published_gets_total", "Requests for parts of published objects."),
 		bytes:       counter("lightmetrics_query_published_read_bytes_total", "Bytes that these requests read."),
 		samples:     counter("lightmetrics_query_published_samples_total", "Samples and rolled rows that were decoded."),

@@ -61,7 +61,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	w.put(layout.AuthorityKey, accept.AuthorityRecord{AuthorityID: "test"}.Marshal())
 	w.publish = publishedtest.Publisher{Store: w.store, Authority: "test", Shards: 2}
 	w.restart()
-	if _, err := w.keeper.Poll(t.Context()); err != nil {
+	if err := w.keeper.Poll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return w
@@ -134,7 +134,7 @@ func (w *world) step() {
 	case 4, 5:
 		w.roll()
 	case 6:
-		if _, err := w.keeper.Poll(w.t.Context()); err != nil {
+		if err := w.keeper.Poll(w.t.Context()); err != nil {
 			w.t.Fatal(err)
 		}
 	case 7:

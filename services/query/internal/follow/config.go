@@ -1,6 +1,6 @@
-// Package follow finds accepted batches and keeps internal/queries/live supplied with them. It has three ways,
-// each of which may find what another missed: the reconcilers' watch, the poll of accepted-by-time, and audits of
-// the identity manifests themselves. Only an audit proves anything; docs/protocol/query.md says what.
+// Package follow reads the acceptance journal and keeps internal/queries/live supplied with what no
+// block holds. journal.Follower proves what was read; this package puts loops around it, fetches the
+// frames, and knows what an answer lacks. docs/protocol/query.md has the rules.
 package follow
 
 import (
@@ -13,28 +13,25 @@ import (
 
 // Config of a Follower.
 type Config struct {
-	AuditInterval     time.Duration `koanf:"audit_interval" help:"time between two frontier audits of every boot"`
-	AuditTimeout      time.Duration `koanf:"audit_timeout" help:"longest time for one audit, the frames that it found included"`
-	FullAuditInterval time.Duration `koanf:"full_audit_interval" help:"time between two audits that list every boot from its start; 0 is only the first"`
-	PollInterval      time.Duration `koanf:"poll_interval" help:"time between two polls of accepted-by-time; 0 is never"`
-	PollLookback      time.Duration `koanf:"poll_lookback" help:"how far before its newest find a poll begins, for clock skew and slow reconcilers" needs:"poll_interval"`
-	GapGrace          time.Duration `koanf:"gap_grace" help:"age after which a gap no longer holds a boot's frontier back"`
-	Back              int           `koanf:"back" help:"identities before the frontier that an audit lists again, for overlaps"`
-	Listers           int           `koanf:"listers" help:"boots that are listed at once"`
-	Fetchers          int           `koanf:"fetchers" help:"frames that are fetched and decoded at once"`
-	FetchTimeout      time.Duration `koanf:"fetch_timeout" help:"longest time for one batch: its manifest, its frame"`
-	Snapshots         bool          `koanf:"snapshots" help:"start from live-state snapshots where rollup workers make them"`
-	// Watch is where reconcilers are; if empty, batches are found by polls and audits only.
-	Watch       []string         `koanf:"watch" help:"reconcilers' gRPC addresses to watch; empty relies on polls and audits" check:"address"`
+	PollInterval  time.Duration `koanf:"poll_interval" help:"time between two polls of the journal"`
+	IdleInterval  time.Duration `koanf:"idle_interval" help:"longest time between two polls while nothing is accepted and every watch is connected"`
+	PollTimeout   time.Duration `koanf:"poll_timeout" help:"longest time for one poll"`
+	TokenTimeout  time.Duration `koanf:"token_timeout" help:"longest time that a query waits for what min_token or consistency=strong asks for"`
+	RetryInterval time.Duration `koanf:"retry_interval" help:"time between two attempts to read frames that can't be read"`
+	Readers       int           `koanf:"readers" help:"runs and files of the journal that are read at once"`
+	Fetchers      int           `koanf:"fetchers" help:"frames that are fetched and decoded at once"`
+	FetchTimeout  time.Duration `koanf:"fetch_timeout" help:"longest time for one frame"`
+	Snapshots     bool          `koanf:"snapshots" help:"take frames from live-state snapshots at the start, where rollup workers make them"`
+	// Watch is where reconcilers and collectors are; if empty, batches are found by polls only.
+	Watch       []string         `koanf:"watch" help:"gRPC addresses of reconcilers and collectors to watch; empty relies on polls" check:"address"`
 	WatchClient rpc.ClientConfig `koanf:"watch_client" needs:"watch"`
 }
 
-// DefaultConfig audits every ten seconds.
+// DefaultConfig polls every second.
 func DefaultConfig() Config {
 	return Config{
-		AuditInterval: 10 * time.Second, AuditTimeout: 10 * time.Minute, FullAuditInterval: 10 * time.Minute,
-		PollInterval: 2 * time.Second, PollLookback: 2 * time.Minute,
-		GapGrace: time.Hour, Back: 64, Listers: 16, Fetchers: 16, FetchTimeout: 30 * time.Second, Snapshots: true,
+		PollInterval: time.Second, IdleInterval: 10 * time.Second, PollTimeout: 10 * time.Minute, TokenTimeout: 10 * time.Second,
+		RetryInterval: 10 * time.Second, Readers: 16, Fetchers: 16, FetchTimeout: 30 * time.Second, Snapshots: true,
 	}
 }
 
@@ -42,15 +39,15 @@ func DefaultConfig() Config {
 func (c Config) Validate() error {
 	var errs []error
 	for name, ok := range map[string]bool{
-		"audit_interval": c.AuditInterval > 0, "audit_timeout": c.AuditTimeout > 0, "gap_grace": c.GapGrace > 0,
-		"listers": c.Listers > 0, "fetchers": c.Fetchers > 0, "fetch_timeout": c.FetchTimeout > 0,
+		"poll_interval": c.PollInterval > 0, "poll_timeout": c.PollTimeout > 0, "token_timeout": c.TokenTimeout > 0, "retry_interval": c.RetryInterval > 0,
+		"readers": c.Readers > 0, "fetchers": c.Fetchers > 0, "fetch_timeout": c.FetchTimeout > 0,
 	} {
 		if !ok {
 			errs = append(errs, fmt.Errorf("follow.%s: must be greater than 0", name))
 		}
 	}
-	if c.FullAuditInterval < 0 || c.PollInterval < 0 || c.PollLookback < 0 || c.Back < 0 {
-		errs = append(errs, errors.New("follow: full_audit_interval, poll_interval, poll_lookback, back: must not be negative"))
+	if c.IdleInterval < c.PollInterval {
+		errs = append(errs, errors.New("follow.idle_interval: must not be less than follow.poll_interval"))
 	}
 	return errors.Join(errs...)
 }

@@ -1,14 +1,22 @@
 package follow
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
-	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal/journaltest"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/derived/ledgers"
+	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/queries/live"
+	"lightmetrics.dev/lightmetrics/internal/rollups/progress"
+	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
@@ -18,93 +26,102 @@ var (
 	someBoot = identity.Boot{Agent: "a0", Boot: "b"}
 )
 
-// TestCompleteThroughIsWhenTheAuditBegan: a batch that is accepted while an audit lists may
-// be missed by it, so the audit vouches for nothing that came after its begin.
-func TestCompleteThroughIsWhenTheAuditBegan(t *testing.T) {
+// TestCompleteThroughIsBeforeThePoll: a batch that is answered while a poll reads may be missed by it, so the poll
+// vouches for nothing that came after its begin.
+func TestCompleteThroughIsBeforeThePoll(t *testing.T) {
 	w := newWorld(t, 1, someTime)
 	w.onList = func() { w.tick(time.Minute) }
-	if err := w.follow.Audit(t.Context(), true); err != nil {
-		t.Fatal(err)
-	}
-	if st := w.follow.Status(); !st.CompleteThrough.Equal(someTime) || !st.FullAuditAt.Equal(someTime) {
+	w.must(w.follow.CatchUp(t.Context()))
+	if st := w.follow.Status(); st.CompleteThrough.After(someTime) || st.CompleteThrough.IsZero() || !st.Since.Equal(someTime) {
 		t.Errorf("%+v, want %s", st, someTime)
 	}
 	select {
 	case <-w.follow.First():
 	default:
-		t.Error("the first audit has succeeded, and First waits")
+		t.Error("the first poll has succeeded, and First waits")
 	}
 }
 
-// TestFailedListingIsNotAnEmptyOne: an audit whose listings fail proves nothing, whichever
-// of them it is: that of the boots, or that of a boot.
-func TestFailedListingIsNotAnEmptyOne(t *testing.T) {
+// TestFailedReadsProveNothing: a poll whose requests fail proves nothing, whichever of them it is.
+func TestFailedReadsProveNothing(t *testing.T) {
 	w := newWorld(t, 2, someTime)
-	fails := func(what string) {
-		t.Helper()
-		if err := w.follow.Audit(t.Context(), true); err == nil {
-			t.Errorf("%s: the audit has succeeded", what)
+	b := w.accept(false)
+	for _, what := range []string{"list", layout.AuthorityKey, layout.JournalBeginKey, layout.JournalOpenPrefix, layout.JournalHeadKey, layout.LedgersKey, "raw-blobs/"} {
+		w.restart()
+		w.fail(what)
+		if err := w.follow.CatchUp(t.Context()); err == nil {
+			t.Errorf("%s fails: the poll has succeeded", what)
 		}
-		if st := w.follow.Status(); !st.CompleteThrough.IsZero() || !st.FullAuditAt.IsZero() || st.AuditError == nil {
-			t.Errorf("%s: %+v", what, st)
+		if st := w.follow.Status(); !st.CompleteThrough.IsZero() || !st.Since.IsZero() || st.PollError == nil && what != "raw-blobs/" {
+			t.Errorf("%s fails: %+v", what, st)
 		}
 		select {
 		case <-w.follow.First():
-			t.Errorf("%s: First is closed", what)
+			t.Errorf("%s fails: First is closed", what)
 		default:
 		}
 	}
-	w.fail("list")
-	fails("boots")
-	b := w.accept(false)
-	w.fail("")
-	w.onList = func() { w.onListed() }
-	fails("a boot")
 	w.fail("")
 	w.tick(time.Second)
-	w.must(w.follow.Audit(t.Context(), true))
+	w.must(w.follow.CatchUp(t.Context()))
 	if !w.shows(b)() {
-		t.Error("the batch is not shown when listings work again")
+		t.Error("the batch is not shown when the store works again")
 	}
-	w.check("after failed listings")
+	w.check("after failed reads")
 }
 
-// onListed lets the listing that is under way succeed, and those behind it fail.
-func (w *world) onListed() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.onList = func() { w.fail("list") }
+func (w *world) shows(batches ...*batch) func() bool {
+	return func() bool {
+		shown := w.shown()
+		return !slices.ContainsFunc(batches, func(b *batch) bool { return shown[b.ms[0]] == 0 })
+	}
 }
 
-// TestFrontierAuditFindsTheNext: an audit from the frontier finds the batch right behind
-// what is known, and one that fills the gap in front of it.
-func TestFrontierAuditFindsTheNext(t *testing.T) {
+// TestSlowFrameHoldsBackOnlyWhatIsComplete: while a frame can't be fetched, later batches are shown and polls go on.
+// What they prove counts when the frame was taken.
+func TestSlowFrameHoldsBackOnlyWhatIsComplete(t *testing.T) {
 	w := newWorld(t, 3, someTime)
-	w.cfg.Back = 0
-	w.restart()
-	ms := someTime.Add(-time.Minute).UnixMilli()
-	w.acceptAt(someBoot, 0, ms, ms+1)
-	w.must(w.follow.Audit(t.Context(), true))
-	w.acceptAt(someBoot, 4, ms+4, ms+5) // 2 and 3 are missing
+	w.must(w.follow.CatchUp(t.Context()))
+	through := w.follow.Status().CompleteThrough
+	slow := w.accept(false)
+	w.fail(slow.manifest.RawBlobKey)
 	w.tick(time.Second)
-	w.must(w.follow.Audit(t.Context(), false))
-	w.check("behind a gap")
-	w.acceptAt(someBoot, 2, ms+2, ms+3)
-	w.tick(time.Second)
-	w.must(w.follow.Audit(t.Context(), false))
-	w.check("in the gap")
-	if !w.shows(w.batches...)() {
-		t.Error("not all batches are shown")
+	for range 3 { // with nothing behind it
+		if err := w.follow.CatchUp(t.Context()); err == nil {
+			t.Fatal("a frame that can't be fetched was taken")
+		}
+		w.tick(time.Second)
+		w.check("a slow frame alone")
 	}
-	list, n := w.follow.WithGaps(10)
-	if n != 0 || len(list) != 0 {
-		t.Errorf("%d boots with gaps: %+v", n, list)
+	var later []*batch
+	for range 3 * maxMarks { // more polls than are remembered
+		w.tick(time.Second)
+		if len(later) < 5 {
+			later = append(later, w.accept(false))
+		}
+		if err := w.follow.CatchUp(t.Context()); err == nil {
+			t.Fatal("a frame that can't be fetched was taken")
+		}
+		w.check("a slow frame")
+	}
+	if !w.shows(later...)() || w.shows(slow)() {
+		t.Error("not the later batches are shown")
+	}
+	if st := w.follow.Status(); !st.CompleteThrough.Before(slow.at) || st.CompleteThrough.Before(through) || st.PollError != nil {
+		t.Errorf("complete through %s, before the slow batch %s: %v", st.CompleteThrough, slow.at, st.PollError)
+	}
+	w.fail("")
+	w.must(w.follow.CatchUp(t.Context()))
+	w.tick(2 * time.Second)
+	w.must(w.follow.CatchUp(t.Context()))
+	w.must(w.follow.CatchUp(t.Context()))
+	if st := w.follow.Status(); st.CompleteThrough.Before(w.now().Add(-3*time.Second)) || !w.shows(slow)() {
+		t.Errorf("complete through %s at %s", st.CompleteThrough, w.now())
 	}
 }
 
-// TestBatchesAtTheWindowsEdge: a batch with one sample in the window is shown, and so is one
-// before it that blocks lack; one wholly before it is counted. A manifest that the
-// store has had for longer than the window may be of samples within it.
+// TestBatchesAtTheWindowsEdge: a batch with one sample in the window is shown, and so is one before it that blocks
+// lack; one wholly before it is counted.
 func TestBatchesAtTheWindowsEdge(t *testing.T) {
 	w := newWorld(t, 4, someTime)
 	edge := someTime.Add(-history).UnixMilli()
@@ -113,19 +130,17 @@ func TestBatchesAtTheWindowsEdge(t *testing.T) {
 	before.old = true
 	needed := w.acceptAt(someBoot, 4, edge-50_000, edge-40_000)
 	ahead := w.acceptAt(someBoot, 6, someTime.Add(12*time.Minute).UnixMilli()) // by an agent whose clock is ahead
-	keep := func(id identity.Batch, minNS, maxNS int64) bool {
-		return id == needed.manifest.Identity && minNS == needed.manifest.MinTime && maxNS == needed.manifest.MaxTime
+	w.blocks.missing = func(id identity.Batch) (bool, error) { return id == needed.manifest.Identity, nil }
+	cover := func() {
+		w.live.SetCover(func(id identity.Batch, _ []timegrid.Hour) live.Held {
+			if id == needed.manifest.Identity {
+				return live.OnlyHere
+			}
+			return live.Published
+		})
 	}
-	w.live.SetCover(func(id identity.Batch, _ []timegrid.Hour) live.Held {
-		if id == needed.manifest.Identity {
-			return live.OnlyHere
-		}
-		return live.Published
-	})
-	var err error
-	w.follow, err = New(w.cfg, Deps{Store: w, Live: w.live, History: history, Needed: keep, Log: telemetry.Discard().Log, Registry: prometheus.NewRegistry(), Now: w.now})
-	w.must(err)
-	w.must(w.follow.Audit(t.Context(), true))
+	cover()
+	w.must(w.follow.CatchUp(t.Context()))
 	shown := w.shown()
 	for name, c := range map[string]struct {
 		b    *batch
@@ -141,48 +156,12 @@ func TestBatchesAtTheWindowsEdge(t *testing.T) {
 	if got := w.follow.Status().First; got != before.manifest.MinTime {
 		t.Errorf("samples begin at %d, want %d", got, before.manifest.MinTime)
 	}
-
-	// A node that starts ten minutes later: the store has had the manifests for longer
-	// than the window, but not for so long that their samples must be before it.
-	w.tick(history + 10*time.Minute)
+	// A batch of which it is not known whether blocks have it stops what is complete.
 	w.restart()
-	w.must(w.follow.Audit(t.Context(), true))
-	if !w.visible(ahead, w.shown()) {
-		t.Error("a sample within the window is not shown, since its manifest is older than the window")
-	}
-	// Much later nothing of them is read but where the first begins.
-	w.tick(history)
-	w.restart()
-	w.fail("raw-blobs/")
-	w.must(w.follow.Audit(t.Context(), true))
-	if got := w.follow.Status().First; got != across.manifest.MinTime {
-		t.Errorf("samples begin at %d, want %d, by the boot's first batch", got, across.manifest.MinTime)
-	}
-	if a := w.follow.Agents("", identity.Boot{}, 0); len(a) != 1 || a[0].Records != 7 || a[0].AcceptedThrough != 6 {
-		t.Errorf("ledger of old batches %+v", a)
-	}
-}
-
-// TestUnreadableManifestsAreToldEverywhere: of a manifest that can't be read, or is that of
-// another batch, the times are not known, so that every range may lack its samples.
-func TestUnreadableManifestsAreToldEverywhere(t *testing.T) {
-	w := newWorld(t, 5, someTime)
-	ms := someTime.Add(-time.Minute).UnixMilli()
-	broken, swapped := w.acceptAt(someBoot, 0, ms), w.acceptAt(someBoot, 1, ms+1)
-	w.put(broken.key(), []byte("{"))
-	w.put(swapped.key(), broken.manifest.Marshal())
-	w.must(w.follow.Audit(t.Context(), true))
-	for _, at := range []int64{0, ms, ms + 1e12} {
-		list, more := w.follow.Status().Unreadable(at, at)
-		if len(list) != 2 || more != 0 || slices.ContainsFunc(list, func(u Unread) bool { return u.Cause != CauseManifest }) {
-			t.Errorf("at %d: %+v and %d more", at, list, more)
-		}
-	}
-	if n := len(w.shown()); n != 0 {
-		t.Errorf("%d records are shown", n)
-	}
-	if st := w.follow.Status(); st.First != minInt64 {
-		t.Errorf("samples begin at %d, which is not known", st.First)
+	cover()
+	w.blocks.missing = func(identity.Batch) (bool, error) { return false, errors.New("the blocks can't be listed") }
+	if err := w.follow.CatchUp(t.Context()); err == nil || !w.follow.Status().Since.IsZero() {
+		t.Errorf("blocks that can't be listed: %v, %+v", err, w.follow.Status())
 	}
 }
 
@@ -193,7 +172,7 @@ func TestUnreadableAtItsEdges(t *testing.T) {
 	ms := someTime.Add(-time.Minute).UnixMilli()
 	b := w.acceptAt(someBoot, 0, ms, ms+10)
 	w.put(b.manifest.RawBlobKey, []byte("damaged"))
-	w.must(w.follow.Audit(t.Context(), true))
+	w.must(w.follow.CatchUp(t.Context()))
 	for _, c := range []struct {
 		mint, maxt int64
 		want       int
@@ -203,10 +182,30 @@ func TestUnreadableAtItsEdges(t *testing.T) {
 		}
 	}
 	w.put(b.manifest.RawBlobKey, b.frame)
-	w.tick(time.Second)
-	w.must(w.follow.Audit(t.Context(), false)) // from the frontier: it lists the batch no more
+	w.follow.RetryUnread(t.Context())
 	if list, _ := w.follow.Status().Unreadable(ms, ms); len(list) != 0 || !w.shows(b)() {
 		t.Errorf("readable again: %+v", list)
+	}
+}
+
+// TestUnreadableUntilABlockHasIt: a frame that is gone for good no longer matters when the window has passed and a block
+// has its samples.
+func TestUnreadableUntilABlockHasIt(t *testing.T) {
+	w := newWorld(t, 8, someTime)
+	b := w.accept(false)
+	w.must(w.store.Delete(t.Context(), b.manifest.RawBlobKey))
+	held := false
+	w.blocks.missing = func(identity.Batch) (bool, error) { return !held, nil }
+	w.must(w.follow.CatchUp(t.Context()))
+	w.tick(history + time.Hour)
+	w.follow.RetryUnread(t.Context())
+	if !w.told(b) {
+		t.Error("no block has it, and it is not told any more")
+	}
+	held = true
+	w.follow.RetryUnread(t.Context())
+	if w.told(b) || w.follow.Status().Unread != 0 {
+		t.Error("a block has it, and it is told still")
 	}
 }
 
@@ -216,7 +215,7 @@ func TestUnreadBatchesAreBounded(t *testing.T) {
 	w := newWorld(t, 7, someTime)
 	for i := range uint64(maxUnread + 3) {
 		id := identity.Batch{Agent: "a", Boot: "b", SeqStart: i, SeqEnd: i}
-		w.follow.noteUnread(id.String(), Unread{Identity: id, Cause: CauseFrame, MinTime: 5e6, MaxTime: 5e6})
+		w.follow.noteUnread(accepted.Batch{Identity: id, MinTime: 5e6, MaxTime: 5e6}, errors.New("gone"))
 	}
 	if list, more := w.follow.Status().Unreadable(6, 7); len(list) != 0 || more != 3 {
 		t.Errorf("%d in another range, and %d more, want 3", len(list), more)
@@ -226,5 +225,187 @@ func TestUnreadBatchesAreBounded(t *testing.T) {
 	}
 	if n := w.follow.Status().Unread; n != maxUnread+3 {
 		t.Errorf("%d unreadable batches", n)
+	}
+}
+
+// TestTheJournalIsReadFromWhatIsRolledUp: with progress of all shards and the ledgers' root only what comes after them is
+// read, and what is pending; the ledgers count the rest all the same.
+func TestTheJournalIsReadFromWhatIsRolledUp(t *testing.T) {
+	w := newWorld(t, 9, someTime)
+	w.blocks.shards = 2
+	ms := someTime.Add(-time.Minute).UnixMilli()
+	rolled, pending := w.acceptAt(someBoot, 0, ms), w.acceptAt(someBoot, 1, ms+1)
+	w.progressed(pending)
+	w.must(w.store.Delete(t.Context(), rolled.manifest.RawBlobKey)) // nobody needs it
+	after := w.acceptAt(someBoot, 2, ms+2)
+	w.restart()
+	// Blocks that were seen before the records were read may lack what these say to be in blocks.
+	w.blocks.renewing = errors.New("the blocks can't be listed")
+	if err := w.follow.CatchUp(t.Context()); err == nil || !w.follow.Status().Since.IsZero() {
+		t.Errorf("blocks are not read again: %v, %+v", err, w.follow.Status())
+	}
+	w.blocks.renewing = nil
+	w.must(w.follow.CatchUp(t.Context()))
+	if shown := w.shown(); !w.visible(pending, shown) || !w.visible(after, shown) || w.visible(rolled, shown) {
+		t.Errorf("%d records are shown", len(shown))
+	}
+	st := w.follow.Status()
+	if a := w.follow.Agents("", identity.Boot{}, 0); len(a) != 1 || a[0].Records != 3 || a[0].Batches != 3 || st.First != rolled.manifest.MinTime || st.Unread != 0 {
+		t.Errorf("%+v, %+v", a, st)
+	}
+	if !w.blocks.served {
+		t.Error("blocks are not served")
+	}
+	// One shard without a record: everything is read.
+	w.must(w.store.Delete(t.Context(), layout.RollupProgress(1)))
+	w.restart()
+	w.must(w.follow.CatchUp(t.Context()))
+	if n := w.follow.Status().Unread; n != 1 {
+		t.Errorf("%d unreadable batches, want the one whose blob is gone", n)
+	}
+	// A damaged one as well.
+	w.put(layout.RollupProgress(0), []byte("{"))
+	w.put(layout.LedgersKey, []byte("{"))
+	w.restart()
+	w.must(w.follow.CatchUp(t.Context()))
+	if st, a := w.follow.Status(), w.follow.Agents("", identity.Boot{}, 0); st.Unread != 1 || len(a) != 1 || a[0].Records != 3 {
+		t.Errorf("damaged records: %+v, %+v", st, a)
+	}
+}
+
+// TestMarksOfManyEvictedBatchesGo: of evicted batches that are too many to be known one by one, spans of time are
+// marked; and only those that blocks lack when the journal was read again.
+func TestMarksOfManyEvictedBatchesGo(t *testing.T) {
+	w := newWorld(t, 13, someTime)
+	w.blocks.shards = 2
+	held := map[identity.Batch]bool{}
+	w.blocks.missing = func(id identity.Batch) (bool, error) { return !held[id], nil }
+	var err error
+	w.live, err = live.New(live.Config{History: history, MaxBytes: 12_000, MaxSeries: 1000, LossBytes: 600})
+	w.must(err)
+	w.live.SetCover(func(id identity.Batch, _ []timegrid.Hour) live.Held {
+		if held[id] {
+			return live.Published
+		}
+		return live.OnlyHere
+	})
+	w.restartOver()
+	for i := range 80 { // each of a boot of its own
+		w.acceptAt(identity.Boot{Agent: fmt.Sprint("x", i), Boot: "b"}, 0, someTime.Add(time.Duration(i-100)*time.Minute).UnixMilli())
+	}
+	w.must(w.follow.CatchUp(t.Context()))
+	lost := func() (n int) {
+		snap := w.live.Snapshot(w.now())
+		defer snap.Close()
+		for _, b := range w.batches {
+			if _, ok := snap.Lost(b.ms[0], b.ms[0]); ok {
+				n++
+			} else if !w.live.Shows(b.manifest.Identity) && !held[b.manifest.Identity] {
+				t.Errorf("%s is neither here nor marked", b.manifest.Identity)
+			}
+		}
+		return n
+	}
+	if spans, _ := w.live.Coarse(); len(spans) == 0 || lost() < 20 {
+		t.Fatalf("spans %v, %d lost", spans, lost())
+	}
+	recheck := func(want bool) {
+		t.Helper()
+		changed, err := w.follow.Recheck(t.Context())
+		if w.must(err); changed != want {
+			t.Errorf("changed %v", changed)
+		}
+		w.live.Expire(w.now())
+	}
+	recheck(true) // blocks have nothing
+	evicted := lost()
+	for _, b := range w.batches[:len(w.batches)-1] {
+		if !w.live.Shows(b.manifest.Identity) && b != w.batches[3] {
+			held[b.manifest.Identity] = true
+		}
+	}
+	w.fail(layout.JournalOpenPrefix)
+	if _, err := w.follow.Recheck(t.Context()); err == nil || lost() < evicted-10 {
+		t.Errorf("a journal that can't be read: %v, %d of %d lost", err, lost(), evicted)
+	}
+	w.fail("")
+	recheck(true)
+	if n := lost(); n != 1 {
+		t.Errorf("%d are marked, want the one that no block has", n)
+	}
+	held[w.batches[3].manifest.Identity] = true
+	recheck(true)
+	if n := lost(); n != 0 {
+		t.Errorf("%d are marked after their rollup", n)
+	}
+	if spans, _ := w.live.Coarse(); len(spans) != 0 {
+		t.Errorf("spans %v", spans)
+	}
+	recheck(false)
+}
+
+// TestBlocksThatComeLaterHaveEverythingReadAgain: batches that were passed over while there were no blocks are in memory
+// before queries read the first block.
+func TestBlocksThatComeLaterHaveEverythingReadAgain(t *testing.T) {
+	w := newWorld(t, 10, someTime)
+	old := w.accept(true)
+	w.must(w.follow.CatchUp(t.Context()))
+	if w.shows(old)() || w.blocks.served {
+		t.Error("shown without blocks")
+	}
+	w.blocks.shards, w.blocks.missing = 2, func(identity.Batch) (bool, error) { return true, nil }
+	w.live.SetCover(func(identity.Batch, []timegrid.Hour) live.Held { return live.OnlyHere })
+	w.fail("raw-blobs/")
+	if err := w.follow.CatchUp(t.Context()); err == nil || w.blocks.served {
+		t.Errorf("%v; blocks are served before memory has what they lack: %v", err, w.blocks.served)
+	}
+	w.fail("")
+	w.must(w.follow.CatchUp(t.Context()))
+	if !w.shows(old)() || !w.blocks.served {
+		t.Errorf("shown %v, served %v", w.shows(old)(), w.blocks.served)
+	}
+}
+
+// TestAnAuditCompletesTheJournal: a poll counts as complete only if the journal was complete before it began.
+func TestAnAuditCompletesTheJournal(t *testing.T) {
+	w := newWorld(t, 11, someTime)
+	w.must(w.store.Delete(t.Context(), layout.JournalBeginKey))
+	w.onList = func() { w.must(journaltest.Complete(context.Background(), w.store, "test")) } // after this poll has begun
+	w.must(w.follow.CatchUp(t.Context()))
+	if st := w.follow.Status(); !st.Incomplete || !st.CompleteThrough.IsZero() || st.Since.IsZero() {
+		t.Errorf("%+v", st)
+	}
+	w.must(w.follow.CatchUp(t.Context()))
+	if st := w.follow.Status(); st.Incomplete || st.CompleteThrough.IsZero() {
+		t.Errorf("%+v", st)
+	}
+}
+
+// TestOtherAuthority: the journal of another authority is not followed.
+func TestOtherAuthority(t *testing.T) {
+	w := newWorld(t, 12, someTime)
+	w.put(layout.AuthorityKey, accept.AuthorityRecord{AuthorityID: "other"}.Marshal())
+	w.accept(false)
+	if err := w.follow.CatchUp(t.Context()); err == nil || len(w.shown()) != 0 {
+		t.Errorf("%v, %d records are shown", err, len(w.shown()))
+	}
+}
+
+// progressed says that all blocks have what the journal has now, but for pending.
+func (w *world) progressed(pending ...*batch) {
+	ctx := context.Background()
+	w.must(w.follow.CatchUp(ctx))
+	at := w.follow.journal.Positions()
+	_, err := ledgers.NewSaver(w.store, rand.NewChaCha8([32]byte{5}), 1, ledgers.Loaded{Set: w.follow.book.ledgers()}).Save(ctx, at, 0)
+	w.must(err)
+	for s := range shard.ID(w.blocks.shards) {
+		p := progress.Progress{AuthorityID: "test", Shard: s, Shards: w.blocks.shards, Positions: at}
+		for _, b := range pending {
+			if shard.Of(b.manifest.Identity.Agent, w.blocks.shards) == s {
+				p.Pending = append(p.Pending, b.manifest.Batch())
+			}
+		}
+		_, err := p.Write(ctx, w.store, "")
+		w.must(err)
 	}
 }

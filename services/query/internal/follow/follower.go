@@ -8,25 +8,36 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sync/semaphore"
-	"golang.org/x/sync/singleflight"
 
-	"lightmetrics.dev/lightmetrics/internal/acceptance/sharedid"
-	"lightmetrics.dev/lightmetrics/internal/derived/ledger"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/platform/run"
 	"lightmetrics.dev/lightmetrics/internal/queries/live"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
+// Blocks says which batches are in blocks.
+type Blocks interface {
+	// FirstPollDone is closed once it is known whether there are blocks.
+	FirstPollDone() <-chan struct{}
+	// Missing reports that there are blocks, and that they lack the batch, or perhaps lack a part of it.
+	Missing(ctx context.Context, id identity.Batch, minNS, maxNS int64) (bool, error)
+	// Shards is the authority's number of shards, 0 while it has no blocks, and Oldest is how far back they are read.
+	Shards() uint32
+	Oldest() time.Time
+	// Renew reads what is known of blocks again: how far the journal is rolled up was read before.
+	Renew(ctx context.Context) error
+	// Serve lets queries read blocks that were found after the first poll of them: memory has what they lack.
+	Serve()
+}
+
 // Deps of a Follower.
 type Deps struct {
 	Store objstore.Reader
 	Live  *live.Store
-	// History is that of Live: batches before it are counted, but their frames are not read.
-	History time.Duration
-	// Needed reports that a batch before History must be read nevertheless; nil never does.
-	Needed   func(id identity.Batch, minNS, maxNS int64) bool
+	// History is that of Live: batches before it are fetched only where blocks lack them.
+	History  time.Duration
+	Blocks   Blocks
 	Log      *slog.Logger
 	Registry prometheus.Registerer
 	Now      func() time.Time
@@ -34,29 +45,38 @@ type Deps struct {
 
 // Follower keeps a live store supplied.
 type Follower struct {
-	cfg  Config
-	d    Deps
-	m    *metrics
-	slot *semaphore.Weighted // bounds concurrent fetches
-	one  singleflight.Group  // by manifest key
-	kick chan struct{}       // asks for an audit now
-	// first is closed after the first audit that succeeded.
-	first chan struct{}
-	// restore is what came from live-state snapshots.
-	restore *restorer
-	firsts  *firsts
-	shared  *sharedid.Detector
+	cfg   Config
+	d     Deps
+	m     *metrics
+	queue *queue
+	book  *book
+	kick  chan struct{} // asks for a poll now
+	// first is closed after the first poll whose batches were all taken.
+	first     chan struct{}
+	firstOnce sync.Once
+	polled    chan struct{} // closed when the first poll has ended, however
+	pollOnce  sync.Once
+	packs     *packs
+	polling   sync.Mutex // one poll at a time
 
-	mu       sync.Mutex
-	ledgers  map[identity.Boot]*ledger.Ledger
-	unread   map[string]*Unread // by manifest key
-	overflow int                // unreadable batches beyond the bound
-	complete time.Time
-	fullAt   time.Time // start of the last full audit that succeeded
-	lastErr  error
-	started  bool
-	recent   map[string]int64 // accepted-by-time keys that were taken, with their time
-	polled   int64            // newest acceptance that a poll has seen, Unix nanoseconds
+	mu         sync.Mutex
+	journal    *journal.Follower // nil before the first poll
+	withBlocks bool              // journal began when it was known that there are blocks
+	begun      bool              // the journal has every accepted batch
+	since      time.Time         // begin of the last poll that succeeded, by this machine's clock
+	lastErr    error
+	polls      polls
+	unread     map[identity.Batch]*Unread
+	overflow   int             // unreadable batches beyond the bound
+	landed     map[string]bool // writers of spooling runs whose watch says that nothing is unlanded
+	watches    map[string]bool // addresses whose watch is on
+}
+
+// polls counts polls, for those who wait for one.
+type polls struct {
+	begun uint64
+	done  uint64        // the newest that succeeded
+	ended chan struct{} // closed when one ends, however
 }
 
 // New makes a Follower; Run does the work.
@@ -64,82 +84,44 @@ func New(cfg Config, d Deps) (*Follower, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if d.Store == nil || d.Live == nil || d.Now == nil || d.Log == nil || d.Registry == nil {
+	if d.Store == nil || d.Live == nil || d.Blocks == nil || d.Now == nil || d.Log == nil || d.Registry == nil {
 		return nil, errors.New("follow: a dependency is missing")
 	}
 	f := &Follower{
-		cfg: cfg, d: d,
-		slot: semaphore.NewWeighted(int64(cfg.Fetchers)),
-		kick: make(chan struct{}, 1), first: make(chan struct{}),
-		shared:  sharedid.New(),
-		ledgers: map[identity.Boot]*ledger.Ledger{}, unread: map[string]*Unread{}, recent: map[string]int64{},
+		cfg: cfg, d: d, queue: newQueue(maxQueued), book: newBook(d.Log, d.Now),
+		kick: make(chan struct{}, 1), first: make(chan struct{}), polled: make(chan struct{}), polls: polls{ended: make(chan struct{})},
+		unread: map[identity.Batch]*Unread{}, landed: map[string]bool{}, watches: map[string]bool{},
 	}
-	f.m = newMetrics(d.Registry, f)
-	f.restore, f.firsts = newRestorer(d.Registry), newFirsts()
+	f.m, f.packs = newMetrics(d.Registry, f), newPacks(d.Registry)
 	return f, nil
 }
 
-// First is closed once an audit has succeeded: from then on answers can be complete.
+// First is closed once everything that a poll found is in memory or known to be missing: from then on
+// answers can be complete.
 func (f *Follower) First() <-chan struct{} { return f.first }
 
 // Run follows until ctx ends.
 func (f *Follower) Run(ctx context.Context) error {
-	g := run.NewGroup(ctx)
-	g.Go("audits", f.audits)
-	if f.cfg.PollInterval > 0 {
-		g.Go("polls", f.polls)
+	select {
+	// Without the blocks every batch before the window would look missing.
+	case <-f.d.Blocks.FirstPollDone():
+	case <-ctx.Done():
+		return ctx.Err()
 	}
+	g := run.NewGroup(ctx)
+	g.Go("polls", f.pollLoop)
+	g.Go("fetches", f.fetchLoop)
+	g.Go("retries", f.retryLoop)
+	g.Go("rechecks", f.recheckLoop)
 	for _, addr := range f.cfg.Watch {
 		g.Go("watch "+addr, func(ctx context.Context) error { return f.watch(ctx, addr) })
 	}
 	return g.Wait()
 }
 
-// firstRetry is the wait after a failed audit while none has succeeded yet.
-const firstRetry = time.Second
-
-// audits audits at intervals until ctx ends.
-func (f *Follower) audits(ctx context.Context) error {
-	restored := !f.cfg.Snapshots
-	for {
-		// Without a restore the audit would fetch every batch on its own. It is tried until the list of snapshots
-		// could be read.
-		if !restored {
-			restored = f.Restore(ctx) == nil
-		}
-		err := f.Audit(ctx, f.fullDue())
-		if err != nil && ctx.Err() == nil {
-			f.d.Log.Warn("audit failed; complete_through stays", "error", err)
-		}
-		f.d.Live.Expire(f.d.Now())
-		wait := f.cfg.AuditInterval
-		// Until an audit has succeeded every answer is partial, so the first one is tried again soon.
-		if f.Status().CompleteThrough.IsZero() {
-			wait = min(wait, firstRetry)
-		}
-		t := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-		case <-t.C:
-		case <-f.kick:
-		}
-		t.Stop()
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-	}
-}
-
-func (f *Follower) fullDue() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.fullAt.IsZero() || f.cfg.FullAuditInterval > 0 && f.d.Now().Sub(f.fullAt) >= f.cfg.FullAuditInterval
-}
-
-// auditSoon asks for an audit now. One that was asked for already is enough.
-func (f *Follower) auditSoon() {
-	select {
-	case f.kick <- struct{}{}:
-	default:
-	}
+// CatchUp polls once and takes what it found, each frame at most once. Afterwards everything that was
+// answered before is in memory, in blocks or known to be missing; an error says that it is not.
+func (f *Follower) CatchUp(ctx context.Context) error {
+	err := f.Poll(ctx)
+	return errors.Join(err, f.takeQueued(ctx, f.cfg.Snapshots))
 }

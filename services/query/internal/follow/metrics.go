@@ -6,19 +6,21 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/queries/live"
 )
 
 type metrics struct {
-	taken        *prometheus.CounterVec
-	records      prometheus.Counter
-	frameBytes   prometheus.Counter
-	lateness     prometheus.Histogram
-	audits       *prometheus.CounterVec
-	auditSeconds *prometheus.HistogramVec
-	pollFailures prometheus.Counter
-	watchEnds    prometheus.Counter
-	hints        prometheus.Counter
+	taken         *prometheus.CounterVec
+	records       prometheus.Counter
+	frameBytes    prometheus.Counter
+	lateness      prometheus.Histogram
+	polls         *prometheus.CounterVec
+	pollSeconds   prometheus.Histogram
+	segments      prometheus.Counter
+	fetchFailures prometheus.Counter
+	watchEnds     prometheus.Counter
+	hints         prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer, f *Follower) *metrics {
@@ -31,24 +33,27 @@ func newMetrics(reg prometheus.Registerer, f *Follower) *metrics {
 		lateness: p.NewHistogram(prometheus.HistogramOpts{Name: "lightmetrics_query_visible_seconds",
 			Help:    "Time from acceptance (the collector's clock) to being queryable here.",
 			Buckets: []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}}),
-		audits: p.NewCounterVec(prometheus.CounterOpts{Name: "lightmetrics_query_audits_total",
-			Help: "Audits, by scope and outcome."}, []string{"scope", "outcome"}),
-		auditSeconds: p.NewHistogramVec(prometheus.HistogramOpts{Name: "lightmetrics_query_audit_seconds",
-			Help: "Time of an audit.", Buckets: prometheus.ExponentialBuckets(.005, 4, 10)}, []string{"scope"}),
-		pollFailures: p.NewCounter(prometheus.CounterOpts{Name: "lightmetrics_query_poll_failures_total", Help: "Polls of accepted-by-time that failed."}),
-		watchEnds:    p.NewCounter(prometheus.CounterOpts{Name: "lightmetrics_query_watch_ends_total", Help: "Watches of reconcilers that ended."}),
-		hints:        p.NewCounter(prometheus.CounterOpts{Name: "lightmetrics_query_hints_total", Help: "Manifests that a watch named."}),
+		polls: p.NewCounterVec(prometheus.CounterOpts{Name: "lightmetrics_query_journal_polls_total",
+			Help: "Polls of the acceptance journal, by outcome."}, []string{"outcome"}),
+		pollSeconds: p.NewHistogram(prometheus.HistogramOpts{Name: "lightmetrics_query_journal_poll_seconds",
+			Help: "Time of a poll of the acceptance journal.", Buckets: prometheus.ExponentialBuckets(.005, 4, 10)}),
+		segments:      p.NewCounter(prometheus.CounterOpts{Name: "lightmetrics_query_journal_segments_total", Help: "Segments of the acceptance journal that polls read."}),
+		fetchFailures: p.NewCounter(prometheus.CounterOpts{Name: "lightmetrics_query_fetch_failures_total", Help: "Frames that could not be fetched because the store did not answer; they are tried again."}),
+		watchEnds:     p.NewCounter(prometheus.CounterOpts{Name: "lightmetrics_query_watch_ends_total", Help: "Watches of reconcilers and collectors that ended."}),
+		hints:         p.NewCounter(prometheus.CounterOpts{Name: "lightmetrics_query_hints_total", Help: "Segments of the journal that a watch named."}),
 	}
 	gauge := func(name, help string, fn func() float64) {
 		p.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, fn)
 	}
-	gauge("lightmetrics_query_complete_through_timestamp_seconds", "Everything accepted before it is accounted for; 0 before the first audit.", func() float64 {
+	gauge("lightmetrics_query_complete_through_timestamp_seconds", "Everything answered before it is accounted for; 0 before the first poll of the journal.", func() float64 {
 		if t := f.Status().CompleteThrough; !t.IsZero() {
 			return float64(t.UnixMilli()) / 1e3
 		}
 		return 0
 	})
 	gauge("lightmetrics_query_unreadable_batches", "Accepted batches that can't be read.", func() float64 { return float64(f.Status().Unread) })
+	gauge("lightmetrics_query_queued_batches", "Batches whose frames are still to be fetched.", func() float64 { return float64(f.queue.waiting()) })
+	gauge("lightmetrics_query_spoolers", "Collectors whose own disks may hold accepted batches that nobody can read.", func() float64 { return float64(len(f.Status().Spoolers)) })
 	gauge("lightmetrics_query_boots", "Known (agent, boot) pairs.", func() float64 { return float64(f.Status().Boots) })
 	stat := func(name, help string, fn func(live.Stats) float64) {
 		gauge(name, help, func() float64 { return fn(f.d.Live.Stats()) })
@@ -68,16 +73,14 @@ func newMetrics(reg prometheus.Registerer, f *Follower) *metrics {
 	return m
 }
 
-func (m *metrics) audit(full bool, err error, took time.Duration) {
-	scope, outcome := "frontier", "ok"
-	if full {
-		scope = "full"
-	}
+func (m *metrics) poll(got journal.Polled, err error, took time.Duration) {
+	outcome := "ok"
 	if err != nil {
 		outcome = "failed"
 	}
-	m.audits.WithLabelValues(scope, outcome).Inc()
-	m.auditSeconds.WithLabelValues(scope).Observe(took.Seconds())
+	m.polls.WithLabelValues(outcome).Inc()
+	m.pollSeconds.Observe(took.Seconds())
+	m.segments.Add(float64(got.Segments))
 }
 
 func (m *metrics) inserted(o live.Outcome, frameBytes int, records uint64) {

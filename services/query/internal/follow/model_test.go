@@ -4,18 +4,19 @@ import (
 	"testing"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// TestNeverSilentlyPartial: whatever order batches, hints, derived keys, polls, audits,
-// faults, damages and restarts come in, what was accepted before complete_through is shown
-// whole and once, or told; when all is well again, everything is.
+// TestNeverSilentlyPartial: whatever order batches, hints, polls, folds, faults, damages and restarts come in, what was
+// answered before complete_through is shown whole and once, or told; when all is well again, everything is.
 func TestNeverSilentlyPartial(t *testing.T) {
-	audits, failed, told, lost := 0, 0, 0, 0
+	polls, failed, told, lost := 0, 0, 0, 0
 	for seed := range uint64(60) {
 		w := newWorld(t, seed, time.Date(2026, 11, 21, 5, 0, 0, 0, time.UTC))
 		for step := range 120 {
-			what := w.step(&audits, &failed, &lost)
+			what := w.step(&polls, &failed, &lost)
 			w.check(what)
 			if n := w.follow.Status().Unread; n > 0 {
 				told++
@@ -29,7 +30,8 @@ func TestNeverSilentlyPartial(t *testing.T) {
 			w.put(b.manifest.RawBlobKey, b.frame)
 		}
 		w.tick(time.Millisecond)
-		w.must(w.follow.Audit(t.Context(), true))
+		w.must(w.follow.CatchUp(t.Context()))
+		w.follow.RetryUnread(t.Context())
 		shown := w.shown()
 		for _, b := range w.batches {
 			if !b.old && !w.visible(b, shown) {
@@ -40,18 +42,22 @@ func TestNeverSilentlyPartial(t *testing.T) {
 			t.Errorf("seed %d: %d unreadable batches in the end", seed, n)
 		}
 	}
-	t.Logf("seeds 0-59: %d audits, %d of them failed; %d steps with unreadable batches; %d hints lost", audits, failed, told, lost)
-	if audits < 100 || failed < 30 || told < 100 || lost < 100 {
+	t.Logf("seeds 0-59: %d polls, %d of them failed; %d steps with unreadable batches; %d hints lost", polls, failed, told, lost)
+	if polls < 100 || failed < 30 || told < 100 || lost < 100 {
 		t.Error("too little went wrong")
 	}
 }
 
 // step does one thing at random, and says what.
-func (w *world) step(audits, failed, lost *int) string {
+func (w *world) step(polls, failed, lost *int) string {
 	ctx := w.t.Context()
 	some := func() *batch { return w.batches[w.rnd.IntN(len(w.batches))] }
 	if len(w.batches) == 0 {
 		w.accept(false)
+	}
+	hint := func(at journal.Position) {
+		_, _, _ = w.follow.has(ctx, at) // an error is what polls are for
+		_ = w.follow.takeQueued(ctx, false)
 	}
 	switch w.rnd.IntN(14) {
 	case 0, 1, 2:
@@ -60,29 +66,23 @@ func (w *world) step(audits, failed, lost *int) string {
 			*lost++
 			return "accept, the hint is lost"
 		}
-		_ = w.follow.take(ctx, b.key(), b.manifest.Marshal()) // an error is what audits are for
+		hint(b.token)
 		return "accept and hint"
-	case 3, 4:
-		b := some() // late, again, or out of order
-		_ = w.follow.take(ctx, b.key(), b.manifest.Marshal())
+	case 3:
+		hint(some().token) // late, again, or out of order
 		return "a hint repeats"
-	case 5:
-		b, other := some(), some()
-		body := other.manifest.Marshal() // another's, or cut
-		if w.rnd.IntN(2) == 0 {
-			body = body[:w.rnd.IntN(len(body))]
-		}
-		_ = w.follow.take(ctx, b.key(), body)
-		return "a hint with other bytes"
-	case 6:
-		b := some()
-		w.put(layout.AcceptedByTime(b.manifest.AcceptedTime(), b.manifest.Identity), b.manifest.Marshal())
-		return "a derived key"
+	case 4:
+		w.journal(some(), journal.Duplicate)
+		return "a duplicate"
+	case 5, 6:
+		w.tick(time.Duration(w.rnd.IntN(100)) * time.Second)
+		w.fold()
+		return "fold"
 	case 7:
-		_ = w.follow.Poll(ctx)
-		return "poll"
+		i := w.rnd.IntN(len(w.writers))
+		w.must(w.writers[i].Close(ctx))
+		return "a collector stops"
 	case 8, 9:
-		full := w.rnd.IntN(4) == 0
 		w.tick(time.Duration(1+w.rnd.IntN(20_000)) * time.Millisecond)
 		before := w.follow.Status().CompleteThrough
 		if w.rnd.IntN(3) == 0 {
@@ -90,22 +90,19 @@ func (w *world) step(audits, failed, lost *int) string {
 			w.onList = func() { w.accept(false); w.tick(time.Millisecond) }
 			w.mu.Unlock()
 		}
-		*audits++
-		err := w.follow.Audit(ctx, full)
+		*polls++
+		err := w.follow.CatchUp(ctx)
 		st := w.follow.Status()
 		if err != nil {
 			*failed++
-			if !st.CompleteThrough.Equal(before) || st.AuditError == nil {
-				w.t.Errorf("a failed audit moved complete_through: %+v", st)
-			}
-			return "audit that failed"
+			return "poll that failed"
 		}
-		if st.CompleteThrough.Before(before) || st.CompleteThrough.IsZero() || st.AuditError != nil {
-			w.t.Errorf("an audit that succeeded: %+v, before it %s", st, before)
+		if st.CompleteThrough.Before(before) || st.CompleteThrough.IsZero() || st.PollError != nil {
+			w.t.Errorf("a poll that succeeded: %+v, before it %s", st, before)
 		}
-		return "audit"
+		return "poll"
 	case 10:
-		w.fail([]string{"list", "raw-blobs/", "accepted/", "accepted-by-time/"}[w.rnd.IntN(4)])
+		w.fail([]string{"list", "raw-blobs/", layout.JournalOpenPrefix, layout.JournalPrefix}[w.rnd.IntN(4)])
 		return "the store fails"
 	case 11, 12:
 		w.fail("")
@@ -122,6 +119,9 @@ func (w *world) step(audits, failed, lost *int) string {
 		case 3, 4:
 			w.put(b.manifest.RawBlobKey, []byte("damaged"))
 			return "a blob is damaged"
+		case 5:
+			w.follow.RetryUnread(ctx)
+			return "unreadable batches are tried again"
 		default:
 			w.put(b.manifest.RawBlobKey, b.frame)
 			return "a blob is back"
@@ -129,33 +129,14 @@ func (w *world) step(audits, failed, lost *int) string {
 	}
 }
 
-// TestHintsOfNothing: a hint of a key that is none, or that holds no manifest, shows
-// nothing and tells nothing.
-func TestHintsOfNothing(t *testing.T) {
-	w := newWorld(t, 1, time.Date(2026, 11, 21, 5, 0, 0, 0, time.UTC))
-	b := w.accept(false)
-	w.must(w.store.Delete(t.Context(), b.key()))
-	if err := w.follow.Take(t.Context(), b.key()); err == nil {
-		t.Error("a manifest that is not there was seen through")
-	}
-	if err := w.follow.Take(t.Context(), "nonsense"); err != nil {
-		t.Errorf("a key that is none: %v", err)
-	}
-	if n := len(w.shown()); n != 0 || w.follow.Status().Unread != 0 || w.follow.Status().Boots != 0 {
-		t.Errorf("%d records, %+v", n, w.follow.Status())
-	}
-}
-
 // TestOldBatchesAreCountedOnly: what lies before the window is in the ledger, and no frame
 // is read for it.
 func TestOldBatchesAreCountedOnly(t *testing.T) {
-	w := newWorld(t, 2, time.Date(2026, 11, 21, 5, 0, 0, 0, time.UTC))
+	w := newWorld(t, 2, someTime)
 	b := w.accept(true)
-	w.fail("raw-blobs/") // a frame that is read fails the audit
+	w.fail("raw-blobs/") // a frame that is read fails the poll
 	w.tick(time.Second)
-	if err := w.follow.Audit(t.Context(), true); err != nil {
-		t.Fatal(err)
-	}
+	w.must(w.follow.CatchUp(t.Context()))
 	if agents := w.follow.Agents("", b.manifest.Identity.BootOf(), 0); len(agents) != 0 {
 		t.Errorf("boots after the only one: %v", agents)
 	}
@@ -164,5 +145,8 @@ func TestOldBatchesAreCountedOnly(t *testing.T) {
 	}
 	if len(w.shown()) != 0 {
 		t.Error("it is shown")
+	}
+	if a := w.follow.Agents("", identity.Boot{}, 0); len(a) != 1 || a[0].Batches != 1 {
+		t.Errorf("ledgers %+v", a)
 	}
 }

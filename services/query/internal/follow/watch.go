@@ -2,43 +2,40 @@ package follow
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/internal/platform/run"
-	reconcilerv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1"
+	journalv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/journal/v1"
 )
 
 // Waits between two attempts to watch.
 const (
 	watchRetry    = 250 * time.Millisecond
 	watchRetryMax = 10 * time.Second
-	// watchQueue is how many hints may wait. When they are more, the stream is not read, and the reconciler ends
-	// it with LAGGED.
-	watchQueue = 1024
 )
 
-// watch follows the hints of one reconciler until ctx ends.
+// watch follows the hints of one reconciler or collector until ctx ends.
 func (f *Follower) watch(ctx context.Context, addr string) error {
 	conn, err := rpc.Dial(addr, f.cfg.WatchClient)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	client := reconcilerv1.NewReconcilerServiceClient(conn)
+	client := journalv1.NewJournalServiceClient(conn)
 	backoff := run.NewBackoff(watchRetry, watchRetryMax)
 	for ctx.Err() == nil {
-		n, err := f.watchOnce(ctx, client)
+		n, err := f.watchOnce(ctx, addr, client)
 		// A connection that delivered something was good, so its end is no reason to wait long.
 		if n > 0 {
 			backoff.Reset()
-			f.auditSoon() // hints may have been lost with the stream
+			f.pollSoon() // hints may have been lost with the stream
 		}
 		f.m.watchEnds.Inc()
-		f.d.Log.Debug("watch ended", "reconciler", addr, "messages", n, "error", err)
+		f.d.Log.Debug("watch ended", "address", addr, "messages", n, "error", err)
 		if err := backoff.Sleep(ctx); err != nil {
 			return err
 		}
@@ -47,47 +44,85 @@ func (f *Follower) watch(ctx context.Context, addr string) error {
 }
 
 // watchOnce reads one stream to its end; n counts its messages.
-func (f *Follower) watchOnce(ctx context.Context, client reconcilerv1.ReconcilerServiceClient) (n int, err error) {
+func (f *Follower) watchOnce(ctx context.Context, addr string, client journalv1.JournalServiceClient) (n int, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := client.WatchAccepted(ctx, &reconcilerv1.WatchAcceptedRequest{})
+	stream, err := client.WatchJournal(ctx, &journalv1.WatchJournalRequest{})
 	if err != nil {
 		return 0, fmt.Errorf("watch: %w", err)
 	}
-	hints := make(chan *reconcilerv1.WatchAcceptedResponse, watchQueue)
-	g := run.NewGroup(ctx)
-	g.Go("receive", func(ctx context.Context) error {
-		defer close(hints)
-		for {
-			msg, err := stream.Recv()
-			if err != nil {
-				return fmt.Errorf("watch: %w", err)
-			}
-			n++
-			if msg.GetManifestKey() == "" {
-				f.auditSoon() // the watch has begun: find what was accepted before it
-				continue
-			}
-			select {
-			case hints <- msg:
-			case <-ctx.Done():
-				return ctx.Err()
-			}
+	w := watched{f: f, addr: addr}
+	defer w.end()
+	for {
+		msg, err := stream.Recv()
+		if err != nil {
+			return n, fmt.Errorf("watch: %w", err)
 		}
-	})
-	for range f.cfg.Fetchers {
-		g.Go("take", func(ctx context.Context) error {
-			for msg := range hints {
-				failpoint.Hit("query.watch.hint.received")
-				f.m.hints.Inc()
-				if err := f.take(ctx, msg.GetManifestKey(), msg.GetManifest()); err != nil && !errors.Is(err, context.Canceled) {
-					// Hints are only for speed. A failure is no reason to end the stream.
-					f.d.Log.Debug("hint not followed; an audit will", "key", msg.GetManifestKey(), "error", err)
-				}
-			}
-			return nil
-		})
+		n++
+		if n == 1 {
+			w.begin()
+		}
+		failpoint.Hit("query.watch.hint.received")
+		w.take(ctx, msg)
 	}
-	err = g.Wait()
-	return n, err
+}
+
+// watched is one watch that is on.
+type watched struct {
+	f      *Follower
+	addr   string
+	writer string // of the collector; empty where a reconciler hints at the runs of all
+}
+
+func (w *watched) begin() {
+	w.f.mu.Lock()
+	w.f.watches[w.addr] = true
+	w.f.mu.Unlock()
+	w.f.pollSoon() // what was accepted before the watch was on
+}
+
+func (w *watched) end() {
+	w.f.mu.Lock()
+	defer w.f.mu.Unlock()
+	delete(w.f.watches, w.addr)
+	delete(w.f.landed, w.writer)
+}
+
+// take follows a hint. Hints only save time: a failure is no reason to end the stream, since the next poll finds
+// what they name.
+func (w *watched) take(ctx context.Context, msg *journalv1.WatchJournalResponse) {
+	f := w.f
+	if w.writer == "" {
+		w.writer = msg.GetWriter()
+	}
+	if msg.GetUnlanded() > 0 {
+		f.mu.Lock()
+		delete(f.landed, w.writer)
+		f.mu.Unlock()
+	}
+	if text := msg.GetPosition(); text != "" && !w.follow(ctx, text) {
+		return // the count speaks of a segment that was not read
+	}
+	if msg.GetUnlanded() == 0 && w.writer != "" {
+		f.mu.Lock()
+		f.landed[w.writer] = true
+		f.mu.Unlock()
+	}
+}
+
+// follow reads the run that a hint names, and reports whether the segment was read.
+func (w *watched) follow(ctx context.Context, text string) bool {
+	f := w.f
+	f.m.hints.Inc()
+	at, err := journal.ParsePosition(text)
+	if err != nil {
+		f.d.Log.Debug("a hint at no segment", "address", w.addr, "error", err)
+		return false
+	}
+	ok, _, err := f.has(ctx, at)
+	if !ok {
+		f.pollSoon()
+		f.d.Log.Debug("hint not followed; a poll will", "segment", at, "error", err)
+	}
+	return ok
 }

@@ -16,6 +16,8 @@ import (
 	"go.uber.org/goleak"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal/journaltest"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
@@ -42,6 +44,10 @@ type world struct {
 
 	follow  *Follower
 	live    *live.Store
+	blocks  blocks
+	writers [2]*journal.Writer
+	folder  *journal.Folder
+	folds   *journal.Follower
 	batches []*batch
 	next    map[identity.Boot]uint64
 	records int64
@@ -52,17 +58,74 @@ type batch struct {
 	manifest accept.Manifest
 	frame    []byte
 	ms       []int64
-	at       time.Time // when it was accepted, by the store
-	old      bool      // its samples lie before the window
+	at       time.Time // when it was answered, by the store
+	token    journal.Position
+	old      bool // its samples lie before the window
+}
+
+// blocks is what a node knows of blocks.
+type blocks struct {
+	shards   uint32
+	oldest   time.Time
+	served   bool
+	renewed  int
+	renewing error
+	// missing says which batches blocks lack; nil is none.
+	missing func(id identity.Batch) (bool, error)
+}
+
+func (b *blocks) FirstPollDone() <-chan struct{} { c := make(chan struct{}); close(c); return c }
+func (b *blocks) Shards() uint32                 { return b.shards }
+func (b *blocks) Oldest() time.Time              { return b.oldest }
+func (b *blocks) Renew(context.Context) error    { b.renewed++; return b.renewing }
+func (b *blocks) Serve()                         { b.served = true }
+func (b *blocks) Missing(_ context.Context, id identity.Batch, _, _ int64) (bool, error) {
+	if b.missing == nil {
+		return false, nil
+	}
+	return b.missing(id)
 }
 
 const history = 2 * time.Hour
 
+func (w *world) writer(id string) *journal.Writer {
+	out, err := journal.NewWriter(journal.WriterConfig{
+		Store: w.store, Rand: rand.NewChaCha8([32]byte{byte(w.rnd.IntN(256)), byte(w.rnd.IntN(256)), byte(len(w.batches))}), Clock: func() int64 { return 0 },
+		Opening: journal.Opening{Writer: id, Role: journal.RoleCollector, Authority: "test"},
+	})
+	w.must(err)
+	return out
+}
+
+// fold follows the journal as a reconciler, folds it and deletes what was folded.
+func (w *world) fold() {
+	ctx := context.Background()
+	if w.folds == nil {
+		from, err := w.folder.Load(ctx)
+		w.must(err)
+		w.folds, err = journal.NewFollower(journal.FollowerConfig{
+			Store: w.store, Authority: "test", From: from,
+			Segment: func(_ context.Context, s *journal.Segment) error { return w.folder.Add(s) },
+			Folded:  func(context.Context, []journal.Entry) error { return nil },
+		})
+		w.must(err)
+	}
+	_, err := w.folds.Poll(ctx)
+	w.must(err)
+	_, err = w.folder.Fold(ctx, w.now().UnixNano())
+	w.must(err)
+}
+
 func newWorld(t testing.TB, seed uint64, clock time.Time) *world {
 	w := &world{t: t, rnd: rand.New(rand.NewPCG(seed, 17)), clock: clock, next: map[identity.Boot]uint64{}, cfg: DefaultConfig()}
 	w.store = mem.New(w.now)
-	// Gaps are never closed, and a frontier audit looks a little back: identities come in any order.
-	w.cfg.GapGrace, w.cfg.Back, w.cfg.Listers, w.cfg.Fetchers = 1000*time.Hour, 2, 1, 1
+	w.cfg.Readers, w.cfg.Fetchers, w.cfg.Snapshots = 1, 1, false
+	w.put(layout.AuthorityKey, accept.AuthorityRecord{AuthorityID: "test"}.Marshal())
+	w.must(journaltest.Complete(context.Background(), w.store, "test"))
+	w.writers[0], w.writers[1] = w.writer("c0"), w.writer("c1")
+	var err error
+	w.folder, err = journal.NewFolder(journal.FolderConfig{Store: w.store, Rand: rand.NewChaCha8([32]byte{byte(seed), 7}), Retention: int64(time.Minute)})
+	w.must(err)
 	w.restart()
 	return w
 }
@@ -96,7 +159,13 @@ func (w *world) restart() {
 	var err error
 	w.live, err = live.New(live.Config{History: history, MaxBytes: 1 << 30, MaxSeries: 1000})
 	w.must(err)
-	w.follow, err = New(w.cfg, Deps{Store: w, Live: w.live, History: history, Log: telemetry.Discard().Log, Registry: prometheus.NewRegistry(), Now: w.now})
+	w.restartOver()
+}
+
+// restartOver makes a follower over the live store that is there.
+func (w *world) restartOver() {
+	var err error
+	w.follow, err = New(w.cfg, Deps{Store: w, Live: w.live, History: history, Blocks: &w.blocks, Log: telemetry.Discard().Log, Registry: prometheus.NewRegistry(), Now: w.now})
 	w.must(err)
 }
 
@@ -200,15 +269,23 @@ func (w *world) acceptAt(boot identity.Boot, seq uint64, ms ...int64) *batch {
 		AcceptedAt: w.now().UnixNano(), CollectorID: "c", WireVersion: 1, FrameVersion: 1, AttemptID: "0123456789abcdef0123456789abcdef",
 		RecordCount: f.Identity.Count(), MinTime: ms[0] * 1e6, MaxTime: ms[len(ms)-1] * 1e6,
 	}
-	w.put(layout.Boot(boot), []byte("{}"))
 	w.put(b.manifest.RawBlobKey, b.frame)
-	w.put(b.key(), b.manifest.Marshal())
-	b.at = w.now()
 	w.batches = append(w.batches, b)
+	w.journal(b, journal.Accepted)
 	return b
 }
 
-func (b *batch) key() string { return layout.Accepted(b.manifest.Identity) }
+// journal writes the batch into a segment of some collector, and answers it.
+func (w *world) journal(b *batch, o journal.Outcome) {
+	wr := w.writers[w.rnd.IntN(len(w.writers))]
+	_, err := wr.Add(b.manifest.Entry(o))
+	w.must(err)
+	at, _, err := wr.Flush(context.Background())
+	w.must(err)
+	if b.at.IsZero() {
+		b.at, b.token = w.now(), at
+	}
+}
 
 // shown counts how often each record is visible.
 func (w *world) shown() map[int64]int {

@@ -168,7 +168,7 @@ func (a *API) evaluate(w http.ResponseWriter, r *http.Request, limit int, fn eva
 	statsParam := r.FormValue("stats")
 	out := a.body()
 	defer out.release()
-	s, err := a.eval.Open(ctx)
+	s, err := a.open(ctx, r)
 	if err != nil {
 		return err
 	}
@@ -209,6 +209,19 @@ func (a *API) evaluate(w http.ResponseWriter, r *http.Request, limit int, fn eva
 	s.Close()
 	a.succeed(w, out, r.FormValue("query"), res.Warnings, &c)
 	return nil
+}
+
+// open waits until what the request asks to see is visible, and opens a session.
+func (a *API) open(ctx context.Context, r *http.Request) (*answer.Session, error) {
+	fresh, err := freshParam(r)
+	if err != nil {
+		return nil, err
+	}
+	// Before a slot is taken: a query that waits for others' data must not keep those from running that need none.
+	if err := a.eval.Await(ctx, fresh); err != nil {
+		return nil, err
+	}
+	return a.eval.Open(ctx)
 }
 
 // deadline applies the parameter timeout; which is at most the evaluator's own limit.
@@ -299,7 +312,7 @@ func (a *API) with(w http.ResponseWriter, r *http.Request, sel selection, fn fun
 	defer cancel()
 	out := a.body()
 	defer out.release()
-	s, err := a.eval.Open(ctx)
+	s, err := a.open(ctx, r)
 	if err != nil {
 		return err
 	}
@@ -446,7 +459,7 @@ func (a *API) metadata(w http.ResponseWriter, r *http.Request) error {
 	defer cancel()
 	body := a.body()
 	defer body.release()
-	s, err := a.eval.Open(ctx)
+	s, err := a.open(ctx, r)
 	if err != nil {
 		return err
 	}

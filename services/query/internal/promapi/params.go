@@ -110,6 +110,23 @@ func limitParam(r *http.Request) (int, error) {
 	return n, nil
 }
 
+// freshParam reads what the answer must see: min_token, any number of times, and consistency.
+func freshParam(r *http.Request) (answer.Fresh, error) {
+	strong := false
+	switch v := r.FormValue("consistency"); v {
+	case "", "available":
+	case "strong":
+		strong = true
+	default:
+		return answer.Fresh{}, badParam("consistency", fmt.Errorf("%.32q is neither strong nor available", v))
+	}
+	f, err := answer.ParseFresh(r.Form["min_token"], strong)
+	if err != nil {
+		return f, badParam("min_token", err)
+	}
+	return f, nil
+}
+
 func matchersParam(e *answer.Evaluator, r *http.Request) ([][]*labels.Matcher, error) {
 	if err := r.ParseForm(); err != nil {
 		return nil, &apiError{badData, fmt.Errorf("error parsing form values: %w", err)}

@@ -16,6 +16,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/internal/queries/promstore"
 	"lightmetrics.dev/lightmetrics/services/query/internal/answer"
+	"lightmetrics.dev/lightmetrics/services/query/internal/follow"
 )
 
 // errorType is Prometheus' errorType with its HTTP status.
@@ -74,6 +75,7 @@ func classify(err error) errorType {
 		limit *promstore.LimitError
 		busy  *answer.BusyError
 		full  *answer.MemoryError
+		late  *follow.NotVisibleError
 		eqc   promql.ErrQueryCanceled
 		eqt   promql.ErrQueryTimeout
 		es    promql.ErrStorage
@@ -86,7 +88,7 @@ func classify(err error) errorType {
 		return badData
 	case errors.As(err, &limit):
 		return execution
-	case errors.As(err, &busy), errors.As(err, &full):
+	case errors.As(err, &busy), errors.As(err, &full), errors.As(err, &late):
 		return unavailable
 	case errors.As(err, &eqc):
 		return canceled

@@ -30,7 +30,12 @@ type QueryRequest struct {
 	// PromQL.
 	Expression string `protobuf:"bytes,1,opt,name=expression,proto3" json:"expression,omitempty"`
 	// Evaluation time, Unix milliseconds; now when absent.
-	TimeUnixMs    *int64 `protobuf:"varint,2,opt,name=time_unix_ms,json=timeUnixMs,proto3,oneof" json:"time_unix_ms,omitempty"`
+	TimeUnixMs *int64 `protobuf:"varint,2,opt,name=time_unix_ms,json=timeUnixMs,proto3,oneof" json:"time_unix_ms,omitempty"`
+	// Positions of the acceptance journal, from the answers of collectors: the query waits until the
+	// batches there are visible, or fails with TOKEN_NOT_VISIBLE.
+	MinTokens []string `protobuf:"bytes,3,rep,name=min_tokens,json=minTokens,proto3" json:"min_tokens,omitempty"`
+	// Wait until everything that was accepted before the request is visible.
+	Strong        bool `protobuf:"varint,4,opt,name=strong,proto3" json:"strong,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -77,6 +82,20 @@ func (x *QueryRequest) GetTimeUnixMs() int64 {
 		return *x.TimeUnixMs
 	}
 	return 0
+}
+
+func (x *QueryRequest) GetMinTokens() []string {
+	if x != nil {
+		return x.MinTokens
+	}
+	return nil
+}
+
+func (x *QueryRequest) GetStrong() bool {
+	if x != nil {
+		return x.Strong
+	}
+	return false
 }
 
 // QueryResponse is the value of an instant query.
@@ -162,7 +181,11 @@ type QueryRangeRequest struct {
 	// Last evaluation time, Unix milliseconds.
 	EndUnixMs int64 `protobuf:"varint,3,opt,name=end_unix_ms,json=endUnixMs,proto3" json:"end_unix_ms,omitempty"`
 	// Step, milliseconds; greater than 0.
-	StepMs        int64 `protobuf:"varint,4,opt,name=step_ms,json=stepMs,proto3" json:"step_ms,omitempty"`
+	StepMs int64 `protobuf:"varint,4,opt,name=step_ms,json=stepMs,proto3" json:"step_ms,omitempty"`
+	// As in QueryRequest.
+	MinTokens []string `protobuf:"bytes,5,rep,name=min_tokens,json=minTokens,proto3" json:"min_tokens,omitempty"`
+	// As in QueryRequest.
+	Strong        bool `protobuf:"varint,6,opt,name=strong,proto3" json:"strong,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -223,6 +246,20 @@ func (x *QueryRangeRequest) GetStepMs() int64 {
 		return x.StepMs
 	}
 	return 0
+}
+
+func (x *QueryRangeRequest) GetMinTokens() []string {
+	if x != nil {
+		return x.MinTokens
+	}
+	return nil
+}
+
+func (x *QueryRangeRequest) GetStrong() bool {
+	if x != nil {
+		return x.Strong
+	}
+	return false
 }
 
 // QueryRangeResponse is a part of a range answer.
@@ -550,7 +587,7 @@ type Completeness struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Something is known to be missing, or it is not known whether something is.
 	Partial bool `protobuf:"varint,1,opt,name=partial,proto3" json:"partial,omitempty"`
-	// Everything accepted before this time (Unix nanoseconds) was looked at.
+	// Everything that was answered "accepted" before this time (Unix nanoseconds, by the store) was checked.
 	CompleteThroughUnixNs int64 `protobuf:"varint,2,opt,name=complete_through_unix_ns,json=completeThroughUnixNs,proto3" json:"complete_through_unix_ns,omitempty"`
 	// Why the answer is partial.
 	Reasons []string `protobuf:"bytes,3,rep,name=reasons,proto3" json:"reasons,omitempty"`
@@ -1179,27 +1216,33 @@ var File_lightmetrics_query_v1_query_proto protoreflect.FileDescriptor
 
 const file_lightmetrics_query_v1_query_proto_rawDesc = "" +
 	"\n" +
-	"!lightmetrics/query/v1/query.proto\x12\x15lightmetrics.query.v1\x1a\x1cgoogle/api/annotations.proto\"f\n" +
+	"!lightmetrics/query/v1/query.proto\x12\x15lightmetrics.query.v1\x1a\x1cgoogle/api/annotations.proto\"\x9d\x01\n" +
 	"\fQueryRequest\x12\x1e\n" +
 	"\n" +
 	"expression\x18\x01 \x01(\tR\n" +
 	"expression\x12%\n" +
 	"\ftime_unix_ms\x18\x02 \x01(\x03H\x00R\n" +
-	"timeUnixMs\x88\x01\x01B\x0f\n" +
+	"timeUnixMs\x88\x01\x01\x12\x1d\n" +
+	"\n" +
+	"min_tokens\x18\x03 \x03(\tR\tminTokens\x12\x16\n" +
+	"\x06strong\x18\x04 \x01(\bR\x06strongB\x0f\n" +
 	"\r_time_unix_ms\"\xd3\x01\n" +
 	"\rQueryResponse\x12\x1f\n" +
 	"\vresult_type\x18\x01 \x01(\tR\n" +
 	"resultType\x125\n" +
 	"\x06series\x18\x02 \x03(\v2\x1d.lightmetrics.query.v1.SeriesR\x06series\x12!\n" +
 	"\fstring_value\x18\x03 \x01(\tR\vstringValue\x12G\n" +
-	"\fcompleteness\x18\x04 \x01(\v2#.lightmetrics.query.v1.CompletenessR\fcompleteness\"\x90\x01\n" +
+	"\fcompleteness\x18\x04 \x01(\v2#.lightmetrics.query.v1.CompletenessR\fcompleteness\"\xc7\x01\n" +
 	"\x11QueryRangeRequest\x12\x1e\n" +
 	"\n" +
 	"expression\x18\x01 \x01(\tR\n" +
 	"expression\x12\"\n" +
 	"\rstart_unix_ms\x18\x02 \x01(\x03R\vstartUnixMs\x12\x1e\n" +
 	"\vend_unix_ms\x18\x03 \x01(\x03R\tendUnixMs\x12\x17\n" +
-	"\astep_ms\x18\x04 \x01(\x03R\x06stepMs\"\x94\x01\n" +
+	"\astep_ms\x18\x04 \x01(\x03R\x06stepMs\x12\x1d\n" +
+	"\n" +
+	"min_tokens\x18\x05 \x03(\tR\tminTokens\x12\x16\n" +
+	"\x06strong\x18\x06 \x01(\bR\x06strong\"\x94\x01\n" +
 	"\x12QueryRangeResponse\x125\n" +
 	"\x06series\x18\x01 \x01(\v2\x1d.lightmetrics.query.v1.SeriesR\x06series\x12G\n" +
 	"\fcompleteness\x18\x02 \x01(\v2#.lightmetrics.query.v1.CompletenessR\fcompleteness\"\xbc\x01\n" +

@@ -1,0 +1,207 @@
+package follow
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// queue has the batches whose frames are to be fetched, in the order in which the journal named them.
+// It knows how far they are done: what a poll proves counts once every batch that was named before its end
+// is done, however slow one frame is and whatever was named since.
+type queue struct {
+	most int
+
+	mu     sync.Mutex
+	tail   uint64                   // ticket of the batch that was added last
+	order  []*want                  // in the order of tickets, from the first that is not done
+	byID   map[identity.Batch]*want // that are not done
+	ready  []*want                  // nobody fetches them; in the order of tickets, but for those that failed
+	marks  []mark
+	passed mark // the newest mark whose batches are all done
+	// more is told when there is something to fetch, full when nothing more fits; done is closed and
+	// replaced when a batch is done.
+	more, full, done chan struct{}
+}
+
+// want is one batch to fetch.
+type want struct {
+	batch  accepted.Batch
+	ticket uint64
+	// notBefore is when a batch whose fetch failed is tried again.
+	notBefore time.Time
+	failures  int
+	done      bool
+}
+
+// mark is what a poll proves once all batches up to a ticket are done.
+type mark struct {
+	upTo    uint64
+	through time.Time // by the store's clock
+	since   time.Time // at or before through, by this machine's clock: only for its age
+	begun   bool      // the journal has every accepted batch
+	blocks  bool      // memory has what blocks lack
+}
+
+const (
+	// maxQueued bounds the batches that wait; whoever reads the journal waits then.
+	maxQueued = 100_000
+	// maxMarks bounds the polls that wait for slow frames; further ones prove nothing until one is done.
+	maxMarks = 64
+)
+
+func newQueue(most int) *queue {
+	return &queue{most: most, byID: map[identity.Batch]*want{},
+		more: make(chan struct{}, 1), full: make(chan struct{}, 1), done: make(chan struct{})}
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// add adds a batch unless it is there. It waits while the queue is full.
+func (q *queue) add(ctx context.Context, b accepted.Batch) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for {
+		if q.byID[b.Identity] != nil {
+			return nil // its ticket is older, so whoever waits for this one waits for it
+		}
+		if len(q.byID) < q.most {
+			break
+		}
+		done := q.done
+		signal(q.full)
+		q.mu.Unlock()
+		select {
+		case <-done:
+			q.mu.Lock()
+		case <-ctx.Done():
+			q.mu.Lock()
+			return ctx.Err()
+		}
+	}
+	q.tail++
+	w := &want{batch: b, ticket: q.tail}
+	q.byID[b.Identity], q.order = w, append(q.order, w)
+	q.ready = append(q.ready, w)
+	signal(q.more)
+	return nil
+}
+
+// next takes a batch that is due at now; nil and the wait until one is due where there is none, 0 for ever.
+func (q *queue) next(now time.Time) (*want, time.Duration) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var wait time.Duration
+	for i, w := range q.ready {
+		d := w.notBefore.Sub(now)
+		if d <= 0 {
+			q.ready = append(q.ready[:i], q.ready[i+1:]...)
+			if len(q.ready) == 0 {
+				q.ready = nil // the array of a long queue is given back
+			}
+			return w, 0
+		}
+		if wait == 0 || d < wait {
+			wait = d
+		}
+	}
+	return nil, wait
+}
+
+// takeAll takes everything that nobody fetches, due or not.
+func (q *queue) takeAll() []*want {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	all := q.ready
+	q.ready = nil
+	return all
+}
+
+// retry returns a batch whose fetch failed, to be tried again at a time.
+func (q *queue) retry(w *want, at time.Time) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	w.notBefore, w.failures = at, w.failures+1
+	q.ready = append(q.ready, w)
+	signal(q.more)
+}
+
+// finish says that the batch is in memory, known to be missing, or not needed any more.
+func (q *queue) finish(w *want) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if w.done {
+		return
+	}
+	w.done = true
+	delete(q.byID, w.batch.Identity)
+	for len(q.order) > 0 && q.order[0].done {
+		q.order[0], q.order = nil, q.order[1:]
+	}
+	q.advance()
+}
+
+// advance lets marks pass, and wakes who waits. The caller holds mu.
+func (q *queue) advance() {
+	for len(q.marks) > 0 && q.passedLocked(q.marks[0].upTo) {
+		q.passed, q.marks = q.marks[0], q.marks[1:]
+	}
+	close(q.done)
+	q.done = make(chan struct{})
+}
+
+// passedLocked reports whether every batch up to the ticket is done.
+func (q *queue) passedLocked(upTo uint64) bool {
+	return len(q.order) == 0 || q.order[0].ticket > upTo
+}
+
+// prove notes what a poll proves, now that it has added everything that it found.
+func (q *queue) prove(m mark) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	m.upTo = q.tail
+	if len(q.marks) < maxMarks {
+		q.marks = append(q.marks, m)
+	}
+	q.advance()
+}
+
+// proven is what counts by now.
+func (q *queue) proven() mark {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.passed
+}
+
+// waiting is how many batches are not done.
+func (q *queue) waiting() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.byID)
+}
+
+// wait waits until everything that was added so far is done.
+func (q *queue) wait(ctx context.Context) error {
+	q.mu.Lock()
+	upTo := q.tail
+	for !q.passedLocked(upTo) {
+		done := q.done
+		q.mu.Unlock()
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		q.mu.Lock()
+	}
+	q.mu.Unlock()
+	return nil
+}

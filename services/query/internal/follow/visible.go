@@ -1,0 +1,117 @@
+package follow
+
+import (
+	"context"
+
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
+	"lightmetrics.dev/lightmetrics/internal/platform/run"
+)
+
+// NotVisibleError says that what a caller had been answered is not visible here yet.
+type NotVisibleError struct {
+	// Token is a position that was not reached; the zero one where everything was asked for.
+	Token journal.Position
+	Err   error // why, such as the error of the last poll; nil where only the time was over
+}
+
+func (e *NotVisibleError) Error() string {
+	what := "what was accepted before the request"
+	if e.Token != (journal.Position{}) {
+		what = "min_token " + e.Token.String()
+	}
+	text := "TOKEN_NOT_VISIBLE: " + what + " is not visible here yet"
+	if e.Err != nil {
+		text += ": " + e.Err.Error()
+	}
+	return text
+}
+
+func (e *NotVisibleError) Unwrap() error { return e.Err }
+
+// WaitFor waits until the batches at all of these positions are in memory, in blocks or known to be missing, at
+// most follow.token_timeout; with strong until everything is that was accepted before the call. Errors:
+// *NotVisibleError, a context error.
+func (f *Follower) WaitFor(ctx context.Context, tokens []journal.Position, strong bool) error {
+	if len(tokens) == 0 && !strong {
+		return nil
+	}
+	wait, cancel := context.WithTimeout(ctx, f.cfg.TokenTimeout)
+	defer cancel()
+	at, err := f.reach(wait, tokens, strong)
+	if err == nil {
+		// Everything of those segments is queued by now.
+		at, err = journal.Position{}, f.queue.wait(wait)
+	}
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return &NotVisibleError{Token: at, Err: f.lastErr}
+}
+
+// reach waits until the journal was read to the positions. It returns one that was not reached.
+func (f *Follower) reach(ctx context.Context, tokens []journal.Position, strong bool) (journal.Position, error) {
+	f.mu.Lock()
+	need := f.polls.begun + 1 // one that begins after this
+	f.mu.Unlock()
+	for _, p := range tokens {
+		for {
+			ok, ended, _ := f.has(ctx, p)
+			if ok {
+				break
+			}
+			if err := f.nextPoll(ctx, ended); err != nil {
+				return p, err
+			}
+		}
+	}
+	for strong {
+		f.mu.Lock()
+		done, ended := f.polls.done, f.polls.ended
+		f.mu.Unlock()
+		if done >= need {
+			break
+		}
+		if err := f.nextPoll(ctx, ended); err != nil {
+			return journal.Position{}, err
+		}
+	}
+	return journal.Position{}, nil
+}
+
+// nextPoll asks for a poll, and waits until one ends. After one that failed it waits a little longer, so that a store
+// that is down is not asked without a pause.
+func (f *Follower) nextPoll(ctx context.Context, ended <-chan struct{}) error {
+	f.pollSoon()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	f.mu.Lock()
+	failed := f.lastErr != nil
+	f.mu.Unlock()
+	if failed {
+		return run.Sleep(ctx, pollRetry)
+	}
+	return nil
+}
+
+// has reports whether a position was read; it reads the run's new segments first, which costs less than a poll.
+// ended is closed when the next poll ends.
+func (f *Follower) has(ctx context.Context, p journal.Position) (ok bool, ended <-chan struct{}, err error) {
+	f.mu.Lock()
+	j, e := f.journal, f.polls.ended
+	f.mu.Unlock()
+	if j == nil {
+		return false, e, nil
+	}
+	if !j.Has(p) {
+		_, err = j.Read(ctx, p.Run)
+	}
+	return j.Has(p), e, err
+}
