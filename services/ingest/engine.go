@@ -55,13 +55,7 @@ func (s *Service) qualify(ctx context.Context) (*authority, error) {
 		return nil, err
 	}
 	if accept.Mode(s.cfg.Acceptance) == accept.ModeLocalSpool {
-		// Before the first batch is accepted on this disk alone, readers can see that there may be some.
-		bctx, cancel := context.WithTimeout(ctx, s.cfg.AcceptTimeout)
-		defer cancel()
-		if _, err := j.Begin(bctx); err != nil {
-			return nil, err
-		}
-		s.last, err = s.openSpool(id, p)
+		s.last, err = s.openSpool(ctx, id, p, j)
 		return s.last, err
 	}
 	s.last = &authority{Acceptor: p, authorityID: id, claim: p.ClaimBoot, decided: s.notify.accepted}

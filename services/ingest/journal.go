@@ -87,6 +87,7 @@ func (s *Service) journalEvents() commit.Events {
 			s.metrics.fences.Inc()
 			log.Warn("the run of the journal was ended by another, after a long silence of this collector; a new one is opened", "position", at.String())
 		},
+		Opened: s.noteRun,
 		Closed: func() { log.Debug("the run of the journal is closed") },
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -314,10 +315,52 @@ func TestASpoolIsVisible(t *testing.T) {
 	if _, err := store.Head(t.Context(), layout.Quarantine(identity.Batch{Agent: boot.Agent, Boot: boot.Boot, SeqEnd: 9}, identity.Sum(encode(t, boot, 0, 10, 99)))); err != nil {
 		t.Errorf("quarantine record: %v", err)
 	}
+	// The run of the first life is ended, because all that it had accepted is in the bucket.
+	eventually(t, "one run is open", func() bool { _, runs := journalOf(t, store); return len(runs) == 1 })
 	c.stop()
-	if _, runs := journalOf(t, store); len(runs) != 1 {
-		t.Errorf("%d runs are open: that of the first life, of which nobody knows how it ended", len(runs))
+	if _, runs := journalOf(t, store); len(runs) != 0 {
+		t.Errorf("%d runs are open after the end of both", len(runs))
 	}
+}
+
+// A run that was left open ends only when the batches of its life have landed, whatever else does.
+func TestARunEndsAfterItsBatches(t *testing.T) {
+	store, dir := newStore(), t.TempDir()
+	spooled := func(c *ingest.Config) {
+		c.Acceptance, c.Spool.Dir, c.Spool.LandingIntervalMS = "local_spool", dir, 10
+	}
+	c := start(t, store, spooled)
+	tries := atomic.Int64{}
+	noBlob := func([]byte) { tries.Add(1) }
+	store.keep.Store(&noBlob) // nothing lands
+	s, _ := c.mustOpen(t, boot, 0)
+	s.ask(encode(t, boot, 0, 10, 0))
+	s.done()
+	c.stop()
+	_, runs := journalOf(t, store)
+	if len(runs) != 1 {
+		t.Fatalf("%d runs", len(runs))
+	}
+	first := runs[0].Run
+	isOpen := func() bool {
+		_, runs := journalOf(t, store)
+		for _, r := range runs {
+			if r.Run == first {
+				return true
+			}
+		}
+		return false
+	}
+	c = start(t, store, spooled)
+	tries.Store(0)
+	eventually(t, "landing", func() bool { return tries.Load() > 0 })
+	time.Sleep(500 * time.Millisecond) // time for a collector that does not wait
+	if !isOpen() {
+		t.Error("the run was ended, and its batch has not landed")
+	}
+	store.keep.Store(nil)
+	eventually(t, "the run ends", func() bool { return !isOpen() })
+	c.stop()
 }
 
 // The run of a spooler stays open over its end while the spool has batches, and is closed without.

@@ -12,7 +12,7 @@ import (
 func TestMutantsAreCaught(t *testing.T) {
 	mutants.Check(t, mutants.List{
 		// The tests that find them, so that the run without a bug is short too.
-		Run: "TestManifestDescribes|TestUnary|TestHTTP|TestStreamAnswers|TestTokens|TestPanic|TestSheds|TestWhatWasRead|TestDrainFinishes|TestWindow|TestWelcome|TestHello|TestBytesOf|TestReconcilers|TestAcceptedBatches|TestActiveSeries|TestHalfSent|TestAnswersSay|TestAnswersWait|TestNoEntry|TestASpoolIs|TestARunStays|TestTheJournalIs|TestAPolicy|TestAReplicated",
+		Run: "TestManifestDescribes|TestUnary|TestHTTP|TestStreamAnswers|TestTokens|TestPanic|TestSheds|TestWhatWasRead|TestDrainFinishes|TestWindow|TestWelcome|TestHello|TestBytesOf|TestReconcilers|TestAcceptedBatches|TestActiveSeries|TestHalfSent|TestAnswersSay|TestAnswersWait|TestNoEntry|TestASpoolIs|TestARunStays|TestARunEnds|TestTheJournalIs|TestAPolicy|TestAReplicated",
 		Mutants: []mutants.Mutant{
 			{Name: "max time is min time", File: "submission.go", Old: "MinTime: sum.MinTime, MaxTime: sum.MaxTime,", New: "MinTime: sum.MinTime, MaxTime: sum.MinTime,", By: "TestManifestDescribesTheFrame"},
 			{Name: "record count is of the range before", File: "submission.go", Old: "Records: sum.Records,", New: "Records: sum.Records - 1,", By: "TestUnaryOutcomes"},
@@ -48,8 +48,10 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "a conflict has no entry", File: "../../internal/acceptance/accept/entry.go", Old: "		e = submitted.Entry(journal.Conflict)\n", New: "		return nil, nil\n", By: "TestAnswersSay"},
 			{Name: "a journal that is down is no reason to wait", File: "../../internal/acceptance/accept/entry.go", Old: "	return journal.Position{}, p.retry(ReasonJournalUnavailable, err)\n", New: "	return journal.Position{}, nil\n", By: "TestTheJournalIsDown"},
 			{Name: "a spool file goes before its entry is durable", File: "../../internal/acceptance/spool/lander.go", Old: "	case err == nil:\n		return landing{outcome: res.Outcome}, nil\n", New: "	case err == nil || ctx.Err() != nil:\n		_ = res\n		return landing{outcome: accept.Accepted}, nil\n", By: "TestASpoolIsVisible"},
-			{Name: "a spooler opens no run", File: "engine.go", Old: "if _, err := j.Begin(bctx); err != nil {", New: "if bctx.Err() != nil {", By: "TestASpoolIsVisible"},
+			{Name: "a spooler opens no run", File: "localspool.go", Old: "if _, err := j.Begin(ctx); err != nil {", New: "if ctx.Err() != nil {", By: "TestASpoolIsVisible"},
 			{Name: "a spooler closes its run over a spool with batches", File: "journal.go", Old: "return s.unlanded() > 0", New: "return false", By: "TestARunStaysOpenOverASpool"},
+			{Name: "a dead spooler's run stays open for ever", File: "localspool.go", Old: "if err := journal.End(ctx, s.store, r); err != nil {", New: "if ctx.Err() != nil {", By: "TestASpoolIsVisible"},
+			{Name: "a dead spooler's run ends before its batches have landed", File: "../../internal/acceptance/spool/runs.go", Old: "if e.order <= s.recovered {", New: "if false {", By: "TestARunEndsAfterItsBatches"},
 			{Name: "watchers do not hear of a spooled batch", File: "localspool.go", Old: "decided: func(string, []byte) { s.hub.spooled() },", New: "decided: func(string, []byte) {},", By: "TestASpoolIsVisible"},
 			{Name: "one sender has all slots", File: "slots.go", Old: "s.taken < s.n && s.by[sender] < s.most", New: "s.taken < s.n", By: "TestHalfSentMessagesLeave"},
 		},

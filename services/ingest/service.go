@@ -200,6 +200,7 @@ func (s *Service) Run(ctx context.Context) (err error) {
 	background := run.NewGroup(side)
 	s.notify.start(background)
 	background.Go("land", s.land)
+	background.Go("end runs", s.endRuns)
 	// The journal outlives even those: the spool lands through it.
 	last, stopLast := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopLast()

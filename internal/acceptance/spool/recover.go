@@ -74,6 +74,7 @@ func (s *Spool) recover() error {
 			s.losers = append(s.losers, e)
 		}
 	}
+	s.recovered = s.order
 	return nil
 }
 

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 	"lightmetrics.dev/lightmetrics/internal/platform/lru"
@@ -85,8 +86,13 @@ type Spool struct {
 	pending int   // number of batches being written
 	writing int64 // and their cost in bytes
 	order   uint64
-	temp    uint64
-	boots   *lru.Cache[identity.Boot, *boot]
+	// recovered is the order of the last file that an earlier process left.
+	recovered uint64
+	// runs of the journal; the first earlierRuns are of earlier processes.
+	runs        []journal.RunID
+	earlierRuns int
+	temp        uint64
+	boots       *lru.Cache[identity.Boot, *boot]
 }
 
 type entry struct {
@@ -421,7 +427,7 @@ func Open(cfg Config) (*Spool, error) {
 	if s.lock, err = cfg.FS.Lock(s.tree.abs("lock")); err != nil {
 		return nil, fmt.Errorf("open spool: %w", err)
 	}
-	if err := s.recover(); err != nil {
+	if err := errors.Join(s.recover(), s.loadRuns()); err != nil {
 		return nil, errors.Join(fmt.Errorf("open spool %q: %w", dir, err), s.lock.Close())
 	}
 	return s, nil

@@ -61,6 +61,8 @@ type Events struct {
 	Failed func(error)
 	// Fenced: somebody else ended the run at this position. What was not answered goes into a new run.
 	Fenced func(journal.Position)
+	// Opened: a run was drawn; nothing of it is sent yet.
+	Opened func(journal.RunID)
 	// Closed: the run was ended in order.
 	Closed func()
 }
@@ -115,7 +117,7 @@ func New(cfg Config) (*Committer, error) {
 	w, err := journal.NewWriter(journal.WriterConfig{
 		Store: cfg.Store, Rand: cfg.Rand, Opening: cfg.Opening,
 		Clock:  func() int64 { return cfg.Now().UnixNano() },
-		Events: journal.WriterEvents{Fenced: cfg.Events.Fenced},
+		Events: journal.WriterEvents{Fenced: cfg.Events.Fenced, Opened: cfg.Events.Opened},
 	})
 	if err != nil {
 		return nil, err
