@@ -293,6 +293,8 @@ func TestMarksOfManyEvictedBatchesGo(t *testing.T) {
 	for i := range 80 { // each of a boot of its own
 		w.acceptAt(identity.Boot{Agent: fmt.Sprint("x", i), Boot: "b"}, 0, someTime.Add(time.Duration(i-100)*time.Minute).UnixMilli())
 	}
+	// One that stays in memory has samples at both ends.
+	w.acceptAt(identity.Boot{Agent: "y", Boot: "b"}, 0, someTime.Add(-95*time.Minute+30*time.Second).UnixMilli(), someTime.Add(-time.Minute).UnixMilli())
 	w.must(w.follow.CatchUp(t.Context()))
 	lost := func() (n int) {
 		snap := w.live.Snapshot(w.now())
