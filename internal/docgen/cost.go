@@ -18,19 +18,18 @@ const (
 
 // fleet is an example of the sizing guide. Times are in seconds.
 type fleet struct {
-	name            string
-	agents          float64
-	batchEvery      float64 // agent.batch.max_age
-	reconcilerAudit float64 // frontier_audit.interval
-	queryNodes      float64
+	name       string
+	agents     float64
+	batchEvery float64 // agent.batch.max_age
+	queryNodes float64
 }
 
 var fleets = []fleet{
-	{name: "10 agents, defaults", agents: 10, batchEvery: 30, reconcilerAudit: 15, queryNodes: 1},
-	{name: "100 agents, defaults", agents: 100, batchEvery: 30, reconcilerAudit: 15, queryNodes: 1},
-	{name: "1,000 agents, defaults", agents: 1000, batchEvery: 30, reconcilerAudit: 15, queryNodes: 1},
-	{name: "1,000 agents, thrifty", agents: 1000, batchEvery: 120, reconcilerAudit: 300, queryNodes: 1},
-	{name: "10,000 agents, thrifty", agents: 10000, batchEvery: 120, reconcilerAudit: 300, queryNodes: 2},
+	{name: "10 agents, defaults", agents: 10, batchEvery: 30, queryNodes: 1},
+	{name: "100 agents, defaults", agents: 100, batchEvery: 30, queryNodes: 1},
+	{name: "1,000 agents, defaults", agents: 1000, batchEvery: 30, queryNodes: 1},
+	{name: "1,000 agents, thrifty", agents: 1000, batchEvery: 120, queryNodes: 1},
+	{name: "10,000 agents, thrifty", agents: 10000, batchEvery: 120, queryNodes: 2},
 }
 
 // request is a line of docs/guide/requests.csv.
@@ -48,8 +47,6 @@ func (r request) times(f fleet) (float64, error) {
 	switch r.per {
 	case "batch":
 		return n * f.agents * monthSeconds / f.batchEvery, nil
-	case "boot-audit":
-		return n * f.agents * monthSeconds / f.reconcilerAudit, nil
 	case "hour":
 		return n * monthHours, nil
 	}
@@ -155,7 +152,7 @@ func sizingPage(root string) ([]byte, error) {
 func requestTable(all []request) string {
 	var b strings.Builder
 	b.WriteString("| Service | What | For each | PUT, LIST | GET, HEAD |\n|---|---|---|---|---|\n")
-	per := map[string]string{"batch": "accepted batch", "boot-audit": "boot and audit", "hour": "hour of running"}
+	per := map[string]string{"batch": "accepted batch", "hour": "hour of running"}
 	for _, r := range all {
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", r.service, r.what, per[r.per], count(r.writes), count(r.reads))
 	}
@@ -165,7 +162,7 @@ func requestTable(all []request) string {
 // costTable has USD a month by fleet.
 func costTable(p prices, all []request) (string, error) {
 	var b strings.Builder
-	b.WriteString("| Fleet | Batches every | Reconciler audits every | Batches a month | Per batch, USD | Audits, USD | Standing still, USD | Requests a month, USD |\n|---|---|---|---|---|---|---|---|\n")
+	b.WriteString("| Fleet | Batches every | Batches a month | Per batch, USD | Standing still, USD | Requests a month, USD |\n|---|---|---|---|---|---|\n")
 	for _, f := range fleets {
 		usd, sum := map[string]float64{}, 0.0
 		for _, r := range all {
@@ -177,8 +174,8 @@ func costTable(p prices, all []request) (string, error) {
 			usd[r.per] += cost
 			sum += cost
 		}
-		fmt.Fprintf(&b, "| %s | %.0f s | %.0f s | %s M | %.2f | %.2f | %.2f | %.2f |\n", f.name, f.batchEvery, f.reconcilerAudit,
-			count(f.agents*monthSeconds/f.batchEvery/1e6), usd["batch"], usd["boot-audit"], usd["hour"], sum)
+		fmt.Fprintf(&b, "| %s | %.0f s | %s M | %.2f | %.2f | %.2f |\n", f.name, f.batchEvery,
+			count(f.agents*monthSeconds/f.batchEvery/1e6), usd["batch"], usd["hour"], sum)
 	}
 	return b.String(), nil
 }

@@ -39,8 +39,6 @@ const (
 	LedgersKey = ReconcilePrefix + "ledgers.json"
 	// LedgersPrefix has the parts of that checkpoint.
 	LedgersPrefix = ReconcilePrefix + "ledgers/"
-	// CheckpointKey is the reconciler's time-scan checkpoint.
-	CheckpointKey = ReconcilePrefix + "checkpoint.json"
 	// CoordinatorTermKey has the number of the last term of a leading coordinator.
 	CoordinatorTermKey = "coordinator/v1/term.json"
 )
@@ -182,11 +180,6 @@ func ParseQuarantine(key string) (identity.Batch, identity.Digest, error) {
 // QuarantineByBlob is the derived reverse reference of a quarantined frame.
 func QuarantineByBlob(d identity.Digest, id identity.Batch) string {
 	return QuarantineByBlobPrefix + digestDir(d) + identityPath(id)
-}
-
-// Ledger is the key of the reconciler's snapshot of a boot's ledger.
-func Ledger(b identity.Boot) string {
-	return ReconcilePrefix + "ledger/" + strings.TrimSuffix(bootDir(b), "/") + ".json"
 }
 
 // Repair is the key of the operator-visible record of a missing or corrupt blob.

@@ -51,8 +51,6 @@ func TestKeys(t *testing.T) {
 		{RawBlobByTime(at, d), "raw-blobs-by-time/v1/date=2026-11-21/hour=05/sha256=" + abc + ".json"},
 		{Quarantine(id, d), "quarantine/v1/identity-conflict/" + dir + seq + "/" + abc + ".json"},
 		{QuarantineByBlob(d, id), "quarantine-by-blob/v1/sha256/ba/78/" + abc + "/" + dir + seq + ".json"},
-		{Ledger(id.BootOf()), "reconcile/v1/ledger/agent=686f73742f31/boot=c3a9.json"},
-		{CheckpointKey, "reconcile/v1/checkpoint.json"},
 		{Repair(id), "repair/v1/" + dir + seq + ".json"},
 		{HexText("é/"), "c3a92f"},
 		{SeqName(7, math.MaxUint64), seq},
@@ -163,7 +161,7 @@ func TestKeyOrderIsSequenceOrder(t *testing.T) {
 		if !strings.HasPrefix(Accepted(a), AcceptedBoot(a.BootOf())) {
 			t.Fatal("manifest outside its boot's prefix")
 		}
-		for _, key := range []string{Accepted(a), Boot(a.BootOf()), Quarantine(a, d), AcceptedByBlob(d, a), QuarantineByBlob(d, a), Repair(a), Ledger(a.BootOf())} {
+		for _, key := range []string{Accepted(a), Boot(a.BootOf()), Quarantine(a, d), AcceptedByBlob(d, a), QuarantineByBlob(d, a), Repair(a)} {
 			if strings.Trim(key, safe) != "" || len(key) > 600 {
 				t.Fatalf("key %q", key)
 			}

@@ -10,6 +10,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/service/bucket"
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/services/reconciler/internal/fold"
+	"lightmetrics.dev/lightmetrics/services/reconciler/internal/scrub"
 	"lightmetrics.dev/lightmetrics/services/reconciler/internal/tail"
 )
 
@@ -21,17 +22,25 @@ type Config struct {
 	Workers     int           `koanf:"workers" help:"manifests that are reconciled at once"`
 	ItemTimeout time.Duration `koanf:"item_timeout" help:"longest time of one attempt at one manifest"`
 
+	// Derived says where derived keys are.
+	Derived string `koanf:"derived" help:"where references to accepted batches by time and by blob are: segments, in the files of the journal, or objects, one by one for tools that list the bucket, four more requests a batch"`
+
 	Journal   JournalConfig   `koanf:"journal"`
+	Scrub     scrub.Scrubbing `koanf:"scrub"`
 	Queue     QueueConfig     `koanf:"queue"`
 	Events    EventsConfig    `koanf:"events"`
-	TimeScan  TimeScanConfig  `koanf:"time_scan"`
-	Frontier  FrontierConfig  `koanf:"frontier_audit"`
 	FullAudit FullAuditConfig `koanf:"full_audit"`
 	Repairs   RepairsConfig   `koanf:"repairs"`
 	Ledgers   LedgersConfig   `koanf:"ledgers"`
 	Watch     WatchConfig     `koanf:"watch"`
 	Intake    IntakeConfig    `koanf:"intake"`
 }
+
+// Values of Derived.
+const (
+	DerivedSegments = "segments"
+	DerivedObjects  = "objects"
+)
 
 // JournalConfig is for following the journal, and for keeping it small.
 type JournalConfig struct {
@@ -56,22 +65,6 @@ type EventsConfig struct {
 	KeyPrefix  string       `koanf:"key_prefix" help:"prefix of the acceptance authority in the bucket, as in the keys of events"`
 }
 
-// TimeScanConfig is for the scan of accepted-by-time.
-type TimeScanConfig struct {
-	Interval time.Duration `koanf:"interval" help:"time between two scans"`
-	Lookback time.Duration `koanf:"lookback" help:"how far before the checkpoint a scan begins: event loss, clock skew, retry window"`
-	Ahead    time.Duration `koanf:"ahead" help:"how far after now a scan goes: collectors whose clock is fast"`
-}
-
-// FrontierConfig is for the frontier audit, which finds batches whose events were lost.
-type FrontierConfig struct {
-	Interval    time.Duration `koanf:"interval" help:"time between two frontier audits"`
-	GapGrace    time.Duration `koanf:"gap_grace" help:"age after which a gap no longer holds the frontier back"`
-	Back        int           `koanf:"back" help:"identities before the frontier that are listed again, for overlaps"`
-	Concurrency int           `koanf:"concurrency" help:"boots that are listed at once"`
-	Timeout     time.Duration `koanf:"timeout" help:"longest time for one audit, including the work that it found"`
-}
-
 // FullAuditConfig is for the audit of all manifests.
 type FullAuditConfig struct {
 	AtStart  bool          `koanf:"at_start" help:"begin with a full audit"`
@@ -82,18 +75,17 @@ type FullAuditConfig struct {
 // RepairsConfig is for the check of open repair records.
 type RepairsConfig struct {
 	Interval time.Duration `koanf:"interval" help:"time between two checks of the open repair records"`
+	Timeout  time.Duration `koanf:"timeout" help:"longest time of one such check"`
 }
 
 // LedgersConfig is for the ledgers in memory and their snapshots.
 type LedgersConfig struct {
-	FlushInterval time.Duration `koanf:"flush_interval" help:"time between two rounds of writing changed ledgers"`
-	SaveInterval  time.Duration `koanf:"save_interval" help:"time between two writes of the checkpoint of all ledgers"`
-	MaxInMemory   int           `koanf:"max_in_memory" help:"ledgers that stay in memory; others are read again when needed"`
+	SaveInterval time.Duration `koanf:"save_interval" help:"time between two writes of the checkpoint of all ledgers"`
 }
 
-// WatchConfig bounds WatchAccepted.
+// WatchConfig bounds WatchJournal and WatchAccepted.
 type WatchConfig struct {
-	Buffer      int `koanf:"buffer" help:"manifests that wait for one watcher; more end its watch with LAGGED"`
+	Buffer      int `koanf:"buffer" help:"hints, or manifests, that wait for one watcher; more end its watch with LAGGED"`
 	MaxWatchers int `koanf:"max_watchers" help:"most watchers at once"`
 }
 
@@ -109,20 +101,19 @@ func DefaultConfig() Config {
 	return Config{
 		Base:        service.DefaultBase("127.0.0.1:4770", "127.0.0.1:4771"),
 		Bucket:      bucket.Default(),
+		Derived:     DerivedObjects,
+		Scrub:       scrub.Scrubbing{Period: 7 * 24 * time.Hour, Rate: 50},
 		Workers:     64,
 		ItemTimeout: 30 * time.Second,
 		Queue:       QueueConfig{Capacity: 100_000, MaxRetries: 50_000, RetryBase: 100 * time.Millisecond, RetryMax: 15 * time.Second},
 		Events:      EventsConfig{MaxBody: 1 << 20},
-		TimeScan:    TimeScanConfig{Interval: time.Minute, Lookback: 10 * time.Minute, Ahead: 10 * time.Minute},
-		Frontier: FrontierConfig{Interval: 15 * time.Second, GapGrace: 6 * time.Hour, Back: 32, Concurrency: 8,
-			Timeout: 10 * time.Minute},
 		Journal: JournalConfig{
 			Polling: tail.Polling{Interval: 2 * time.Second, IdleInterval: 15 * time.Second, Timeout: 10 * time.Minute, Readers: 8},
 			Folding: fold.Folding{Interval: time.Minute, Retention: 10 * time.Minute, FenceAfter: 15 * time.Minute, Sweep: 24 * time.Hour, MaxWaiting: 200_000},
 		},
 		FullAudit: FullAuditConfig{Interval: 24 * time.Hour, Rate: 50},
-		Repairs:   RepairsConfig{Interval: 30 * time.Second},
-		Ledgers:   LedgersConfig{FlushInterval: 3 * time.Second, SaveInterval: time.Minute, MaxInMemory: 20_000},
+		Repairs:   RepairsConfig{Interval: 30 * time.Second, Timeout: 10 * time.Minute},
+		Ledgers:   LedgersConfig{SaveInterval: time.Minute},
 		Watch:     WatchConfig{Buffer: 4096, MaxWatchers: 64},
 		Intake:    IntakeConfig{Interval: 2 * time.Second, Buffer: 10_000},
 	}
@@ -142,13 +133,6 @@ func (c Config) Validate() error {
 	positive("queue.max_retries", c.Queue.MaxRetries > 0)
 	positive("queue.retry_base", c.Queue.RetryBase > 0)
 	positive("queue.retry_max", c.Queue.RetryMax >= c.Queue.RetryBase)
-	positive("events.max_body", c.Events.MaxBody > 0)
-	positive("time_scan.interval", c.TimeScan.Interval > 0)
-	positive("time_scan.lookback", c.TimeScan.Lookback > 0)
-	positive("frontier_audit.interval", c.Frontier.Interval > 0)
-	positive("frontier_audit.gap_grace", c.Frontier.GapGrace > 0)
-	positive("frontier_audit.concurrency", c.Frontier.Concurrency > 0)
-	positive("frontier_audit.timeout", c.Frontier.Timeout > 0)
 	j := c.Journal
 	positive("journal.poll_interval", j.Polling.Interval > 0)
 	positive("journal.poll_timeout", j.Timeout > 0)
@@ -162,9 +146,8 @@ func (c Config) Validate() error {
 	if j.Retention < 0 || j.IdleInterval < j.Polling.Interval {
 		errs = append(errs, errors.New("journal.retention: must not be negative; journal.idle_interval: must be at least journal.poll_interval"))
 	}
+	positive("events.max_body", c.Events.MaxBody > 0)
 	positive("repairs.interval", c.Repairs.Interval > 0)
-	positive("ledgers.flush_interval", c.Ledgers.FlushInterval > 0)
-	positive("ledgers.max_in_memory", c.Ledgers.MaxInMemory > 0)
 	positive("watch.buffer", c.Watch.Buffer > 0)
 	positive("watch.max_watchers", c.Watch.MaxWatchers > 0)
 	positive("intake.interval", c.Intake.Interval > 0)
@@ -174,8 +157,13 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf("intake.shards: %w", err))
 		}
 	}
-	if c.TimeScan.Ahead < 0 || c.Frontier.Back < 0 || c.FullAudit.Interval < 0 {
-		errs = append(errs, errors.New("time_scan.ahead, frontier_audit.back, full_audit.interval: must not be negative"))
+	if c.FullAudit.Interval < 0 || c.Scrub.Period < 0 {
+		errs = append(errs, errors.New("full_audit.interval, scrub.period: must not be negative"))
+	}
+	positive("scrub.rate", c.Scrub.Rate > 0)
+	positive("repairs.timeout", c.Repairs.Timeout > 0)
+	if c.Derived != DerivedSegments && c.Derived != DerivedObjects {
+		errs = append(errs, fmt.Errorf("derived %q: want %s or %s", c.Derived, DerivedSegments, DerivedObjects))
 	}
 	if p := c.Events.KeyPrefix; p != "" && p[len(p)-1] != '/' {
 		errs = append(errs, fmt.Errorf("events.key_prefix %q: must end in a slash", p))

@@ -11,15 +11,18 @@ func TestConfigValidate(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, change := range map[string]func(*Config){
-		"workers":                 func(c *Config) { c.Workers = 0 },
-		"queue.capacity":          func(c *Config) { c.Queue.Capacity = -1 },
-		"queue.retry_max":         func(c *Config) { c.Queue.RetryMax = time.Nanosecond },
-		"time_scan.ahead":         func(c *Config) { c.TimeScan.Ahead = -1 },
-		"frontier_audit.interval": func(c *Config) { c.Frontier.Interval = 0 },
-		"events.key_prefix":       func(c *Config) { c.Events.KeyPrefix = "no/slash" },
-		"auth: mode":              func(c *Config) { c.Auth.Mode = "maybe" },
-		"tls":                     func(c *Config) { c.TLS.CertFile = "x" },
-		"auth.mode none":          func(c *Config) { c.GRPC.Listen = "0.0.0.0:4771" },
+		"workers":               func(c *Config) { c.Workers = 0 },
+		"queue.capacity":        func(c *Config) { c.Queue.Capacity = -1 },
+		"queue.retry_max":       func(c *Config) { c.Queue.RetryMax = time.Nanosecond },
+		"derived":               func(c *Config) { c.Derived = "both" },
+		"journal.poll_interval": func(c *Config) { c.Journal.Polling.Interval = 0 },
+		"journal.idle_interval": func(c *Config) { c.Journal.IdleInterval = time.Millisecond },
+		"journal.fence_after":   func(c *Config) { c.Journal.FenceAfter = 0 },
+		"scrub.period":          func(c *Config) { c.Scrub.Period = -1 },
+		"full_audit.rate":       func(c *Config) { c.FullAudit.Rate = 0 },
+		"auth: mode":            func(c *Config) { c.Auth.Mode = "maybe" },
+		"tls":                   func(c *Config) { c.TLS.CertFile = "x" },
+		"auth.mode none":        func(c *Config) { c.GRPC.Listen = "0.0.0.0:4771" },
 		"tokens need tls.cert_file": func(c *Config) {
 			c.HTTP.Listen, c.Auth.Mode, c.Auth.PrincipalsFile = ":4770", "token", "p.yaml"
 		},

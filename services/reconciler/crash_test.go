@@ -11,7 +11,6 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
 // killed is a store that is gone, for one process, from its n-th call on. The n-th
@@ -100,7 +99,7 @@ func TestKilledAtEveryStoreCall(t *testing.T) {
 				must(t, s.Delete(bg, missing.RawBlobKey))
 				k := &killed{Store: s, at: at, after: after}
 				cfg := withIntake(busy())
-				cfg.DrainTimeout = cfg.Ledgers.FlushInterval
+				cfg.DrainTimeout = cfg.Ledgers.SaveInterval
 				first := start(t, cfg, k)
 				eventually(t, "killed", func() bool { return k.calls.Load() >= at })
 				must(t, first.stop())
@@ -127,8 +126,8 @@ func TestKilledAtEveryStoreCall(t *testing.T) {
 					t.Error(diff)
 				}
 				for i := range 2 {
-					if _, err := s.Head(bg, layout.Ledger(identity.Boot{Agent: fmt.Sprint("agent", i), Boot: "boot"})); err != nil {
-						t.Error(err)
+					if n := saved(t, s, fmt.Sprint("agent", i)); n != 30 {
+						t.Errorf("the checkpoint has %d records", n)
 					}
 				}
 			})

@@ -75,7 +75,7 @@ func (g server) WatchAccepted(_ *reconcilerv1.WatchAcceptedRequest, stream grpc.
 	case errors.Is(err, errHubClosed):
 		return draining()
 	case err != nil:
-		return rpc.Failure{Code: codes.ResourceExhausted, Reason: rpc.ReasonOverloaded, Message: err.Error(), RetryAfter: g.s.cfg.Frontier.Interval}.Err()
+		return rpc.Failure{Code: codes.ResourceExhausted, Reason: rpc.ReasonOverloaded, Message: err.Error(), RetryAfter: g.s.cfg.Journal.Polling.Interval}.Err()
 	}
 	defer g.s.hub.leave(w)
 	if err := stream.Send(&reconcilerv1.WatchAcceptedResponse{}); err != nil {
@@ -105,10 +105,10 @@ func draining() error {
 	return rpc.Failure{Code: codes.Unavailable, Reason: rpc.ReasonDraining, Message: "reconciler is stopping"}.Err()
 }
 
-// ListLedgers lists ledgers by agent and boot. Before the first frontier audit has listed
-// all boots it returns NOT_READY, because a part would look like the whole.
+// ListLedgers lists ledgers by agent and boot. Before the journal was read it returns
+// NOT_READY, because a part would look like the whole.
 func (g server) ListLedgers(ctx context.Context, req *reconcilerv1.ListLedgersRequest) (*reconcilerv1.ListLedgersResponse, error) {
-	if err := g.s.notListed(); err != nil {
+	if err := g.s.notRead(); err != nil {
 		return nil, rpc.Failure{Code: codes.Unavailable, Reason: rpc.ReasonNotReady, Message: err.Error(), RetryAfter: g.s.cfg.Queue.RetryBase}.Err()
 	}
 	size := int(req.GetPageSize())
@@ -126,25 +126,19 @@ func (g server) ListLedgers(ctx context.Context, req *reconcilerv1.ListLedgersRe
 		}
 	}
 	// One more than the page, which shows whether there is a next one.
-	boots := g.s.ledgers.after(after, req.GetAgentId(), size+1)
+	set, _, _ := g.s.journal.status()
+	list := set.After(after, req.GetAgentId(), size+1)
 	res := &reconcilerv1.ListLedgersResponse{}
-	if len(boots) > size {
-		boots = boots[:size]
-		token, err := json.Marshal(boots[size-1])
+	if len(list) > size {
+		list = list[:size]
+		token, err := json.Marshal(list[size-1].Boot())
 		if err != nil {
 			return nil, err
 		}
 		res.NextPageToken = string(token)
 	}
-	for _, b := range boots {
-		a, err := g.s.ledgers.open(ctx, b)
-		if err != nil {
-			return nil, err
-		}
-		if !a.l.Empty() {
-			res.Ledgers = append(res.Ledgers, view(a.l))
-		}
-		a.mu.Unlock()
+	for _, l := range list {
+		res.Ledgers = append(res.Ledgers, view(l))
 	}
 	return res, nil
 }
@@ -152,8 +146,12 @@ func (g server) ListLedgers(ctx context.Context, req *reconcilerv1.ListLedgersRe
 // GetStatus returns how far reconciliation is.
 func (g server) GetStatus(context.Context, *reconcilerv1.GetStatusRequest) (*reconcilerv1.GetStatusResponse, error) {
 	n, _ := g.s.queue.length()
+	through := int64(0)
+	if _, t, _ := g.s.journal.status(); !t.IsZero() {
+		through = t.UnixNano()
+	}
 	return &reconcilerv1.GetStatusResponse{
-		CompleteThroughUnixNs: g.s.complete.Load(),
+		CompleteThroughUnixNs: through,
 		QueueLength:           uint64(n),
 		Reconciled:            g.s.reconciled.Load(),
 		Repairs:               g.s.repairs.copy(),

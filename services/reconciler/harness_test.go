@@ -15,6 +15,8 @@ import (
 	"go.uber.org/goleak"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal/journaltest"
 	"lightmetrics.dev/lightmetrics/internal/derived/reconcile"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
@@ -59,8 +61,16 @@ func create(t testing.TB, s objstore.Store, key string, body []byte) {
 	must(t, err)
 }
 
-// acceptBatch does what a collector does: boot record, blob, manifest.
+// acceptBatch does what a collector does: boot record, blob, manifest, and a segment of the journal.
 func acceptBatch(t testing.TB, s objstore.Store, id identity.Batch) accept.Manifest {
+	t.Helper()
+	m := plantBatch(t, s, id)
+	must(t, journaltest.Append(bg, s, testAuthority, m.Entry(journal.Accepted)))
+	return m
+}
+
+// plantBatch is acceptBatch by a collector that died before it wrote a segment, or by one before the journal.
+func plantBatch(t testing.TB, s objstore.Store, id identity.Batch) accept.Manifest {
 	t.Helper()
 	m, frame := manifest(id)
 	_, err := s.Put(bg, layout.Boot(id.BootOf()), []byte("{}"), objstore.PutOptions{})
@@ -76,24 +86,30 @@ func batch(agent string, start, end uint64) identity.Batch {
 
 func newStore() *mem.Store { return mem.New(time.Now) }
 
-// quiet is a configuration whose scans come once, at the start, and then no more.
+// quiet follows the journal, with derived keys as objects; everything else comes once, at the start, or not at all.
 func quiet() Config {
 	c := DefaultConfig()
 	c.HTTP.Listen, c.GRPC.Listen = "127.0.0.1:0", "127.0.0.1:0"
 	c.AuthorityID = testAuthority
-	c.Frontier.Interval, c.TimeScan.Interval, c.Repairs.Interval = time.Hour, time.Hour, time.Hour
-	c.FullAudit.Interval = 0
-	c.Ledgers.FlushInterval = 20 * time.Millisecond
+	c.Derived = DerivedObjects
+	c.Journal.Polling.Interval, c.Journal.IdleInterval = 10*time.Millisecond, 10*time.Millisecond
+	c.Journal.Folding.Interval = time.Hour
+	c.Repairs.Interval = time.Hour
+	c.FullAudit.Interval, c.FullAudit.Rate = 0, 1e6
+	c.Scrub.Period = 0
+	c.Ledgers.SaveInterval = 20 * time.Millisecond
 	c.Queue.RetryBase, c.Queue.RetryMax = time.Millisecond, 20*time.Millisecond
 	c.DrainTimeout = 3 * time.Second
 	c.Workers = 4
 	return c
 }
 
-// busy scans all the time.
+// busy does everything all the time.
 func busy() Config {
 	c := quiet()
-	c.Frontier.Interval, c.TimeScan.Interval, c.Repairs.Interval = 10*time.Millisecond, 10*time.Millisecond, 10*time.Millisecond
+	c.Repairs.Interval = 10 * time.Millisecond
+	c.Journal.Folding.Interval, c.Journal.Retention = 10*time.Millisecond, 0
+	c.Scrub.Period, c.Scrub.Rate = 10*time.Millisecond, 1e6
 	return c
 }
 

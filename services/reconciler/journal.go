@@ -16,8 +16,10 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/derived/audit"
+	"lightmetrics.dev/lightmetrics/internal/derived/ledger"
 	"lightmetrics.dev/lightmetrics/internal/derived/ledgers"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 	"lightmetrics.dev/lightmetrics/internal/platform/run"
 	"lightmetrics.dev/lightmetrics/internal/record"
 	"lightmetrics.dev/lightmetrics/services/reconciler/internal/fold"
@@ -33,8 +35,7 @@ type journalKeeper struct {
 	log   *slog.Logger
 	m     *journalMetrics
 	start time.Time // of the monotonic clock
-	// unusable and foreign report what an audit finds.
-	unusable, foreign func(key string)
+	to    sinks
 
 	// hinted is when the last hint came, in nanoseconds of the monotonic clock.
 	hinted atomic.Int64
@@ -42,11 +43,25 @@ type journalKeeper struct {
 	mu    sync.Mutex
 	tail  *tail.Tail // nil before the first life
 	set   *ledgers.Set
+	round *round // of what was given to reconcile since the last checkpoint
 	relay *relay
 }
 
-func newJournalKeeper(cfg Config, id string, s objstore.Store, log *slog.Logger, m *journalMetrics) *journalKeeper {
-	k := &journalKeeper{cfg: cfg, id: id, store: s, log: log, m: m, start: time.Now(), relay: newRelay(cfg.Watch.Buffer, cfg.Watch.MaxWatchers)}
+// sinks are what gets the entries, and what audits find.
+type sinks struct {
+	// reconcile takes entries, and may wait; the round ends when they are dealt with.
+	reconcile func(context.Context, []journal.Entry, *round) error
+	// added takes a batch that the ledgers did not know.
+	added func(ledgers.Change)
+	// settled returns once what was added is durable.
+	settled func(context.Context) error
+	// unusable and foreign report what an audit finds, and listed gets every key that it lists.
+	unusable, foreign func(key string)
+	listed            func(context.Context, string) error
+}
+
+func newJournalKeeper(cfg Config, id string, s objstore.Store, log *slog.Logger, m *journalMetrics, to sinks) *journalKeeper {
+	k := &journalKeeper{cfg: cfg, id: id, store: s, log: log, m: m, start: time.Now(), to: to, round: newRound(), relay: newRelay(cfg.Watch.Buffer, cfg.Watch.MaxWatchers)}
 	k.hinted.Store(-1 << 62)
 	return k
 }
@@ -119,6 +134,10 @@ func (k *journalKeeper) live(ctx context.Context) error {
 	follower, err := journal.NewFollower(journal.FollowerConfig{
 		Store: k.store, Authority: authority, Fan: fan, From: journal.Earliest(loaded.Positions, head),
 		Segment: func(ctx context.Context, s *journal.Segment) error {
+			// The ledgers come last: what they know is not given to anybody again.
+			if err := k.to.reconcile(ctx, s.Entries, k.current()); err != nil {
+				return err
+			}
 			if err := keeper.Offer(ctx, s); err != nil {
 				return err
 			}
@@ -126,7 +145,13 @@ func (k *journalKeeper) live(ctx context.Context) error {
 			k.relay.publish(s.Position)
 			return nil
 		},
-		Folded: func(_ context.Context, es []journal.Entry) error { k.apply(set, es); return nil },
+		Folded: func(ctx context.Context, es []journal.Entry) error {
+			if err := k.to.reconcile(ctx, es, k.current()); err != nil {
+				return err
+			}
+			k.apply(set, es)
+			return nil
+		},
 	})
 	if err != nil {
 		return err
@@ -134,7 +159,7 @@ func (k *journalKeeper) live(ctx context.Context) error {
 	keeper = fold.New(k.cfg.Journal.Folding, k.log, k.store, folder, follower.Runs, k.monotonic, k.m.folded)
 	t := tail.New(k.cfg.Journal.Polling, k.log, follower, func() bool { return k.monotonic()-k.hinted.Load() < hintsLast }, k.m.polled)
 	k.mu.Lock()
-	k.tail, k.set = t, set
+	k.tail, k.set, k.round = t, set, newRound()
 	k.mu.Unlock()
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return t.Run(gctx) })
@@ -157,38 +182,76 @@ func (k *journalKeeper) authority(ctx context.Context) (string, error) {
 
 func (k *journalKeeper) apply(set *ledgers.Set, entries []journal.Entry) {
 	n := 0
-	set.Apply(entries, func(ledgers.Change) { n++ })
+	set.Apply(entries, func(c ledgers.Change) {
+		if n++; c.Kind == ledger.Added || c.Kind == ledger.Covered {
+			k.to.added(c)
+		}
+	})
 	k.m.entries.Add(float64(n))
+}
+
+// current is the round of what is read now.
+func (k *journalKeeper) current() *round {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.round
 }
 
 // save writes the checkpoint each interval, and when ctx ends.
 func (k *journalKeeper) save(ctx context.Context, t *tail.Tail, s *ledgers.Saver) error {
 	swept := k.monotonic()
 	for {
-		err := run.Sleep(ctx, k.cfg.Ledgers.SaveInterval)
+		serr := run.Sleep(ctx, k.cfg.Ledgers.SaveInterval)
 		// The process ends, so the last write gets a time of its own.
-		last := ctx.Err() != nil
-		sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveTimeout)
+		last, limit := ctx.Err() != nil, saveTimeout
 		if last {
-			sctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), k.cfg.DrainTimeout)
+			limit = k.cfg.DrainTimeout
 		}
-		// The positions first: the ledgers may have more than they say, and never less.
-		if _, at, ready := t.Through(); ready {
-			_, serr := s.Save(sctx, at, k.monotonic())
-			if serr == nil && !last && k.monotonic()-swept >= int64(k.cfg.Journal.Sweep) {
-				serr = s.Sweep(sctx, k.monotonic())
-				swept = k.monotonic()
-			}
-			if k.m.saved(serr); serr != nil {
-				k.log.Warn("the ledgers were not saved; tried again later", "error", serr)
-			}
+		sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+		err := k.checkpoint(sctx, ctx, t, s)
+		if err == nil && !last && k.monotonic()-swept >= int64(k.cfg.Journal.Sweep) {
+			err = s.Sweep(sctx, k.monotonic())
+			swept = k.monotonic()
 		}
 		cancel()
 		if last {
-			return err
+			return serr
+		}
+		if k.m.saved(err); errors.Is(err, errNotReconciled) {
+			return err // what was given up is read again from the last checkpoint
+		} else if err != nil {
+			k.log.Warn("the ledgers were not saved; tried again later", "error", err)
 		}
 	}
 }
+
+// checkpoint saves the ledgers once everything that was read up to the positions is dealt with: a
+// restart does not read it again. working ends when the workers do.
+func (k *journalKeeper) checkpoint(ctx, working context.Context, t *tail.Tail, s *ledgers.Saver) error {
+	// The positions first: the round and the ledgers may have more than they say, and never less.
+	_, at, ready := t.Through()
+	if !ready {
+		return nil
+	}
+	k.mu.Lock()
+	r := k.round
+	k.round = newRound()
+	k.mu.Unlock()
+	if err := r.wait(working); err != nil {
+		if working.Err() == nil || !r.done() {
+			return fmt.Errorf("%w: %w", errNotReconciled, err)
+		}
+	}
+	if err := k.to.settled(ctx); err != nil {
+		return err
+	}
+	failpoint.Hit("reconciler.ledgers.save.before")
+	_, err := s.Save(ctx, at, k.monotonic())
+	failpoint.Hit("reconciler.ledgers.save.after")
+	return err
+}
+
+var errNotReconciled = errors.New("not everything that was read was reconciled")
 
 // saveTimeout bounds one write of the checkpoint.
 const saveTimeout = 5 * time.Minute
@@ -205,7 +268,7 @@ func (k *journalKeeper) audits(ctx context.Context, authority string) error {
 	limit := rate.NewLimiter(rate.Limit(k.cfg.FullAudit.Rate), 1)
 	a := &audit.Auditor{
 		Store: k.store, Rand: rand.Reader, Authority: authority, By: k.id, Writer: w, Fan: tail.Fan(k.cfg.Journal.Readers),
-		Pace: limit.Wait, Unusable: k.unusable, Foreign: k.foreign,
+		Pace: limit.Wait, Unusable: k.to.unusable, Foreign: k.to.foreign, Listed: k.to.listed,
 	}
 	for first := true; ; first = false {
 		due, err := k.auditDue(ctx, first)

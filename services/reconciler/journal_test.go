@@ -25,6 +25,7 @@ import (
 // following reads, folds and saves all the time, and keeps nothing.
 func following() Config {
 	c := quiet()
+	c.Derived = DerivedSegments
 	c.Journal.Polling.Interval, c.Journal.IdleInterval = 5*time.Millisecond, 5*time.Millisecond
 	c.Journal.Folding.Interval, c.Journal.Retention = 5*time.Millisecond, 0
 	c.Ledgers.SaveInterval = 5 * time.Millisecond
@@ -164,7 +165,7 @@ func TestFormerBucketIsAudited(t *testing.T) {
 	s := newStore()
 	var ms []accept.Manifest
 	for i := range uint64(30) {
-		ms = append(ms, acceptBatch(t, s, batch(fmt.Sprint("a", i%3), 10*i, 10*i+9)))
+		ms = append(ms, plantBatch(t, s, batch(fmt.Sprint("a", i%3), 10*i, 10*i+9)))
 	}
 	start(t, following(), s)
 	eventually(t, "the journal is complete", func() bool { ok, err := journal.HasBegun(bg, s); return err == nil && ok })

@@ -32,7 +32,7 @@ func newJournalMetrics(reg prometheus.Registerer) *journalMetrics {
 		hints:      vec("hints_total", "Hints at segments of the journal, by result: queued, dropped."),
 		entries:    prometheus.NewCounter(prometheus.CounterOpts{Name: p + "entries_total", Help: "Entries of accepted batches that were read."}),
 		journalled: prometheus.NewCounter(prometheus.CounterOpts{Name: p + "audited_total", Help: "Batches and conflicts that a full audit found in no run of the journal, and journalled."}),
-		through:    prometheus.NewGauge(prometheus.GaugeOpts{Name: p + "read_through_timestamp_seconds", Help: "Everything answered before this time (store clock) has been read from the journal."}),
+		through:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "lightmetrics_reconciler_complete_through_timestamp_seconds", Help: "Everything answered before this time (store clock) has been read from the journal."}),
 		runs:       prometheus.NewGauge(prometheus.GaugeOpts{Name: p + "runs", Help: "Runs of the journal that may have further segments."}),
 	}
 	reg.MustRegister(m.entries, m.journalled, m.through, m.runs)

@@ -11,6 +11,7 @@ import (
 
 // metrics of a reconciler. The guide lists them.
 type metrics struct {
+	reg       prometheus.Registerer
 	lag       prometheus.Histogram
 	items     *prometheus.CounterVec // source
 	hints     *prometheus.CounterVec // source, result
@@ -22,11 +23,9 @@ type metrics struct {
 	open      prometheus.Gauge
 	audits    *prometheus.CounterVec // kind, result
 	auditTime *prometheus.HistogramVec
-	complete  prometheus.Gauge
 	overlaps  prometheus.Counter
 	foreign   *prometheus.CounterVec // family
 	lagged    prometheus.Counter
-	flushes   *prometheus.CounterVec // result
 
 	intakeFailures prometheus.Counter
 }
@@ -43,6 +42,7 @@ func newMetrics(reg prometheus.Registerer, q *queue, h *hub, st *intakeBuffer, s
 		return prometheus.NewGauge(prometheus.GaugeOpts{Name: p + name, Help: help})
 	}
 	m := &metrics{
+		reg: reg,
 		lag: prometheus.NewHistogram(prometheus.HistogramOpts{Name: p + "lag_seconds",
 			Help:    "From acceptance (the collector's clock) to the last derived key, for manifests that this reconciler indexed first.",
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200, 86400}}),
@@ -57,11 +57,9 @@ func newMetrics(reg prometheus.Registerer, q *queue, h *hub, st *intakeBuffer, s
 		audits:  vec("audits_total", "Finished scans and audits, by kind and result.", "kind", "result"),
 		auditTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: p + "audit_duration_seconds",
 			Help: "Duration of scans and audits, including the work that they found.", Buckets: prometheus.ExponentialBuckets(0.005, 4, 11)}, []string{"kind"}),
-		complete: gauge("complete_through_timestamp_seconds", "Everything accepted before this time (store clock) is reconciled."),
 		overlaps: counter("overlaps_total", "Identities that overlap others of their boot."),
 		foreign:  vec("foreign_keys_total", "Keys under our prefixes that we never write, by family; reported, never changed.", "family"),
 		lagged:   counter("watchers_lagged_total", "Watches that ended because the watcher fell behind."),
-		flushes:  vec("ledger_flushes_total", "Rounds of writing changed ledgers, by result.", "result"),
 
 		intakeFailures: counter("intake_failures_total", "Rounds in which not all intake segments could be written."),
 	}
@@ -70,7 +68,7 @@ func newMetrics(reg prometheus.Registerer, q *queue, h *hub, st *intakeBuffer, s
 		m.hints.WithLabelValues(string(src), "dropped").Add(0)
 	}
 	reg.MustRegister(m.lag, m.items, m.hints, m.ends, m.created, m.repairs, m.opened, m.healed, m.open,
-		m.audits, m.auditTime, m.complete, m.overlaps, m.foreign, m.lagged, m.flushes, m.intakeFailures,
+		m.audits, m.auditTime, m.overlaps, m.foreign, m.lagged, m.intakeFailures,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: p + "intake_pending", Help: "New batches that wait for an intake segment."},
 			func() float64 { return float64(st.pending()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: p + "queue_length", Help: "Manifests that wait, are being reconciled or wait for a retry."},
@@ -97,4 +95,10 @@ func newMetrics(reg prometheus.Registerer, q *queue, h *hub, st *intakeBuffer, s
 		m.opened.WithLabelValues(string(c))
 	}
 	return m
+}
+
+// scrubbed counts the frames that the scrub checks.
+func (m *metrics) scrubbed(checked func() uint64) {
+	m.reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "lightmetrics_reconciler_scrubbed_frames_total", Help: "Frames that the scrub has checked."},
+		func() float64 { return float64(checked()) }))
 }

@@ -7,9 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/testutil"
-
-	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal/journaltest"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 )
 
@@ -30,28 +28,18 @@ func (s held) Get(ctx context.Context, key string, o objstore.GetOptions) ([]byt
 	return s.Store.Get(ctx, key, o)
 }
 
-// TestAFullQueueFallsBackToTheScans: hints beyond the queue's bound are dropped and counted,
-// and what they named is found by the next audit.
-func TestAFullQueueFallsBackToTheScans(t *testing.T) {
+// TestAFullQueueHoldsTheJournalBack: what the queue has no room for waits in the journal.
+func TestAFullQueueHoldsTheJournalBack(t *testing.T) {
 	const n = 40
 	s := held{newStore(), make(chan struct{})}
+	must(t, journaltest.Complete(bg, s, testAuthority))
 	cfg := quiet()
 	cfg.Queue.Capacity, cfg.Workers = 4, 2
-	cfg.Frontier.Interval = 50 * time.Millisecond
-	var keys []string
 	r := start(t, cfg, s)
 	for i := range uint64(n) {
-		keys = append(keys, layout.Accepted(acceptBatch(t, s.Store, batch("a", i*10, i*10+9)).Identity))
+		acceptBatch(t, s.Store, batch("a", i*10, i*10+9))
 	}
-	dropped := 0
-	for _, k := range keys {
-		if r.hint(k, fromNotify) == offerFull {
-			dropped++
-		}
-	}
-	if got := testutil.ToFloat64(r.m.hints.WithLabelValues(string(fromNotify), "dropped")); dropped < n-cfg.Queue.Capacity || got != float64(dropped) {
-		t.Errorf("%d hints dropped, %v counted, of %d for a queue of %d", dropped, got, n, cfg.Queue.Capacity)
-	}
+	eventually(t, "the queue is full", func() bool { length, _ := r.queue.length(); return length >= 3 })
 	if length, _ := r.queue.length(); length > cfg.Queue.Capacity {
 		t.Errorf("%d manifests in a queue of %d", length, cfg.Queue.Capacity)
 	}
@@ -97,7 +85,7 @@ func BenchmarkWorkersOverLatency(b *testing.B) {
 			r := start(b, cfg, &slow{Store: inner, wait: 25 * time.Millisecond})
 			b.ResetTimer()
 			for _, k := range keys {
-				r.hint(k, fromNotify)
+				must(b, r.enqueue(bg, &item{key: k, src: fromJournal}))
 			}
 			eventually(b, "reconciled", func() bool { return r.reconciled.Load() >= uint64(b.N) })
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "batches/s")

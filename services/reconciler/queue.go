@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/internal/derived/ledger"
 	"lightmetrics.dev/lightmetrics/internal/derived/reconcile"
 )
 
@@ -16,14 +15,14 @@ type source string
 const (
 	fromEvent     source = "event"
 	fromNotify    source = "notify"
-	fromTimeScan  source = "time_scan"
-	fromFrontier  source = "frontier_audit"
+	fromJournal   source = "journal"
 	fromFullAudit source = "full_audit"
+	fromScrub     source = "scrub"
 	fromRepair    source = "repair"
 )
 
 func sources() []source {
-	return []source{fromEvent, fromNotify, fromTimeScan, fromFrontier, fromFullAudit, fromRepair}
+	return []source{fromEvent, fromNotify, fromJournal, fromFullAudit, fromScrub, fromRepair}
 }
 
 // item is one manifest to reconcile. Only the queue and the worker that took it use it.
@@ -147,9 +146,8 @@ func (q *queue) options(it *item) reconcile.Options {
 	return reconcile.Options{HeadFirst: it.headFirst, Recheck: it.recheck}
 }
 
-// finish ends an item. ok says that its manifest was reconciled, or its fault reported. e is
-// its ledger entry, nil if it has none.
-func (q *queue) finish(it *item, ok bool, e *ledger.Entry) {
+// finish ends an item. ok says that its manifest was reconciled, or its fault reported.
+func (q *queue) finish(it *item, ok bool) {
 	q.mu.Lock()
 	delete(q.items, it.key)
 	// After the delete no offer can add a round to this item.
@@ -157,9 +155,6 @@ func (q *queue) finish(it *item, ok bool, e *ledger.Entry) {
 	q.mu.Unlock()
 	q.cond.Broadcast()
 	for _, r := range rounds {
-		if e != nil {
-			r.count(*e)
-		}
 		r.leave(ok)
 	}
 }
@@ -169,7 +164,7 @@ func (q *queue) retryAt(it *item, due time.Time) bool {
 	q.mu.Lock()
 	if len(q.delayed) >= q.maxDelayed {
 		q.mu.Unlock()
-		q.finish(it, false, nil)
+		q.finish(it, false)
 		return false
 	}
 	defer q.mu.Unlock()

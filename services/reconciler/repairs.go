@@ -12,11 +12,11 @@ import (
 
 // sweepRepairs reconciles every manifest with an open repair record again.
 func (s *Service) sweepRepairs(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.Frontier.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Repairs.Timeout)
 	defer cancel()
 	r := newRound()
 	open := int64(0)
-	err := s.listAll(ctx, layout.RepairPrefix, "", func(o objstore.Info) error {
+	err := s.listAll(ctx, layout.RepairPrefix, func(o objstore.Info) error {
 		key, ok := repairedKey(o.Key)
 		if !ok {
 			s.reportForeign(o.Key)
@@ -67,4 +67,27 @@ func (t *tally) copy() map[string]uint64 {
 		out[k] = v
 	}
 	return out
+}
+
+// reportForeign reports, once, a key under our prefixes that we never write. The object is never changed.
+func (s *Service) reportForeign(key string) {
+	if s.bad.has(key) {
+		return
+	}
+	s.bad.add(key)
+	s.m.foreign.WithLabelValues(objstore.Family(key)).Inc()
+	s.log.Warn("unknown key under our prefix", "key", key)
+}
+
+// listAll calls fn for every object under prefix. A failed page is an error, never the end.
+func (s *Service) listAll(ctx context.Context, prefix string, fn func(objstore.Info) error) error {
+	for o, err := range objstore.List(ctx, s.store, objstore.ListOptions{Prefix: prefix}) {
+		if err == nil {
+			err = fn(o)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }

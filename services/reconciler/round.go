@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-
-	"lightmetrics.dev/lightmetrics/internal/derived/ledger"
 )
 
 // round is the work that one scan found. It ends when all of its manifests have ended.
@@ -16,12 +14,10 @@ type round struct {
 	found   int
 	sealed  bool
 	ended   bool
-	done    chan struct{}
-	// rebuilt collects every identity of the round; nil unless the round rebuilds a ledger.
-	rebuilt *ledger.Ledger
+	over    chan struct{}
 }
 
-func newRound() *round { return &round{done: make(chan struct{})} }
+func newRound() *round { return &round{over: make(chan struct{})} }
 
 func (r *round) join() {
 	r.mu.Lock()
@@ -47,15 +43,6 @@ func (r *round) fail() {
 	r.failed++
 }
 
-// count adds an identity to the ledger that the round rebuilds.
-func (r *round) count(e ledger.Entry) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.rebuilt != nil {
-		r.rebuilt.AddNew(e)
-	}
-}
-
 // seal says that no more work joins. Until then the round can't end, although all of it may have ended.
 func (r *round) seal() {
 	r.mu.Lock()
@@ -67,15 +54,22 @@ func (r *round) seal() {
 func (r *round) end() {
 	if r.sealed && r.pending == 0 && !r.ended {
 		r.ended = true
-		close(r.done)
+		close(r.over)
 	}
+}
+
+// done reports whether the round, which is sealed, has ended with everything reconciled.
+func (r *round) done() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.ended && r.failed == 0
 }
 
 // wait seals the round and waits for its end; nil means that all of it is reconciled.
 func (r *round) wait(ctx context.Context) error {
 	r.seal()
 	select {
-	case <-r.done:
+	case <-r.over:
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -1,6 +1,7 @@
-// Package reconciler is the service that turns accepted manifests into derived
-// state: it finds them (events, collectors' hints, time scan, audits), has each
-// reconciled by internal/derived/reconcile, keeps the ledgers, and passes reconciled manifests on.
+// Package reconciler is the service behind the acceptance: it follows the journal, folds it, keeps the ledgers of
+// all boots, audits what was accepted against the journal, checks frames, and reports what is damaged or
+// missing as repair records. With derived keys as objects it has each manifest reconciled by
+// internal/derived/reconcile.
 package reconciler
 
 import (
@@ -12,21 +13,22 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/framelog"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/sharedid"
+	"lightmetrics.dev/lightmetrics/internal/derived/ledgers"
 	"lightmetrics.dev/lightmetrics/internal/derived/reconcile"
+	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/platform/run"
 	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
 	"lightmetrics.dev/lightmetrics/internal/service"
 	journalv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/journal/v1"
 	reconcilerv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1"
+	"lightmetrics.dev/lightmetrics/services/reconciler/internal/scrub"
 )
 
-// Bounds of the sets of keys that save requests. A key that was dropped only costs a request.
-const (
-	rememberIndexed = 1_000_000
-	rememberBad     = 100_000
-)
+// rememberBad bounds the foreign keys that were reported. One that was dropped is reported again.
+const rememberBad = 100_000
 
 // Longest waits after a failed scan.
 const (
@@ -52,18 +54,14 @@ type Service struct {
 
 	core    *reconcile.Reconciler
 	queue   *queue
-	ledgers *ledgerCache
 	shared  *sharedid.Detector
 	hub     *hub
 	intake  *intakeBuffer // nil: no rollups
 	journal *journalKeeper
 	m       *metrics
 
-	indexed *seen // accepted-by-time keys that this process has reconciled
-	bad     *seen // keys that were reported and need not be queued again by scans
+	bad *seen // foreign keys that were reported
 
-	listed      atomic.Bool  // a frontier audit has listed every boot
-	complete    atomic.Int64 // Unix nanoseconds
 	reconciled  atomic.Uint64
 	openRepairs atomic.Int64
 	repairs     tally
@@ -89,26 +87,24 @@ func New(cfg Config, d Deps) (*Service, error) {
 	store := d.Store
 	s := &Service{
 		Server: srv, cfg: cfg, store: store, log: srv.Log(), now: d.Now,
-		core:    &reconcile.Reconciler{Store: store, AuthorityID: cfg.AuthorityID, Now: d.Now, ID: srv.ID()},
-		queue:   newQueue(cfg.Queue.Capacity, cfg.Queue.MaxRetries),
-		ledgers: newLedgerCache(store, srv.Log(), cfg.Ledgers.MaxInMemory),
-		shared:  sharedid.New(),
-		hub:     newHub(cfg.Watch.Buffer, cfg.Watch.MaxWatchers),
-		indexed: newSeen(rememberIndexed), bad: newSeen(rememberBad),
+		core:     &reconcile.Reconciler{Store: store, AuthorityID: cfg.AuthorityID, Now: d.Now, ID: srv.ID(), KeysInJournal: cfg.Derived != DerivedObjects},
+		queue:    newQueue(cfg.Queue.Capacity, cfg.Queue.MaxRetries),
+		shared:   sharedid.New(),
+		hub:      newHub(cfg.Watch.Buffer, cfg.Watch.MaxWatchers),
+		bad:      newSeen(rememberBad),
 		stopping: make(chan struct{}),
 	}
 	srv.Probe("store", cfg.Probe(store))
-	srv.Readiness().Check("boots", s.notListed)
+	srv.Readiness().Check("journal", s.notRead)
 	s.core.Removed = framelog.NewIndex(store, cfg.AuthorityID).Removed
 	if cfg.Intake.Shards > 0 {
 		s.intake = newIntakeBuffer(store, cfg.Intake)
-		// Intake before ledger snapshots, see intakeBuffer.
-		s.ledgers.flushIntake = s.intake.flush
 	}
 	s.m = newMetrics(d.Telemetry.Registry, s.queue, s.hub, s.intake, s.shared, d.Now)
-	s.journal = newJournalKeeper(cfg, srv.ID(), store, srv.Log(), newJournalMetrics(d.Telemetry.Registry))
-	s.journal.foreign = s.reportForeign
-	s.journal.unusable = s.queueUnusable
+	s.journal = newJournalKeeper(cfg, srv.ID(), store, srv.Log(), newJournalMetrics(d.Telemetry.Registry), sinks{
+		reconcile: s.reconcileAll, added: s.added, settled: s.intake.flush,
+		unusable: func(key string) { s.offer(key, fromFullAudit) }, foreign: s.reportForeign, listed: s.listed,
+	})
 	srv.Handle(s.eventsRoute())
 	srv.OnStop(func() {
 		close(s.stopping) // ends the streams, so that the servers can drain
@@ -128,19 +124,6 @@ func New(cfg Config, d Deps) (*Service, error) {
 	})
 }
 
-// Run serves, scans and reconciles until ctx ends. Then it finishes the manifests that are
-// being reconciled and writes the changed ledgers. A scan finds the waiting ones again.
-func (s *Service) Run(ctx context.Context) error {
-	err := s.Server.Run(ctx)
-	// ctx has ended, so the last writes get a time of their own.
-	fctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.DrainTimeout)
-	defer cancel()
-	if ferr := errors.Join(s.intake.flush(fctx), s.ledgers.flush(fctx)); ferr != nil {
-		s.log.Warn("intake and ledgers were not all written; the next start lists more", "error", ferr)
-	}
-	return err
-}
-
 // loops starts the background loops; each ends with its context.
 func (s *Service) loops() {
 	for i := range s.cfg.Workers {
@@ -148,51 +131,23 @@ func (s *Service) loops() {
 	}
 	s.Go("retries", s.promote)
 	s.Go("journal", s.journal.run)
-	scan := func(name string, interval time.Duration, fn func(context.Context) error) {
-		s.Go(name, func(ctx context.Context) error {
-			for {
-				wait := interval
-				if s.scan(ctx, name, fn) != nil {
-					// Soon, because complete_through does not move until an audit succeeds.
-					wait = min(wait, scanAgain)
-				}
-				if err := run.Sleep(ctx, wait); err != nil {
-					return err
-				}
+	s.Go("repair_sweep", func(ctx context.Context) error {
+		for {
+			wait := s.cfg.Repairs.Interval
+			if s.scan(ctx, "repair_sweep", s.sweepRepairs) != nil {
+				wait = min(wait, scanAgain)
 			}
-		})
-	}
-	scan("frontier_audit", s.cfg.Frontier.Interval, s.frontierAudit)
-	scan("time_scan", s.cfg.TimeScan.Interval, s.timeScan)
-	scan("repair_sweep", s.cfg.Repairs.Interval, s.sweepRepairs)
-	s.Go("full_audit", s.fullAudits)
+			if err := run.Sleep(ctx, wait); err != nil {
+				return err
+			}
+		}
+	})
 	if s.intake != nil {
 		s.Go("intake", s.feedIntake)
 	}
-	s.Go("ledgers", func(ctx context.Context) error {
-		return every(ctx, s.cfg.Ledgers.FlushInterval, func() { s.flush(ctx) })
-	})
-}
-
-func (s *Service) fullAudits(ctx context.Context) error {
-	const name = "full_audit"
-	due := s.cfg.FullAudit.AtStart
-	for {
-		wait := s.cfg.FullAudit.Interval
-		if due {
-			if s.scan(ctx, name, s.fullAudit) != nil {
-				wait = fullAuditAgain
-			}
-		}
-		// An interval of 0 means no further audits.
-		if wait == 0 {
-			return nil
-		}
-		if err := run.Sleep(ctx, wait); err != nil {
-			return err
-		}
-		due = true
-	}
+	scrubber := scrub.New(s.cfg.Scrub, s.log, s.store, s.core.HasFrame, s.suspect)
+	s.m.scrubbed(scrubber.Checked)
+	s.Go("scrub", scrubber.Run)
 }
 
 func (s *Service) scan(ctx context.Context, name string, fn func(context.Context) error) error {
@@ -210,26 +165,63 @@ func (s *Service) scan(ctx context.Context, name string, fn func(context.Context
 	return err
 }
 
-func (s *Service) flush(ctx context.Context) {
-	err := s.ledgers.flush(ctx)
-	switch {
-	case err == nil:
-		s.m.flushes.WithLabelValues("ok").Inc()
-	case ctx.Err() == nil:
-		s.m.flushes.WithLabelValues("failed").Inc()
-		s.log.Warn("ledgers were not all written; tried again at the next round", "error", err)
+// manifestKey is the key of the record that an entry is about.
+func manifestKey(e *journal.Entry) string {
+	if e.Outcome.Conflict() {
+		return layout.Quarantine(e.ID, e.SHA256)
+	}
+	return layout.Accepted(e.ID)
+}
+
+// reconcileAll has the manifests of entries reconciled where derived keys are objects. It waits for room.
+func (s *Service) reconcileAll(ctx context.Context, entries []journal.Entry, r *round) error {
+	if err := s.intake.waitForRoom(ctx); err != nil || s.cfg.Derived != DerivedObjects {
+		return err
+	}
+	for i := range entries {
+		e := &entries[i]
+		known := e.Outcome != journal.Accepted && e.Outcome != journal.Conflict
+		if err := s.enqueue(ctx, &item{key: manifestKey(e), src: fromJournal, headFirst: known, rounds: []*round{r}}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// added takes an accepted batch that the ledgers did not know.
+func (s *Service) added(c ledgers.Change) {
+	e := c.Entry
+	s.intake.add(e.Batch())
+	b := sharedid.Batch{Boot: e.ID.BootOf(), AcceptedAt: e.At, MinTime: e.MinTime, MaxTime: e.MaxTime}
+	if boots := s.shared.Add(s.now(), b); boots != nil {
+		s.log.Warn("several machines send as one agent", "agent", b.Boot.Agent, "boots", boots)
+	}
+	if len(c.Overlap) > 0 {
+		s.m.overlaps.Inc()
+		s.log.Warn("identities overlap", "identity", e.ID.String(), "ranges", c.Overlap)
 	}
 }
 
-var errNotListed = errors.New("no frontier audit has listed all boots yet")
-
-// notListed says why the service is not ready; nil once every boot was listed.
-func (s *Service) notListed() error {
-	if s.listed.Load() {
+// listed has every manifest that an audit lists reconciled where derived keys are objects: one that was lost
+// is written again.
+func (s *Service) listed(ctx context.Context, key string) error {
+	if s.cfg.Derived != DerivedObjects {
 		return nil
 	}
-	return errNotListed
+	return s.enqueue(ctx, &item{key: key, src: fromFullAudit, headFirst: true})
 }
 
-// queueUnusable has the pipeline look at a manifest that an audit could not use: it opens the repair record.
-func (s *Service) queueUnusable(key string) { s.hint(key, fromFullAudit) }
+// suspect has the manifest of an entry reconciled whose frame is not where the entry says.
+func (s *Service) suspect(ctx context.Context, e *journal.Entry) error {
+	return s.enqueue(ctx, &item{key: manifestKey(e), src: fromScrub, headFirst: true})
+}
+
+var errNotRead = errors.New("the journal has not been read yet")
+
+// notRead says why the service is not ready; nil once the journal was read.
+func (s *Service) notRead() error {
+	if _, _, ready := s.journal.status(); ready {
+		return nil
+	}
+	return errNotRead
+}

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal/journaltest"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -25,12 +27,13 @@ func TestOneIDOnTwoMachinesIsCounted(t *testing.T) {
 			_, err = s.Put(bg, m.RawBlobKey, frame, objstore.PutOptions{})
 			must(t, err)
 			create(t, s, layout.Accepted(id), m.Marshal())
+			must(t, journaltest.Append(bg, s, testAuthority, m.Entry(journal.Accepted)))
 		}
 	}
 	send("web-2", "one", 10*time.Minute, 5*time.Minute)
 	send("web-2", "two", 5*time.Minute, 0)
 	r := start(t, quiet(), s)
-	eventually(t, "all is reconciled", func() bool { return r.reconciled.Load() == 30 })
+	eventually(t, "all is reconciled", func() bool { return r.reconciled.Load() >= 30 })
 	if got := gaugeOf(t, r, "lightmetrics_reconciler_shared_agent_ids"); got != 0 {
 		t.Errorf("a new boot counts %v", got)
 	}

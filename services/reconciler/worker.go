@@ -6,8 +6,6 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/internal/acceptance/sharedid"
-	"lightmetrics.dev/lightmetrics/internal/derived/ledger"
 	"lightmetrics.dev/lightmetrics/internal/derived/reconcile"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
@@ -27,86 +25,49 @@ func (s *Service) work(ctx context.Context) error {
 		}
 		// A shutdown does not interrupt a manifest: half a pass would be repeated from its beginning.
 		ictx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.ItemTimeout)
-		entry, err := s.process(ictx, it)
+		err = s.process(ictx, it)
 		cancel()
 		if err != nil {
 			s.retry(it, err)
 			continue
 		}
-		s.queue.finish(it, true, entry)
+		s.queue.finish(it, true)
 	}
 }
 
 // process makes one attempt at one manifest. After an error it is tried again later.
-func (s *Service) process(ctx context.Context, it *item) (*ledger.Entry, error) {
-	// Before anything is written for the manifest: an attempt that timed out here is just repeated.
-	if err := s.intake.waitForRoom(ctx); err != nil {
-		return nil, err
-	}
+func (s *Service) process(ctx context.Context, it *item) error {
 	res, err := s.core.Reconcile(ctx, it.key, s.queue.options(it))
 	failpoint.Hit("reconciler.work.reconciled.after")
 	s.countCreated(it, res)
 	switch {
 	case errors.Is(err, reconcile.ErrUnknownKey):
 		s.m.ends.WithLabelValues("unknown").Inc()
-		return nil, nil
+		return nil
 	case errors.Is(err, objstore.ErrNotFound):
-		// The hint was wrong, or an operator deleted the manifest after the listing.
+		// An operator deleted the manifest after it was listed or journalled.
 		s.m.ends.WithLabelValues("absent").Inc()
 		s.log.Warn("no such manifest", "key", it.key, "source", it.src)
-		return nil, nil
+		return nil
 	case err != nil:
-		return nil, err
+		return err
 	}
 	s.report(it, res)
-	// A quarantine record, or a manifest that can't be used: neither has a ledger entry.
-	if res.Manifest == nil {
-		s.reconciled.Add(1)
-		return nil, nil
-	}
-	m := *res.Manifest
-	e := ledger.Entry{Start: m.Identity.SeqStart, End: m.Identity.SeqEnd, AcceptedAt: m.AcceptedAt}
-	// This pass created the last derived key, so no reconciler has finished the manifest before (or
-	// the key was lost since).
-	first := res.WasCreated(reconcile.AcceptedByTime)
-	// A scan that finds the key missing repairs it, but the identity may have been counted before.
-	fresh := first && (it.src == fromEvent || it.src == fromNotify || it.src == fromFrontier)
-	change, err := s.ledgers.add(ctx, m.Identity.BootOf(), e, fresh, func(c ledger.Change) {
-		// Readers of the intake expect the frame to exist. A batch whose frame was missing is added when it is healed.
-		if res.Cause == "" && !res.Removed && (c.Kind == ledger.Added || c.Kind == ledger.Covered && it.src != fromFullAudit || first || res.Healed) {
-			s.intake.add(m.Batch())
-		}
-	})
-	if err != nil {
-		return nil, err
-	}
-	failpoint.Hit("reconciler.work.counted.after")
-	b := sharedid.Batch{Boot: m.Identity.BootOf(), AcceptedAt: m.AcceptedAt, MinTime: m.MinTime, MaxTime: m.MaxTime}
-	if boots := s.shared.Add(s.now(), b); boots != nil {
-		s.log.Warn("several machines send as one agent", "agent", b.Boot.Agent, "boots", boots)
-	}
-	if len(change.Overlap) > 0 {
-		s.m.overlaps.Inc()
-		s.log.Warn("identities overlap", "identity", m.Identity.String(), "ranges", change.Overlap)
-	}
-	if first {
+	// The pass that creates the last derived key is the first that has come to its end.
+	if m := res.Manifest; m != nil && res.WasCreated(reconcile.AcceptedByTime) {
 		s.m.lag.Observe(max(0, s.now().Sub(m.AcceptedTime()).Seconds()))
-	}
-	if first || change.Kind == ledger.Added {
 		n := s.hub.publish(&reconcilerv1.WatchAcceptedResponse{ManifestKey: res.Key, Manifest: res.Bytes})
 		s.m.lagged.Add(float64(n))
 	}
 	failpoint.Hit("reconciler.work.published.after")
-	// Last, because the time scan skips the manifest from here on.
-	s.indexed.add(byTimeKey(m))
 	s.reconciled.Add(1)
-	return &e, nil
+	return nil
 }
 
 func (s *Service) countCreated(it *item, res reconcile.Result) {
 	for _, k := range res.Created {
 		s.m.created.WithLabelValues(string(k)).Inc()
-		if it.src == fromTimeScan || it.src == fromFullAudit || it.src == fromRepair {
+		if it.src == fromFullAudit || it.src == fromScrub || it.src == fromRepair {
 			s.m.repairs.WithLabelValues(string(k)).Inc()
 			s.repairs.add(k)
 		}
@@ -122,11 +83,6 @@ func (s *Service) report(it *item, res reconcile.Result) {
 		s.m.ends.WithLabelValues("ok").Inc()
 	default:
 		s.m.ends.WithLabelValues("reported").Inc()
-	}
-	if res.Cause == reconcile.CauseBadManifest || res.Cause == reconcile.CauseForeign || res.Cause == reconcile.CauseNewer {
-		s.bad.add(it.key) // it is in no ledger, so each audit would queue it again
-	} else {
-		s.bad.remove(it.key)
 	}
 	if res.Opened {
 		s.openRepairs.Add(1)
@@ -154,6 +110,13 @@ func (s *Service) retry(it *item, err error) {
 // promote moves due retries back into the queue.
 func (s *Service) promote(ctx context.Context) error {
 	return every(ctx, promoteEvery, func() { s.queue.promote(s.now()) })
+}
+
+// offer queues a key if there is room; a later audit, or pass of the scrub, finds it again.
+func (s *Service) offer(key string, src source) {
+	if s.queue.offer(&item{key: key, src: src, headFirst: true, queuedAt: s.now()}) == offerQueued {
+		s.m.items.WithLabelValues(string(src)).Inc()
+	}
 }
 
 // hint queues a key from an event or a collector. It never waits.

@@ -28,7 +28,7 @@ func TestEvents(t *testing.T) {
 	store := memStore()
 	cfg := reconciler.DefaultConfig()
 	cfg.HTTP.Listen, cfg.GRPC.Listen, cfg.AuthorityID = "127.0.0.1:0", "127.0.0.1:0", authority
-	cfg.Frontier.Interval, cfg.TimeScan.Interval, cfg.Repairs.Interval = time.Hour, time.Hour, time.Hour
+	cfg.Repairs.Interval = time.Hour
 	s, err := reconciler.New(cfg, reconciler.Deps{Store: store, Telemetry: quietTelemetry()})
 	if err != nil {
 		t.Fatal(err)
@@ -46,7 +46,7 @@ func TestEvents(t *testing.T) {
 		return resp.StatusCode == http.StatusOK
 	}
 	eventually(t, "reconciler ready", ready)
-	eventually(t, "first scan", func() bool { return len(listing(t, store)) > 0 })
+	eventually(t, "first scan", func() bool { return listing(t, store)["journal/v1/begin.json"] != "" })
 	boundMemory(t, 64<<20)
 	before := listing(t, store)
 	for _, k := range load[eventCase](t, "events") {

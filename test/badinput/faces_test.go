@@ -73,8 +73,8 @@ func TestFaces(t *testing.T) {
 	faces := map[string]face{}
 	rc := reconciler.DefaultConfig()
 	rc.HTTP.Listen, rc.GRPC.Listen, rc.AuthorityID = "127.0.0.1:0", "127.0.0.1:0", authority
-	rc.Frontier.Interval, rc.TimeScan.Interval, rc.Repairs.Interval = time.Hour, time.Hour, time.Hour
-	rc.Ledgers.FlushInterval = 10 * time.Millisecond
+	rc.Repairs.Interval, rc.Ledgers.SaveInterval = time.Hour, 10*time.Millisecond
+	rc.Journal.Polling.Interval = 10 * time.Millisecond
 	rc.Events.Secret = config.Secret("event-secret")
 	r, err := reconciler.New(rc, reconciler.Deps{Store: store, Telemetry: quietTelemetry()})
 	if err != nil {
@@ -97,12 +97,7 @@ func TestFaces(t *testing.T) {
 	faces["admin"] = face{o.AdminAddr(), "GET", "/-/healthy", "", "text/plain", ""}
 
 	eventually(t, "the batch is in the ledger", func() bool {
-		for key := range listing(t, store) {
-			if strings.HasPrefix(key, "reconcile/v1/") && strings.Contains(key, "agent=") {
-				return true
-			}
-		}
-		return false
+		return listing(t, store)["reconcile/v1/ledgers.json"] != ""
 	})
 	boundMemory(t, 128<<20)
 	before, inBucket := listing(t, store), listing(t, bucket)

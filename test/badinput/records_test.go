@@ -16,7 +16,6 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal/journaltest"
 	"lightmetrics.dev/lightmetrics/internal/derived/fsck"
-	"lightmetrics.dev/lightmetrics/internal/derived/ledger"
 	"lightmetrics.dev/lightmetrics/internal/derived/reconcile"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
@@ -32,7 +31,7 @@ import (
 // lost. An empty expectation is one of no error, no finding, no mark.
 type recordCase struct {
 	named `yaml:",inline"`
-	// What lies in the bucket: manifest, quarantine, boot, authority, checkpoint, ledger, blob.
+	// What lies in the bucket: manifest, quarantine, boot, authority, blob.
 	What   string            `yaml:"what"`
 	Set    map[string]string `yaml:"set"` // JSON of a field
 	Drop   string            `yaml:"drop"`
@@ -113,7 +112,7 @@ func submission(t testing.TB, f []byte) accept.Submission {
 // recordKeys of the batch that the cases spoil.
 func recordKeys(id identity.Batch, won, lost identity.Digest) map[string]string {
 	return map[string]string{"manifest": layout.Accepted(id), "quarantine": layout.Quarantine(id, lost), "boot": layout.Boot(id.BootOf()),
-		"authority": layout.AuthorityKey, "checkpoint": layout.CheckpointKey, "ledger": layout.Ledger(id.BootOf()), "blob": layout.Blob(won, 0)}
+		"authority": layout.AuthorityKey, "blob": layout.Blob(won, 0)}
 }
 
 // TestRecords lays bad records into a bucket and asks everyone who reads it.
@@ -138,20 +137,12 @@ func TestRecords(t *testing.T) {
 				t.Fatal(err)
 			}
 			sub := submission(t, f)
-			rec := &reconcile.Reconciler{Store: store, AuthorityID: authority, Now: time.Now, ID: "r"}
 			keys := recordKeys(sub.Identity, sub.SHA256, identity.Sum(other))
-			if _, err := rec.AdvanceCheckpoint(ctx, 1000); err != nil {
-				t.Fatal(err)
-			}
-			l := ledger.New(sub.Identity.BootOf())
-			l.Add(ledger.Entry{Start: 5, End: 6, AcceptedAt: 1})
-			snapshot := l.Marshal()
 			put := func(key string, b []byte) {
 				if _, err := store.Put(ctx, key, b, objstore.PutOptions{}); err != nil {
 					t.Fatal(err)
 				}
 			}
-			put(keys["ledger"], snapshot)
 			key := keys[k.What]
 			right, _, err := store.Get(ctx, key, objstore.GetOptions{})
 			if err != nil {
@@ -178,12 +169,6 @@ func TestRecords(t *testing.T) {
 			}
 			if k.What != "blob" { // an unreadable generation is not relied on: the next one is written
 				wantUnchanged(t, store, before)
-			}
-			if k.What == "ledger" {
-				if _, err := ledger.Parse(bad); !errors.Is(err, record.ErrCorrupt) {
-					t.Errorf("ledger: %v, want %v", err, record.ErrCorrupt)
-				}
-				return
 			}
 			put(key, bad)
 			if got := reconcileOf(t, store, k.What, key, keys["manifest"]); got != k.Reconcile {
@@ -263,16 +248,6 @@ func reconcileOf(t testing.TB, store objstore.Store, what, key, manifest string)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	r := &reconcile.Reconciler{Store: store, Now: time.Now, ID: "r"}
-	if what == "checkpoint" {
-		_, err := r.ReadCheckpoint(ctx)
-		if !errors.Is(err, record.ErrCorrupt) {
-			t.Errorf("checkpoint: %v", err)
-		}
-		if at, err := r.AdvanceCheckpoint(ctx, 2000); err != nil || at != 2000 {
-			t.Errorf("a bad checkpoint is not written anew: %d, %v", at, err)
-		}
-		return ""
-	}
 	if what != "quarantine" {
 		key = manifest
 	}

@@ -37,7 +37,7 @@ func TestWebhookSecret(t *testing.T) {
 	store := memStore()
 	cfg := reconciler.DefaultConfig()
 	cfg.HTTP.Listen, cfg.GRPC.Listen, cfg.AuthorityID = "127.0.0.1:0", "127.0.0.1:0", authority
-	cfg.Frontier.Interval, cfg.TimeScan.Interval, cfg.Repairs.Interval = time.Hour, time.Hour, time.Hour
+	cfg.Repairs.Interval = time.Hour
 	cfg.Events.Secret, cfg.Events.MaxBody = config.Secret(eventSecret), 64<<10
 	s, err := reconciler.New(cfg, reconciler.Deps{Store: store, Telemetry: quietTelemetry()})
 	if err != nil {
@@ -45,7 +45,7 @@ func TestWebhookSecret(t *testing.T) {
 	}
 	runService(t, s.Run, s.Ready())
 	addr := s.HTTPAddr()
-	eventually(t, "first scan", func() bool { return len(listing(t, store)) > 0 })
+	eventually(t, "first scan", func() bool { return listing(t, store)["journal/v1/begin.json"] != "" })
 	boundMemory(t, 64<<20)
 	before := listing(t, store)
 	const event = `{"Records":[{"eventName":"ObjectCreated:Put","s3":{"object":{"key":"accepted/v1/agent=61/boot=62/00000000000000000001-00000000000000000002.json"}}}]}`

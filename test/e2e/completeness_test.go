@@ -37,7 +37,7 @@ func TestNonPartialAnswersAreComplete(t *testing.T) {
 			f["poll_interval"], f["idle_interval"] = "200ms", "1s"
 			s["stale_after"] = "3s"
 		case "reconciler":
-			s["frontier_audit"] = map[string]any{"interval": "1s"}
+			s["journal"] = map[string]any{"poll_interval": "1s"}
 		}
 	}})
 	ctx := within(t, time.Duration(rounds)*10*time.Second+2*time.Minute)

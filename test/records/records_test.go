@@ -190,7 +190,6 @@ func kinds() []kind {
 		{accept.CondemnedKind, accept.CondemnedMarker{FrameSHA256: digest, Generation: 3, CondemnedAt: 9, PlanID: "p"}.Marshal, recordtest.ReadPlain[accept.CondemnedMarker](accept.CondemnedKind)},
 		{accept.CondemnedHourKind, accept.CondemnedHour{AuthorityID: authority, Hour: hour, Below: 2, RaisedAt: 9, By: "w"}.Marshal, again(accept.ParseCondemnedHour, accept.CondemnedHour.Marshal)},
 		{accept.RewrittenKind, accept.RewrittenNote{AuthorityID: authority, FrameSHA256: digest, Generation: 1, RewrittenAt: 9, CollectorID: "c"}.Marshal, recordtest.ReadPlain[accept.RewrittenNote](accept.RewrittenKind)},
-		{reconcile.CheckpointKind, func() []byte { return reconcile.MarshalCheckpoint(5) }, again(reconcile.ParseCheckpoint, reconcile.MarshalCheckpoint)},
 		{reconcile.RepairKind, reconcile.RepairRecord{ManifestKey: layout.Accepted(m.Identity), Cause: reconcile.CauseMissing, Detail: "d", FrameSHA256: digest, RawBlobKey: m.RawBlobKey, FirstSeen: 5, ReconcilerID: "r"}.Marshal,
 			again(reconcile.ParseRepair, reconcile.RepairRecord.Marshal)},
 		{reconcile.AcceptedByBlobKind, func() []byte { return derived[0].Body }, recordtest.ReadPlain[reference](reconcile.AcceptedByBlobKind)},
@@ -198,7 +197,6 @@ func kinds() []kind {
 		{reconcile.QuarantineByBlobKind, func() []byte {
 			return reconcile.QuarantineByBlobKind.Marshal(reference{ManifestKey: "k", FrameSHA256: digest, RawBlobKey: m.RawBlobKey, ObservedAt: 9})
 		}, recordtest.ReadPlain[reference](reconcile.QuarantineByBlobKind)},
-		{ledger.SnapshotKind, l.Marshal, again(ledger.Parse, (*ledger.Ledger).Marshal)},
 		{intake.SegmentKind, func() []byte {
 			return must(intake.Segment{Shard: 3, Shards: 4, Entries: []accepted.Batch{m.Batch()}}.Marshal())
 		},

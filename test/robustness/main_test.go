@@ -111,9 +111,9 @@ func hurry(process string, s map[string]any) {
 	case "objectstore":
 		s["segment"], s["inline_object"], s["reclaim_interval"], s["reclaim_below"] = "64KiB", "4KiB", "100ms", 0.75
 	case "reconciler":
-		s["time_scan"] = map[string]any{"interval": "500ms"}
-		s["frontier_audit"] = map[string]any{"interval": "1s"}
-		s["ledgers"] = map[string]any{"flush_interval": "200ms"}
+		s["journal"] = map[string]any{"poll_interval": "200ms", "idle_interval": "500ms", "fold_interval": "500ms", "retention": "1s"}
+		s["scrub"] = map[string]any{"period": "1s"}
+		s["ledgers"] = map[string]any{"save_interval": "200ms"}
 		s["intake"] = map[string]any{"shards": 4, "interval": "200ms"}
 	case "query":
 		s["follow"].(map[string]any)["poll_interval"] = "500ms"

@@ -84,7 +84,7 @@ func ReadBinary(b []byte) (*Ledger, []byte, error) {
 		l.firstTime = d.varint()
 	}
 	l.folded = d.spans(l.lastAt)
-	l.recent = d.entries(l.lastAt, CheckpointWindow)
+	l.recent = d.entries(l.lastAt, Window)
 	l.overlapping = d.entries(l.lastAt, MaxOverlapping)
 	l.overlaps = d.spans(0)
 	if d.err == nil {
@@ -206,4 +206,25 @@ func (d *decoder) entries(at int64, limit int) []Entry {
 		last = e.Start
 	}
 	return out
+}
+
+// check refuses a ledger whose parts contradict each other, which the merging code does not expect.
+func (l *Ledger) check() error {
+	if len(l.overlaps) > MaxOverlapping {
+		return fmt.Errorf("%d overlaps, at most %d", len(l.overlaps), MaxOverlapping)
+	}
+	for _, r := range l.overlaps {
+		if !l.all.contains(r.Range) {
+			return fmt.Errorf("overlap %d-%d was not accepted", r.Start, r.End)
+		}
+	}
+	for _, e := range l.overlapping {
+		if !l.all.contains(e.Range()) {
+			return fmt.Errorf("overlapping %d-%d was not accepted", e.Start, e.End)
+		}
+	}
+	if l.batches < uint64(len(l.recent)) {
+		return fmt.Errorf("batch_count %d, but %d are recent", l.batches, len(l.recent))
+	}
+	return nil
 }

@@ -1,13 +1,10 @@
 package ledger
 
 import (
-	"errors"
+	"fmt"
 	"math"
 	"reflect"
-	"strings"
 	"testing"
-
-	"lightmetrics.dev/lightmetrics/internal/record"
 )
 
 const top = uint64(math.MaxUint64)
@@ -142,61 +139,65 @@ func TestMemoryIsBounded(t *testing.T) {
 }
 
 func marshalParse(l *Ledger) (*Ledger, error) {
-	return Parse(l.Marshal())
+	back, rest, err := ReadBinary(l.AppendBinary(nil))
+	if err == nil && len(rest) > 0 {
+		err = fmt.Errorf("%d bytes follow", len(rest))
+	}
+	return back, err
 }
 
-func TestParseRefuses(t *testing.T) {
-	good := `{"schema":"lightmetrics.ledger.v1","agent_id":"a","boot_id":"b","batch_count":2,"last_accepted_at_unix_ns":7,"intervals":[[0,19,5]],"folded":[[0,9,5]],"recent":[[10,19,7]],"overlapping":[],"overlaps":[]}`
-	if _, err := Parse([]byte(good)); err != nil {
-		t.Fatal(err)
+// TestReadBinaryRefuses: of ledgers with a field that contradicts the others, and of ones that are cut, none is read.
+func TestReadBinaryRefuses(t *testing.T) {
+	good := func() *Ledger {
+		l := New(testBoot)
+		l.window = 1
+		for _, e := range []Entry{{0, 9, 5}, {10, 19, 7}, {15, 24, 8}, {40, 49, 9}} {
+			l.Add(e)
+		}
+		return l
 	}
-	for name, r := range map[string][2]string{
-		"schema":       {"ledger.v1", "ledgers.v1"},
-		"boot":         {`"boot_id":"b"`, `"boot_id":""`},
-		"reversed":     {"[[10,19,7]]", "[[19,10,7]]"},
-		"touching":     {"[[0,9,5]]", "[[0,4,5],[5,9,5]]"},
-		"not a union":  {"[[0,19,5]]", "[[0,18,5]]"},
-		"two numbers":  {"[[0,9,5]]", "[[0,9]]"},
-		"negative":     {"[[0,9,5]]", "[[-1,9,5]]"},
-		"too large":    {"[[10,19,7]]", "[[10,18446744073709551616,7]]"},
-		"count":        {`"batch_count":2`, `"batch_count":0`},
-		"overlap":      {`"overlaps":[]`, `"overlaps":[[30,31,0]]`},
-		"overlapping":  {`"overlapping":[]`, `"overlapping":[[15,25,1]]`},
-		"cut":          {`"overlaps":[]}`, ``},
-		"wrong object": {"[[0,9,5]]", "{}"},
+	b := good().AppendBinary(nil)
+	for n := range b {
+		if _, _, err := ReadBinary(b[:n]); err == nil {
+			t.Errorf("the first %d of %d bytes are a ledger", n, len(b))
+		}
+	}
+	for name, spoil := range map[string]func(*Ledger){
+		"boot":        func(l *Ledger) { l.boot.Boot = "" },
+		"reversed":    func(l *Ledger) { l.recent[0].Start, l.recent[0].End = 49, 40 },
+		"touching":    func(l *Ledger) { l.folded = intervals{{Range{0, 4}, 5}, {Range{5, 24}, 5}} },
+		"order":       func(l *Ledger) { l.folded = intervals{{Range{30, 34}, 5}, {Range{5, 24}, 5}} },
+		"count":       func(l *Ledger) { l.batches = 0 },
+		"overlap":     func(l *Ledger) { l.overlaps = intervals{{Range{30, 31}, 0}} },
+		"overlapping": func(l *Ledger) { l.overlapping = []Entry{{25, 35, 1}} },
+		"too many":    func(l *Ledger) { l.recent = make([]Entry, Window+1) },
 	} {
-		bad := strings.Replace(good, r[0], r[1], 1)
-		if bad == good {
-			t.Fatalf("%s: nothing replaced", name)
-		}
-		if _, err := Parse([]byte(bad)); !errors.Is(err, record.ErrCorrupt) {
-			t.Errorf("%s: %v", name, err)
+		l := good()
+		spoil(l)
+		if _, _, err := ReadBinary(l.AppendBinary(nil)); err == nil {
+			t.Errorf("%s: it is read", name)
 		}
 	}
 }
 
-func FuzzParse(f *testing.F) {
+func FuzzReadBinary(f *testing.F) {
 	l := New(testBoot)
 	for _, e := range []Entry{{0, 9, 1}, {5, 14, 2}, {20, 29, 3}, {top - 1, top, 4}} {
 		l.Add(e)
 	}
-	f.Add(l.Marshal())
-	f.Add([]byte(`{"schema":"lightmetrics.ledger.v1"}`))
+	l.AddTime(-3)
+	f.Add(l.AppendBinary(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		l, err := Parse(b)
+		l, _, err := ReadBinary(b)
 		if err != nil {
-			if !errors.Is(err, record.ErrCorrupt) && !errors.Is(err, record.ErrNewerVersion) {
-				t.Fatalf("untyped error %v", err)
-			}
 			return
 		}
 		again, err := marshalParse(l)
 		if err != nil {
 			t.Fatalf("what was read can't be written and read: %v", err)
 		}
-		x, y := l.Marshal(), again.Marshal()
-		if string(x) != string(y) {
-			t.Fatalf("%s\n%s", x, y)
+		if x, y := l.AppendBinary(nil), again.AppendBinary(nil); string(x) != string(y) {
+			t.Fatalf("%x\n%x", x, y)
 		}
 		l.Add(Entry{3, 3, 3})
 		l.Gaps(0)

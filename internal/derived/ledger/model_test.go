@@ -93,10 +93,9 @@ func TestAgainstModel(t *testing.T) {
 			}
 			same(t, l, m)
 		}
-		body := l.Marshal()
-		back, err := Parse(body)
+		back, err := marshalParse(l)
 		if err != nil {
-			t.Fatalf("%s: %v", body, err)
+			t.Fatal(err)
 		}
 		same(t, back, m)
 	})

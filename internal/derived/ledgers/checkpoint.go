@@ -124,7 +124,7 @@ func NewSaver(s Store, rand io.Reader, retention int64, from Loaded) *Saver {
 
 // Save writes the parts that changed, and then the root. at are positions that were applied to the set
 // before the call. now is any monotonic time. It reports whether the root has moved: it does not where
-// nothing has changed, and where another reconciler has moved it since the last call, because one
+// neither a ledger nor the head has changed, and where another reconciler has moved it since the last call, because one
 // checkpoint is enough. After an error nothing is lost, and the next call begins again.
 func (s *Saver) Save(ctx context.Context, at journal.Positions, now int64) (moved bool, err error) {
 	other, err := s.adopt(ctx)
@@ -226,7 +226,8 @@ func (s *Saver) encode(at journal.Positions, id journal.RunID) (Root, map[string
 	defer s.set.mu.Unlock()
 	next := Root{Number: s.root.Number + 1, Positions: at, Boots: uint64(s.set.boots), Parts: make([]Part, len(s.set.parts))}
 	bodies := map[string][]byte{}
-	changed := false
+	// With an older head a restart would read again what was folded since.
+	changed := at.Head != s.root.Positions.Head
 	for i := range s.set.parts {
 		p := &s.set.parts[i]
 		if p.changed && len(p.boots) > 0 {

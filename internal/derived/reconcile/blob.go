@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -37,6 +38,13 @@ func (r *Reconciler) checkBlob(ctx context.Context, key string, d identity.Diges
 		}
 	}
 	return cause, detail, nil
+}
+
+// HasFrame reports whether the generation of the frame that the entry names is there and whole. Where it is
+// not, another generation may be; Reconcile finds out.
+func (r *Reconciler) HasFrame(ctx context.Context, e *journal.Entry) (bool, error) {
+	cause, _, err := r.checkGeneration(ctx, layout.Blob(e.SHA256, e.Generation), e.SHA256, e.Bytes)
+	return cause == "", err
 }
 
 func (r *Reconciler) checkGeneration(ctx context.Context, key string, d identity.Digest, size uint64) (Cause, string, error) {

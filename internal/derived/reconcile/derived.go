@@ -60,6 +60,9 @@ func derivedOfConflict(c accept.ConflictRecord, key string) []Derived {
 
 // derive creates the objects of ds that are missing, in order.
 func (r *Reconciler) derive(ctx context.Context, res *Result, ds []Derived, o Options) error {
+	if r.KeysInJournal {
+		return nil
+	}
 	for _, d := range ds {
 		if o.HeadFirst {
 			_, err := r.Store.Head(ctx, d.Key)

@@ -7,13 +7,10 @@ import (
 )
 
 // TestMutantsAreCaught plants known bugs of what follows from a manifest: what is trusted,
-// what a repair record says, the order and the repetition of writes, the checkpoint.
+// what a repair record says, the order and the repetition of writes.
 func TestMutantsAreCaught(t *testing.T) {
 	mutants.Check(t, mutants.List{
 		Mutants: []mutants.Mutant{
-			{Name: "the checkpoint goes back", File: "checkpoint.go", Old: "if err == nil && now >= through {", New: "if err == nil && now == through {", By: "TestCheckpointOnlyForward"},
-			{Name: "a lost race moves the checkpoint", File: "checkpoint.go", Old: "errors.Is(err, objstore.ErrExists), errors.Is(err, objstore.ErrPreconditionFailed),", New: "errors.Is(err, objstore.ErrExists):\n			return through, nil\n		case errors.Is(err, objstore.ErrPreconditionFailed):\n			return through, nil\n		case", By: "TestCheckpoint"},
-			{Name: "a checkpoint that can't be read is none", File: "checkpoint.go", Old: "	return c, info.ETag, err", New: "	return c, info.ETag, nil", By: "TestCorruptCheckpoint"},
 			{Name: "a manifest of another batch is believed", File: "reconcile.go", Old: "	case m.Identity != id:", New: "	case false:", By: "TestBadManifests"},
 			{Name: "a manifest of another authority is believed", File: "reconcile.go", Old: "	case authority != \"\" && m.AuthorityID != authority:", New: "	case false:", By: "TestBadManifests"},
 			{Name: "a conflict of another frame is believed", File: "reconcile.go", Old: "c.Identity != id || c.SubmittedSHA256 != d:", New: "c.Identity != id:", By: "TestBadConflicts"},

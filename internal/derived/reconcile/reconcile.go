@@ -46,6 +46,8 @@ type Reconciler struct {
 	Now func() time.Time
 	// ID names this reconciler in repair records.
 	ID string
+	// KeysInJournal says that derived keys are not written: the journal's files have what they would say.
+	KeysInJournal bool
 	// Removed reports whether the batch's frame was removed on purpose; it is called after
 	// the frame was found missing. Nil means never.
 	Removed func(ctx context.Context, id identity.Batch) (bool, error)
