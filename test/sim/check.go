@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -42,8 +43,13 @@ func (w *world) checkAnswer(c *call, res accept.Result) {
 		if holder == mine {
 			w.violated("I1", "%s conflicts with itself", mine)
 		}
-		w.conflicts = append(w.conflicts, res.QuarantineKey)
-		w.checkQuarantine(res.QuarantineKey, id, mine)
+		// A spool that decides alone names no record, because there is none before the landing.
+		if res.QuarantineKey == "" && !c.local {
+			w.violated("conflict", "no quarantine key for %s", mine)
+		}
+		key := cmp.Or(res.QuarantineKey, layout.Quarantine(id, mine))
+		w.conflicts = append(w.conflicts, key)
+		w.checkQuarantine(key, id, mine, res.QuarantineKey != "")
 	default:
 		w.violated("I6", "no outcome for %s", mine)
 	}
@@ -60,9 +66,10 @@ func (w *world) checkAnswer(c *call, res accept.Result) {
 	w.spools[boot] = c.sub.SpoolID
 }
 
-func (w *world) checkQuarantine(key string, id identity.Batch, d identity.Digest) {
+// checkQuarantine checks the record of a frame that lost. named: an answer names it, so it exists.
+func (w *world) checkQuarantine(key string, id identity.Batch, d identity.Digest, named bool) {
 	o, ok := w.store.objects[key]
-	if key == layout.Quarantine(id, d) && (w.doubtful[d] || w.elsewhere || !ok && !w.landed && w.kept(d, true)) {
+	if key == layout.Quarantine(id, d) && (w.doubtful[d] || w.elsewhere || !ok && !named && !w.landed && w.kept(d, true)) {
 		return // damaged, or not landed: decided against a batch of the spool
 	}
 	if key != layout.Quarantine(id, d) || !ok {
@@ -228,7 +235,7 @@ func (w *world) checkRecords() {
 			w.violated("conflict", "%v", err)
 			continue
 		}
-		w.checkQuarantine(key, id, d)
+		w.checkQuarantine(key, id, d, false)
 	}
 	ledgers := map[identity.Boot]*ledger.Ledger{}
 	var boots []identity.Boot
