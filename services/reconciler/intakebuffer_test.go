@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/derived/intake"
 	"lightmetrics.dev/lightmetrics/internal/layout"
@@ -83,6 +85,10 @@ func TestNothingPassesOverWhatIsNotInTheIntake(t *testing.T) {
 	r := start(t, withIntake(busy()), s)
 	eventually(t, "indexed", func() bool { return indexed(t, s, m) })
 	eventually(t, "a refused round", func() bool { return r.intake.pending() == 1 })
+	rounds := func() float64 {
+		return testutil.ToFloat64(r.journal.m.saves.WithLabelValues("ok")) + testutil.ToFloat64(r.journal.m.saves.WithLabelValues("failed"))
+	}
+	eventually(t, "rounds of saving", func() bool { return rounds() >= 3 })
 	if n := saved(t, s, "agent"); n != 0 {
 		t.Errorf("%d records are saved", n)
 	}

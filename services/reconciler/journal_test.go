@@ -100,6 +100,28 @@ func TestJournalIsFoldedAndTheLedgersAreSaved(t *testing.T) {
 	}
 }
 
+// The journal's files have everything that a lost checkpoint had.
+func TestLostCheckpointIsRebuilt(t *testing.T) {
+	s := newStore()
+	must(t, journaltest.Complete(bg, s, testAuthority))
+	r := start(t, following(), s)
+	w := collector(t, s, journal.RoleCollector)
+	for i := range uint64(5) {
+		journalled(t, w, entryOf(batch(fmt.Sprint("a", i), 0, 9)))
+	}
+	must(t, w.Close(bg))
+	eventually(t, "the segments are gone", func() bool {
+		return count(t, s, layout.JournalOpenPrefix)+count(t, s, layout.JournalPrefix+"run=") == 0
+	})
+	must(t, r.stop())
+	must(t, s.Delete(bg, layout.LedgersKey))
+	r = start(t, following(), s)
+	eventually(t, "the journal is read", func() bool { _, _, ready := r.journal.status(); return ready })
+	if set, _, _ := r.journal.status(); set.Boots() != 5 {
+		t.Errorf("%d boots", set.Boots())
+	}
+}
+
 // Two reconcilers on a store that loses answers do the work of one.
 func TestTwoReconcilersFold(t *testing.T) {
 	good := newStore()

@@ -11,12 +11,12 @@ import (
 func TestMutantsAreCaught(t *testing.T) {
 	mutants.Check(t, mutants.List{
 		// Without what runs whole services and waits long.
-		Run: "TestJournalIs|TestRunsWithout|TestFormer|TestReadingCosts|TestHintsAt|TestQueueHolds|TestRoundsJoin|TestSeenForgets|TestIntakeBufferIs|TestNothingPasses|TestWatcherLags|TestRestartLists|TestListLedgers",
+		Run: "TestJournalIs|TestLostCheckpoint|TestRunsWithout|TestFormer|TestReadingCosts|TestHintsAt|TestQueueHolds|TestRoundsJoin|TestSeenForgets|TestIntakeBufferIs|TestNothingPasses|TestWatcherLags|TestRestartLists|TestListLedgers",
 		Mutants: []mutants.Mutant{
 			{Name: "nothing is given to the folder", File: "journal.go", Old: "			if err := keeper.Offer(ctx, s); err != nil {\n				return err\n			}\n", New: "", By: "TestJournalIs"},
 			{Name: "the ledgers are not applied", File: "journal.go", Old: "			k.apply(set, s.Entries)\n			k.relay", New: "			k.relay", By: "TestJournalIs"},
-			{Name: "folded files are not applied", File: "journal.go", Old: "			k.apply(set, es)\n", New: "", By: "TestFormer|TestJournalIs"},
-			{Name: "the follower starts at the head", File: "journal.go", Old: "From: journal.Earliest(loaded.Positions, head),", New: "From: head,", By: "TestJournalIs"},
+			{Name: "folded files are not applied", File: "journal.go", Old: "			k.apply(set, es)\n", New: "", By: "TestLostCheckpoint"},
+			{Name: "the follower starts at the head", File: "journal.go", Old: "From: journal.Earliest(loaded.Positions, head),", New: "From: head,", By: "TestLostCheckpoint"},
 			{Name: "the checkpoint does not wait for the intake", File: "journal.go", Old: "	if err := k.to.settled(ctx); err != nil {\n		return err\n	}\n", New: "", By: "TestNothingPasses"},
 			{Name: "no audit of a former bucket", File: "journal.go", Old: "	if err != nil || !begun {\n		return err == nil, err", New: "	if err != nil || !begun {\n		return false, err", By: "TestFormer"},
 			{Name: "an audit at every start", File: "journal.go", Old: "if first && k.cfg.FullAudit.AtStart {", New: "if first {", By: "TestRestartLists"},

@@ -258,6 +258,9 @@ func TestRestartListsNoHistory(t *testing.T) {
 	if n := counted.get("list accepted") + counted.get("get accepted") + counted.get("list boots"); n > 100 {
 		t.Errorf("%d requests for manifests and boots of 300 batches", n)
 	}
+	if due, err := r.journal.auditDue(bg, true); err != nil || due {
+		t.Errorf("a full audit is due at the start: %v", err)
+	}
 	if n := counted.get("get journal"); n > 20 {
 		t.Errorf("%d reads of the journal, of which the checkpoint has everything", n)
 	}
