@@ -3,7 +3,6 @@ package query_test
 import (
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -318,26 +317,6 @@ func TestUnacceptedBatchOfASnapshotIsNotShown(t *testing.T) {
 			t.Errorf("%s: %s, want %s", q, x.Data, y.Data)
 		}
 	}
-}
-
-// metric reads one number of /metrics.
-func (n *node) metric(name string) string {
-	n.t.Helper()
-	resp, err := http.Get(n.url + "/metrics")
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	for line := range strings.Lines(string(body)) {
-		if v, ok := strings.CutPrefix(line, name+" "); ok {
-			return strings.TrimSpace(v)
-		}
-	}
-	return ""
 }
 
 // BenchmarkStart compares the start of a node over an hour of four agents' batches, in

@@ -73,9 +73,3 @@ func (h *relay) end(w *journalWatcher, err error) {
 	w.err = err
 	close(w.ch)
 }
-
-func (h *relay) count() int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return len(h.watchers)
-}

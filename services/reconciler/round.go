@@ -36,13 +36,6 @@ func (r *round) leave(ok bool) {
 	r.end()
 }
 
-// fail marks the round as failed because something could not be queued.
-func (r *round) fail() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.failed++
-}
-
 // seal says that no more work joins. Until then the round can't end, although all of it may have ended.
 func (r *round) seal() {
 	r.mu.Lock()

@@ -39,11 +39,3 @@ func (s *seen) has(key string) bool {
 	}
 	return ok
 }
-
-func (s *seen) remove(key string) {
-	h := maphash.String(s.seed, key)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.new, h)
-	delete(s.old, h)
-}

@@ -137,15 +137,6 @@ func asked(ctx context.Context, t *testing.T, c *cluster.Cluster) requests {
 
 var storeRequests = regexp.MustCompile(`^lightmetrics_objectstore_requests_total\{op="([^"]+)".*\} (.+)$`)
 
-// perAudit is what audits ask for, each, while nothing is new.
-func perAudit(ctx context.Context, t *testing.T, c *cluster.Cluster, audits func() float64) requests {
-	t.Helper()
-	first, before := audits(), asked(ctx, t, c)
-	must(t, cluster.Poll(ctx, "audits", func() (bool, error) { return audits() >= first+20, nil }))
-	got, n := asked(ctx, t, c).minus(before), audits()-first
-	return requests{writes: got.lists / n} // lists are paid as writes
-}
-
 // metric is a value of a service's /metrics; 0 when it is not there yet.
 func metric(ctx context.Context, t *testing.T, addr, series string) float64 {
 	t.Helper()
