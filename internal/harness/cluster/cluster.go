@@ -13,6 +13,7 @@ import (
 	"slices"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/bucketpolicy"
 	"lightmetrics.dev/lightmetrics/internal/harness/netns"
 	"lightmetrics.dev/lightmetrics/internal/harness/proc"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
@@ -97,6 +98,21 @@ type Cluster struct {
 
 	o     Options
 	ports []*proc.Port
+	// services and reconciler are the users of the embedded store as an operator makes them, with the
+	// bucket's policy. Tests have that of Options, which may do everything.
+	services, reconciler user
+}
+
+// user is one of the embedded store.
+type user struct {
+	name, key string
+	secret    config.Secret
+	policy    string
+}
+
+func newUser(name, bucket string, reconciler bool) (user, error) {
+	policy, err := bucketpolicy.User(bucket, reconciler)
+	return user{name: name, key: name + "-" + rand.Text()[:8], secret: config.Secret(rand.Text() + rand.Text()), policy: string(policy)}, err
 }
 
 // New chooses ports and credentials and writes the settings; it starts nothing.
@@ -118,6 +134,16 @@ func New(o Options) (*Cluster, error) {
 	}
 	o.Coordinator = o.Coordinator || o.Rollups > 0
 	c := &Cluster{o: o, Collectors: make([]*proc.Process, o.Collectors), Rollups: make([]*proc.Process, o.Rollups)}
+	c.services = user{key: o.AccessKeyID, secret: o.SecretAccessKey}
+	c.reconciler = c.services
+	if o.StoreEndpoint == "" {
+		var errs [2]error
+		c.services, errs[0] = newUser("services", o.Bucket, false)
+		c.reconciler, errs[1] = newUser("reconciler", o.Bucket, true)
+		if err := errors.Join(errs[:]...); err != nil {
+			return nil, err
+		}
+	}
 	if err := c.choosePorts(); err != nil {
 		return nil, err
 	}

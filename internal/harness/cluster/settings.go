@@ -48,11 +48,11 @@ func (c *Cluster) writeSettings() error {
 	return nil
 }
 
-// bucketSettings is how every service reaches the bucket.
-func (c *Cluster) bucketSettings() section {
+// bucketSettings is how a service reaches the bucket.
+func (c *Cluster) bucketSettings(u user) section {
 	return section{
 		"endpoint": c.endpoint(), "bucket": c.o.Bucket, "path_style": true,
-		"access_key_id": c.o.AccessKeyID, "secret_access_key": c.o.SecretAccessKey.Reveal(),
+		"access_key_id": u.key, "secret_access_key": u.secret.Reveal(),
 	}
 }
 
@@ -62,6 +62,12 @@ func (c *Cluster) auth(process string) section {
 }
 
 func (c *Cluster) storeSettings() section {
+	users := []section{{"name": "local", "access_key_id": c.o.AccessKeyID, "secret": c.o.SecretAccessKey.Reveal()}}
+	for _, u := range []user{c.services, c.reconciler} {
+		if u.policy != "" {
+			users = append(users, section{"name": u.name, "access_key_id": u.key, "secret": u.secret.Reveal(), "policy": u.policy})
+		}
+	}
 	return section{
 		"listen":       c.Addr.Store,
 		"admin_listen": c.Addr.StoreAdmin,
@@ -69,10 +75,8 @@ func (c *Cluster) storeSettings() section {
 		"allow_insecure": c.host("objectstore") != nil,
 		"dir":            filepath.Join(c.o.Dir, "objects"),
 		"buckets":        []string{c.o.Bucket},
-		"users": []section{{
-			"name": "local", "access_key_id": c.o.AccessKeyID, "secret": c.o.SecretAccessKey.Reveal(),
-		}},
-		"webhooks": []section{c.webhook("accepted", layout.AcceptedPrefix), c.webhook("quarantine", layout.QuarantinePrefix)},
+		"users":          users,
+		"webhooks":       []section{c.webhook("accepted", layout.AcceptedPrefix), c.webhook("quarantine", layout.QuarantinePrefix)},
 	}
 }
 
@@ -89,7 +93,7 @@ func (c *Cluster) collectorSettings(i int) section {
 		"auth":         c.auth(collectorName(i)),
 		"id":           collectorName(i),
 		"authority_id": Authority,
-		"store":        c.bucketSettings(),
+		"store":        c.bucketSettings(c.services),
 		"notify":       section{"addresses": []string{c.Addr.ReconcilerGRPC}},
 	}
 }
@@ -100,7 +104,7 @@ func (c *Cluster) reconcilerSettings() section {
 		"grpc":         section{"listen": c.Addr.ReconcilerGRPC},
 		"auth":         c.auth("reconciler"),
 		"authority_id": Authority,
-		"store":        c.bucketSettings(),
+		"store":        c.bucketSettings(c.reconciler),
 	}
 	if c.o.Rollups > 0 {
 		s["intake"] = section{"shards": c.o.Shards, "interval": "500ms"}
@@ -119,7 +123,7 @@ func (c *Cluster) rollupSettings(i int) section {
 		"coordinator":  section{"addresses": []string{c.Addr.CoordinatorGRPC}},
 		"schedule":     section{"first_after": "-1h", "late_after": "2s", "fold_after": "8s"},
 		"intake":       section{"interval": "1s"},
-		"store":        c.bucketSettings(),
+		"store":        c.bucketSettings(c.services),
 	}
 }
 
@@ -131,7 +135,7 @@ func (c *Cluster) coordinatorSettings() section {
 		"grpc":  section{"listen": c.Addr.CoordinatorGRPC},
 		"auth":  c.auth("coordinator"),
 		"etcd":  section{"embedded": etcd},
-		"store": c.bucketSettings(),
+		"store": c.bucketSettings(c.services),
 	}
 }
 
@@ -140,7 +144,7 @@ func (c *Cluster) querySettings() section {
 		"http":    section{"listen": c.Addr.QueryHTTP},
 		"grpc":    section{"listen": c.Addr.QueryGRPC},
 		"auth":    c.auth("query"),
-		"store":   c.bucketSettings(),
+		"store":   c.bucketSettings(c.services),
 		"follow":  section{"watch": []string{c.Addr.ReconcilerGRPC}},
 		"history": section{"window": "6h"},
 	}
