@@ -92,10 +92,14 @@ func TestOverTheEmbeddedStore(t *testing.T) {
 	}
 	check(r)
 	must(t, r.stop())
-	if diff := cmp.Diff(wanted(ms...), derived(t, store)); diff != "" {
+	// The derived keys come after the ledgers. Whatever the first one had not written, the next one writes.
+	again := start(t, cfg, store)
+	check(again)
+	want := wanted(ms...)
+	eventually(t, "derived keys", func() bool { return len(derived(t, store)) >= len(want) })
+	if diff := cmp.Diff(want, derived(t, store)); diff != "" {
 		t.Error(diff)
 	}
-	check(start(t, cfg, store))
 }
 
 // Reconciling next to the bare requests, over the embedded store: go test -bench RealStore.
