@@ -52,7 +52,7 @@ func (w *world) in(before int) (timegrid.Hour, int64) {
 func TestFailedReadsAreNotEmptyOnes(t *testing.T) {
 	w := newWorld(t, 1)
 	w.restart()
-	settled := func() bool {
+	polled := func() bool {
 		select {
 		case <-w.keeper.FirstPollDone():
 			return true
@@ -62,13 +62,13 @@ func TestFailedReadsAreNotEmptyOnes(t *testing.T) {
 	}
 	for _, what := range []string{layout.RollupConfigKey, layout.AuthorityKey, "list", "list " + layout.ManifestsPrefix} {
 		w.failing = what
-		if err := w.keeper.Poll(t.Context()); err == nil || settled() {
-			t.Errorf("%s fails: %v, settled %v", what, err, settled())
+		if err := w.keeper.Poll(t.Context()); err == nil || polled() {
+			t.Errorf("%s fails: %v, polled %v", what, err, polled())
 		}
 	}
 	w.failing = ""
 	w.poll()
-	if !settled() {
+	if !polled() {
 		t.Error("the blocks were read, and that is not known")
 	}
 
@@ -230,8 +230,8 @@ func TestRenewReadsOlderHoursAgain(t *testing.T) {
 	}
 }
 
-// TestHoursAheadAreRead: blocks of hours after now are read by polls, by queries to a bound, and what is
-// beyond it is told.
+// TestHoursAheadAreRead: blocks of hours after now are read by polls, by queries to a bound, and answers that
+// need later ones are marked.
 func TestHoursAheadAreRead(t *testing.T) {
 	w := newWorld(t, 6)
 	soon, soonNS := w.in(-3)

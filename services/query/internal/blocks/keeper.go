@@ -77,7 +77,7 @@ func (s *state) readAt(h timegrid.Hour) (time.Time, bool) {
 	return s.polled, h >= s.open && !s.polled.IsZero()
 }
 
-// ahead bounds how far after now blocks are read. Later ones are told, see Ahead.
+// ahead bounds how far after now blocks are read. Answers that would need later ones are marked, see Ahead.
 const ahead = 31 * 24
 
 // newest is the last hour that queries read: that of the last block, and at least the one that now may reach.

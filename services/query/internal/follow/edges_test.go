@@ -205,7 +205,7 @@ func TestUnreadableUntilABlockHasIt(t *testing.T) {
 	held = true
 	w.follow.RetryUnread(t.Context())
 	if w.told(b) || w.follow.Status().Unread != 0 {
-		t.Error("a block has it, and it is told still")
+		t.Error("a block has it, and the answer is still marked")
 	}
 }
 
