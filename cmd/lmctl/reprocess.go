@@ -12,8 +12,6 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/coordination/coordinator"
 	"lightmetrics.dev/lightmetrics/internal/coordination/reprocess"
 	"lightmetrics.dev/lightmetrics/internal/coordination/work"
-	"lightmetrics.dev/lightmetrics/internal/derived/intake"
-	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/platform/run"
 	"lightmetrics.dev/lightmetrics/internal/record"
 )
@@ -27,8 +25,8 @@ type reprocessView struct {
 }
 
 func (v reprocessView) table() table {
-	return table{header: []string{"ID", "ACCEPTED FROM", "TO", "BATCHES", "SEGMENTS", "HOURS"}, rows: [][]string{{
-		v.ID, v.Request.From.Format(time.RFC3339), v.Request.To.Format(time.RFC3339), fmt.Sprint(v.Done.Batches), fmt.Sprint(v.Done.Segments), fmt.Sprint(v.Done.Hours)}}}
+	return table{header: []string{"ID", "ACCEPTED FROM", "TO", "BATCHES", "SHARDS", "HOURS"}, rows: [][]string{{
+		v.ID, v.Request.From.Format(time.RFC3339), v.Request.To.Format(time.RFC3339), fmt.Sprint(v.Done.Batches), fmt.Sprint(v.Done.Shards), fmt.Sprint(v.Done.Hours)}}}
 }
 
 // parseTime reads RFC 3339, or a date as its start in UTC.
@@ -81,9 +79,9 @@ func reprocessCommand(out *format) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reprocess --from T [--dry-run URL]",
 		Short: "Have accepted batches given to the rollup workers again",
-		Long: "Requests that the batches which were accepted from --from until before --to are written into the rollups' intake\n" +
-			"again. Batches that a block holds already change nothing; batches that were lost make a new generation of\n" +
-			"their hours.\n\n" +
+		Long: "Requests that the rollup workers read the journal again from before the batches which were accepted from --from\n" +
+			"until before --to. Batches that a block holds already change nothing; batches that were lost make a new\n" +
+			"generation of their hours. lmctl rollup coverage says when there are none any more.\n\n" +
 			"The request is a job of pending work (log reprocess/ID). A rollup worker does it, and another one continues from the\n" +
 			"last checkpoint if that one ends. This command waits until it is done. When it is interrupted, or with --detach,\n" +
 			"the request continues: lmctl jobs watch --log reprocess shows it, lmctl jobs cancel ends it. If an equal request is\n" +
@@ -120,20 +118,17 @@ func reprocessCommand(out *format) *cobra.Command {
 	return cmd
 }
 
-// countRequest counts what a worker would write into the intake.
+// countRequest counts what a request is about.
 func countRequest(ctx context.Context, url string, o reprocess.Request) (reprocess.Progress, error) {
 	store, err := openBucket(ctx, url)
 	if err != nil {
 		return reprocess.Progress{}, err
 	}
-	shards, err := intake.ReadShards(ctx, store)
-	if errors.Is(err, objstore.ErrNotFound) {
-		return reprocess.Progress{}, &cli.ExitError{Code: cli.ExitFailed, Err: errors.New("the bucket has no rollups: their number of shards is not fixed")}
-	}
+	authority, n, err := rollupFacts(ctx, store)
 	if err != nil {
 		return reprocess.Progress{}, err
 	}
-	return reprocess.NewHandler(store, "", shards, 0).Count(ctx, o)
+	return reprocess.NewHandler(store, authority, n).Count(ctx, o)
 }
 
 // pollRequest is the time between two reads of the state of a request.
@@ -178,7 +173,7 @@ func waitForRequest(ctx context.Context, t work.Table, k work.Key, report func(s
 			last = p
 		}
 		if last.Batches != was {
-			report(fmt.Sprintf("%s: %d batches so far", last.Hour.Format(time.RFC3339), last.Batches))
+			report(fmt.Sprintf("%d batches so far", last.Batches))
 		}
 		_ = run.WallClock{}.Sleep(ctx, pollRequest) // the next round finds that ctx has ended
 	}

@@ -8,13 +8,12 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal/journaltest"
 	"lightmetrics.dev/lightmetrics/internal/cli"
 	"lightmetrics.dev/lightmetrics/internal/coordination/reprocess"
 	"lightmetrics.dev/lightmetrics/internal/coordination/work"
 	"lightmetrics.dev/lightmetrics/internal/coordination/work/mem"
-	"lightmetrics.dev/lightmetrics/internal/layout"
-	"lightmetrics.dev/lightmetrics/internal/objstore"
 	objmem "lightmetrics.dev/lightmetrics/internal/objstore/mem"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
@@ -50,10 +49,8 @@ func TestReprocessWaitsForAWorker(t *testing.T) {
 		at := time.Date(2026, 3, 1, i, 0, 0, 0, time.UTC)
 		id := identity.Batch{Agent: fmt.Sprint("agent-", i), Boot: "boot", SeqStart: 0, SeqEnd: 9}
 		d := identity.Sum([]byte(fmt.Sprint(i)))
-		man := accept.Manifest{AuthorityID: "authority", Identity: id, FrameSHA256: d, FrameBytes: 100, RawBlobKey: layout.Blob(d, 0), AcceptedAt: at.UnixNano(),
-			CollectorID: "c", WireVersion: 1, FrameVersion: 1, AttemptID: "00000000000000000000000000000000", RecordCount: 10,
-			MinTime: at.Add(-time.Minute).UnixNano(), MaxTime: at.Add(-time.Second).UnixNano()}
-		if _, err := bucket.Create(t.Context(), layout.AcceptedByTime(at, id), man.Marshal(), objstore.PutOptions{}); err != nil {
+		e := journal.Entry{ID: id, Outcome: journal.Accepted, SHA256: d, Bytes: 100, At: at.UnixNano(), MinTime: at.Add(-time.Minute).UnixNano(), MaxTime: at.Add(-time.Second).UnixNano()}
+		if err := journaltest.Append(t.Context(), bucket, "authority", e); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -63,7 +60,7 @@ func TestReprocessWaitsForAWorker(t *testing.T) {
 	}
 	waiting := ordered(t, addr)
 	rowOfRequest(t, m)
-	w, err := work.NewWorker(m, m, reprocess.NewHandler(bucket, "00", 4, 2), work.Config{Topic: reprocess.Topic, Owner: "w"}, time.Now)
+	w, err := work.NewWorker(m, m, reprocess.NewHandler(bucket, "authority", 4), work.Config{Topic: reprocess.Topic, Owner: "w"}, time.Now)
 	if err != nil {
 		t.Fatal(err)
 	}

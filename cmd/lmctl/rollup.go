@@ -10,11 +10,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/cli"
 	"lightmetrics.dev/lightmetrics/internal/coordination/reprocess"
-	"lightmetrics.dev/lightmetrics/internal/derived/intake"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/rollups/repair"
+	"lightmetrics.dev/lightmetrics/internal/rollups/shards"
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
@@ -108,13 +109,13 @@ func newRepairer(ctx context.Context, store objstore.Store, now func() time.Time
 		return nil, err
 	}
 	return repair.New(repair.Config{Store: store, AuthorityID: authority, Shards: shards, By: "lmctl", Now: now,
-		Scan: func(ctx context.Context, h timegrid.Hour, _ shard.ID, fn func(accept.Manifest) error) error {
+		Scan: func(ctx context.Context, h timegrid.Hour, _ shard.ID, fn func(accepted.Batch) error) error {
 			// The end lies an hour ahead of this machine's clock, since collectors stamp the acceptance
 			// with their own.
 			o := reprocess.Request{From: h.Start().Add(-scanBefore), To: now().Add(time.Hour)}
-			return reprocess.Walker{Store: store}.Walk(ctx, o, reprocess.Progress{}, func(_ reprocess.Progress, ms []accept.Manifest) error {
-				for _, m := range ms {
-					if err := fn(m); err != nil {
+			return reprocess.Walker{Store: store, Authority: authority}.Walk(ctx, o, 0, func(_ uint64, batches []accepted.Batch) error {
+				for _, e := range batches {
+					if err := fn(e); err != nil {
 						return err
 					}
 				}
@@ -136,9 +137,9 @@ func rollupFacts(ctx context.Context, store objstore.Reader) (string, uint32, er
 	if err != nil {
 		return "", 0, reached(err)
 	}
-	shards, err := intake.ReadShards(ctx, store)
+	n, err := shards.Read(ctx, store)
 	if errors.Is(err, objstore.ErrNotFound) {
 		return "", 0, &cli.ExitError{Code: cli.ExitFailed, Err: errors.New("the bucket has no rollups: their number of shards is not fixed")}
 	}
-	return authority.AuthorityID, shards, reached(err)
+	return authority.AuthorityID, n, reached(err)
 }

@@ -7,15 +7,15 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/cli"
 	"lightmetrics.dev/lightmetrics/internal/coordination/reprocess"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/rollups/repair"
 )
 
-// intakeDelay is how long a batch may take from its acceptance to the intake.
-const intakeDelay = 10 * time.Minute
+// recently accepted batches are not checked.
+const recently = 10 * time.Minute
 
 type uncoveredView struct {
 	Hour    string `json:"hour"`
@@ -39,16 +39,14 @@ func rollupCoverage(out *format) *cobra.Command {
 	var from, to string
 	cmd := &cobra.Command{
 		Use:   "coverage URL --from T",
-		Short: "Find accepted batches that no block has and that do not wait in the intake",
+		Short: "Find accepted batches that no block has and that no worker knows of",
 		Long: "Walks the batches that were accepted from --from until before --to (default 10 minutes ago), and checks whether\n" +
-			"the blocks of their hours have them. An hour with a block counts as whole: this finds the hours that are not, those\n" +
-			"of before there were rollups or whose intake was lost. Exits 3 when there are any: lmctl reprocess with the same\n" +
-			"times mends them.\n\n" + bucketHelp,
+			"the blocks of their hours have them, unless they are pending by the progress of their shard. Exits 3 when one is\n" +
+			"missing: lmctl reprocess with the same times mends that.\n\n" + bucketHelp,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			// A batch that was accepted just now may still be on its way to the intake, and would be
-			// reported as missing.
-			o := reprocess.Request{To: time.Now().UTC().Add(-intakeDelay)}
+			// A batch that is accepted while this command runs would be reported as missing.
+			o := reprocess.Request{To: time.Now().UTC().Add(-recently)}
 			var err error
 			if from == "" {
 				return usageError("--from is needed")
@@ -100,14 +98,14 @@ func coverage(ctx context.Context, store objstore.Store, o reprocess.Request, no
 	if err != nil {
 		return v, err
 	}
-	err = reprocess.Walker{Store: store}.Walk(ctx, o, reprocess.Progress{}, func(p reprocess.Progress, ms []accept.Manifest) error {
-		for _, m := range ms {
-			if err := c.Check(ctx, m); err != nil {
+	err = reprocess.Walker{Store: store, Authority: r.AuthorityID()}.Walk(ctx, o, 0, func(_ uint64, batches []accepted.Batch) error {
+		for _, e := range batches {
+			if err := c.Check(ctx, e); err != nil {
 				return err
 			}
 		}
-		// Once for each page of manifests: a walk over months takes long, and silence looks like a hang.
-		report(fmt.Sprintf("%s: %d batches so far", p.Hour.Format(time.RFC3339), p.Batches))
+		// Once for each file: a walk over months takes long, and silence looks like a hang.
+		report(fmt.Sprintf("%d batches so far", c.Batches))
 		return nil
 	})
 	if err != nil {

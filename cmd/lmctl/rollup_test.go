@@ -15,18 +15,21 @@ import (
 	"google.golang.org/grpc"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal/journaltest"
 	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/cli"
 	"lightmetrics.dev/lightmetrics/internal/coordination/coordinator"
-	"lightmetrics.dev/lightmetrics/internal/derived/intake"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/platform/config"
 	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	rolled "lightmetrics.dev/lightmetrics/internal/rollups/progress"
 	"lightmetrics.dev/lightmetrics/internal/rollups/publish"
 	refmem "lightmetrics.dev/lightmetrics/internal/rollups/publish/mem"
 	plans "lightmetrics.dev/lightmetrics/internal/rollups/rollup"
+	"lightmetrics.dev/lightmetrics/internal/rollups/shards"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -88,7 +91,8 @@ func newPlant(t *testing.T) *plant {
 	p.must(err)
 	_, err = accept.EnsureAuthority(t.Context(), p.store, "authority", true)
 	p.must(err)
-	p.must(intake.EnsureShards(t.Context(), p.store, 1))
+	p.must(shards.Ensure(t.Context(), p.store, 1))
+	p.must(journaltest.Complete(t.Context(), p.store, "authority"))
 
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	p.must(err)
@@ -107,15 +111,16 @@ func newPlant(t *testing.T) *plant {
 func (p *plant) worker() {
 	cfg := rollup.DefaultConfig()
 	cfg.HTTP.Listen, cfg.Shards, cfg.Compact.Interval = "127.0.0.1:0", 1, 0
-	cfg.Intake.Interval, cfg.Schedule.RetryBase, cfg.Schedule.RetryMax = 20*time.Millisecond, time.Millisecond, time.Millisecond
+	cfg.Follow.Interval, cfg.Follow.Idle, cfg.Schedule.RetryBase, cfg.Schedule.RetryMax = 20*time.Millisecond, 20*time.Millisecond, time.Millisecond, time.Millisecond
 	svc, err := rollup.New(cfg, rollup.Deps{Store: p.store, Telemetry: telemetry.Discard(), Refs: p.refs, Now: p.now})
 	p.must(err)
 	p.runs(svc.Run)
 	<-svc.Ready()
 }
 
-// accept writes n accepted batches of the hour; with inIntake they also reach the intake.
-func (p *plant) accept(h timegrid.Hour, n int, inIntake bool) {
+// accept writes n accepted batches of the hour; without told, the record of the shard's progress says that they are in
+// blocks.
+func (p *plant) accept(h timegrid.Hour, n int, told bool) {
 	p.Helper()
 	for range n {
 		b := frame.NewBuilder()
@@ -134,12 +139,29 @@ func (p *plant) accept(h timegrid.Hour, n int, inIntake bool) {
 			RecordCount: 1, MinTime: lo, MaxTime: hi}
 		p.put(m.RawBlobKey, raw)
 		p.put(layout.Accepted(m.Identity), m.Marshal())
-		p.put(layout.AcceptedByTime(m.AcceptedTime(), m.Identity), m.Marshal())
 		p.all = append(p.all, m.Batch())
-		if inIntake {
-			p.must(intake.NewWriter(p.store, identity.Sum([]byte{byte(seq)}).String()[:16], 1).Write(p.Context(), 0, p.all[seq:]))
-		}
+		p.must(journaltest.Append(p.Context(), p.store, "authority", m.Entry(journal.Accepted)))
 	}
+	if !told {
+		p.progress(p.journal())
+	}
+}
+
+// journal gives the positions through which the journal is written.
+func (p *plant) journal() journal.Positions {
+	f, err := journal.NewFollower(journal.FollowerConfig{Store: p.store, Authority: "authority",
+		Segment: func(context.Context, *journal.Segment) error { return nil }, Folded: func(context.Context, []journal.Entry) error { return nil }})
+	p.must(err)
+	polled, err := f.Poll(p.Context())
+	p.must(err)
+	return polled.Positions
+}
+
+// progress puts a record of the shard's progress, whatever its owner knows.
+func (p *plant) progress(at journal.Positions) {
+	b, err := rolled.Progress{AuthorityID: "authority", Shards: 1, Positions: at}.Marshal()
+	p.must(err)
+	p.put(layout.RollupProgress(0), b)
 }
 
 func (p *plant) put(key string, body []byte) {
@@ -298,7 +320,7 @@ func TestRollupCommands(t *testing.T) {
 	if code := p.lmctl(&cov, args...); code != cli.ExitFindings || len(cov.Uncovered) != 2 || cov.Uncovered[0].Batches != 2 || cov.Uncovered[0].None || !cov.Uncovered[1].None {
 		t.Fatalf("exit %d, %+v", code, cov)
 	}
-	p.must(intake.NewWriter(p.store, "feed", 1).Write(t.Context(), 0, p.all[20:])) // what lmctl reprocess does
+	p.progress(journal.Positions{}) // what lmctl reprocess does
 	p.published(4)
 	p.eventually("covered", func() bool { p.clock.Add(int64(time.Minute)); return p.lmctl(nil, args...) == 0 })
 }

@@ -15,11 +15,11 @@ import (
 	"github.com/prometheus/prometheus/model/value"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
-	"lightmetrics.dev/lightmetrics/internal/derived/intake"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/queries/published/publishedtest"
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/rollups/shards"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -110,7 +110,7 @@ func newCorpus(t testing.TB, rnd *rand.Rand, start, end time.Time) *corpus {
 // rollups makes the authority one with rollups.
 func (a *authority) rollups() {
 	a.t.Helper()
-	if err := intake.EnsureShards(context.Background(), a.Store, rollupShards); err != nil {
+	if err := shards.Ensure(context.Background(), a.Store, rollupShards); err != nil {
 		a.t.Fatal(err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/platform/run"
 	"lightmetrics.dev/lightmetrics/internal/record"
+	"lightmetrics.dev/lightmetrics/internal/rollups/shards"
 	"lightmetrics.dev/lightmetrics/internal/shard"
 )
 
@@ -163,8 +164,8 @@ func (st *intakeBuffer) pending() int {
 // feedIntake fixes the number of shards and then writes segments until ctx ends.
 func (s *Service) feedIntake(ctx context.Context) error {
 	for backoff := run.NewBackoff(s.cfg.Queue.RetryBase, s.cfg.Queue.RetryMax); ; {
-		err := intake.EnsureShards(ctx, s.store, s.cfg.Intake.Shards)
-		var differ *intake.ShardsError
+		err := shards.Ensure(ctx, s.store, s.cfg.Intake.Shards)
+		var differ *shards.CountError
 		// Another number of shards, or a record that this release can't use, does not change by waiting.
 		if err == nil || errors.As(err, &differ) || record.Opaque(err) {
 			if err != nil {

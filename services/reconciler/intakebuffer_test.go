@@ -15,6 +15,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
+	"lightmetrics.dev/lightmetrics/internal/rollups/shards"
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
@@ -58,7 +59,7 @@ func TestEveryBatchEntersTheIntakeOnce(t *testing.T) {
 			t.Errorf("%s stands %d times in the intake", id, n)
 		}
 	}
-	if n, err := intake.ReadShards(bg, s); n != testShards || err != nil {
+	if n, err := shards.Read(bg, s); n != testShards || err != nil {
 		t.Errorf("ReadShards = %d, %v", n, err)
 	}
 }
@@ -130,10 +131,10 @@ func TestIntakeBufferIsBounded(t *testing.T) {
 // Another number of shards would put agents elsewhere: the service refuses to run.
 func TestTheNumberOfShardsIsFixed(t *testing.T) {
 	s := newStore()
-	must(t, intake.EnsureShards(bg, s, testShards+1))
+	must(t, shards.Ensure(bg, s, testShards+1))
 	svc, err := New(withIntake(quiet()), Deps{Store: s, Telemetry: telemetry.Discard()})
 	must(t, err)
-	var differ *intake.ShardsError
+	var differ *shards.CountError
 	if err := svc.Run(bg); !errors.As(err, &differ) {
 		t.Errorf("run: %v", err)
 	}

@@ -8,7 +8,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"lightmetrics.dev/lightmetrics/internal/accepted"
-	"lightmetrics.dev/lightmetrics/internal/derived/intake"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/objstore/fault"
@@ -17,7 +16,6 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/maintain"
-	"lightmetrics.dev/lightmetrics/services/rollup/internal/owner"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/ownership"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/schedule"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/storeclock"
@@ -26,16 +24,6 @@ import (
 // one is a batch of one sample in the hour.
 func one(h timegrid.Hour, d time.Duration) point {
 	return point{"load", series.Gauge, at(h, d), float64(h)}
-}
-
-// enter writes entries of one shard into the intake.
-func (w *world) enter(id shard.ID, entries []accepted.Batch) {
-	w.t.Helper()
-	for len(entries) > 0 {
-		n := min(len(entries), intake.MaxEntries)
-		must(w.t, w.writer.Write(w.t.Context(), id, entries[:n]))
-		entries = entries[n:]
-	}
 }
 
 // generation of the committed raw set, 0 for none.
@@ -48,8 +36,8 @@ func (w *world) generation(h timegrid.Hour, id shard.ID) uint64 {
 }
 
 // drain drives rounds, with the clock going on between them, until nothing is pending
-// and nothing stands in the intake. most bounds what is pending after any round.
-func (w *world) drain(o *owner.Owner, step time.Duration, most int) (took time.Duration) {
+// and every batch is covered. most bounds what is pending after any round.
+func (w *world) drain(o *driven, step time.Duration, most int) (took time.Duration) {
 	w.t.Helper()
 	began := w.now()
 	for range 2000 {
@@ -65,7 +53,7 @@ func (w *world) drain(o *owner.Owner, step time.Duration, most int) (took time.D
 			w.advance(step)
 		}
 	}
-	w.t.Fatalf("does not come to rest: %d batches of %d hours, %d segments", o.Shard.Backlog.Len(), pendingHours(o), len(w.left(o.Shard.Shard)))
+	w.t.Fatalf("does not come to rest: %d batches of %d hours, %d not covered", o.Shard.Backlog.Len(), pendingHours(o), len(w.left(o.Shard.Shard)))
 	return 0
 }
 
@@ -75,7 +63,7 @@ func (w *world) drain(o *owner.Owner, step time.Duration, most int) (took time.D
 func TestHoursFarAhead(t *testing.T) {
 	w := newWorld(t, newMem())
 	cfg := testConfig()
-	cfg.Intake.MaxPending, cfg.Schedule.FirstAfter = 300, 5*time.Minute
+	cfg.Follow.MaxPending, cfg.Schedule.FirstAfter = 300, 5*time.Minute
 	w.clock.Store(at(hour0, 10*time.Minute).UnixNano())
 	broken, right := agentOf(0, 0), agentOf(0, 1)
 	const hours, group = 500, 50
@@ -88,7 +76,7 @@ func TestHoursFarAhead(t *testing.T) {
 	for i, h := range hs {
 		es = append(es, w.acceptSilently(broken, uint64(i), one(h, time.Duration(i+1)*time.Millisecond)))
 		if len(es) == group {
-			w.enter(0, es)
+			w.enter(es...)
 			es = nil
 		}
 	}
@@ -99,7 +87,7 @@ func TestHoursFarAhead(t *testing.T) {
 	svc := w.worker(cfg, counted)
 	o, err := w.owner(svc, ownership.Grant{Shard: 0, Fence: 1})
 	must(t, err)
-	took := w.drain(o, time.Minute, cfg.Intake.MaxPending+group)
+	took := w.drain(o, time.Minute, cfg.Follow.MaxPending+group)
 	if took > 3*time.Hour {
 		t.Errorf("it took %v", took)
 	}
@@ -144,7 +132,7 @@ func TestHoursFarAhead(t *testing.T) {
 	}
 	w.clock.Store(h.End().Add(cfg.Schedule.FirstAfter).UnixNano())
 	w.some(right, h, 10, 1, seq)
-	w.drain(o, time.Minute, cfg.Intake.MaxPending)
+	w.drain(o, time.Minute, cfg.Follow.MaxPending)
 	if g := w.generation(h, 0); g != before+1 {
 		t.Errorf("generation %d after the hour's end, %d before", g, before)
 	}

@@ -19,7 +19,6 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/platform/config"
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
-	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -27,7 +26,6 @@ import (
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/build"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/hour"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/job"
-	"lightmetrics.dev/lightmetrics/services/rollup/internal/owner"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/ownership"
 )
 
@@ -65,7 +63,7 @@ func (w *world) many(agent string, n, rows, perFrame int) (records uint64) {
 			seq = e.SeqEnd + 1
 		}
 	}
-	must(w.t, w.writer.Write(w.t.Context(), shard.Of(agent, testShards), entries))
+	w.enter(entries...)
 	return seq
 }
 
@@ -94,7 +92,7 @@ func liveHeap(fn func()) int64 {
 }
 
 // toRest drives until nothing is to be done, late batches included.
-func toRest(t *testing.T, w *world, o *owner.Owner) {
+func toRest(t *testing.T, w *world, o *driven) {
 	t.Helper()
 	must(t, rounds(t.Context(), o))
 	w.advance(time.Hour)
@@ -162,7 +160,7 @@ func TestMemoryOfALargeHour(t *testing.T) {
 	}
 	w.check(hour0, 0, 2)
 	if left := w.left(0); len(left) > 0 {
-		t.Errorf("%d segments are left", len(left))
+		t.Errorf("%d batches are left", len(left))
 	}
 }
 
@@ -188,8 +186,8 @@ func TestAnAgentThatDoesNotFitIsSetAside(t *testing.T) {
 	if st := svc.Shards()[0]; st.SetAside != 4 || st.PendingBatches != 4 || st.AgentHours != 1 || testutil.ToFloat64(svc.m.AgentHours.WithLabelValues("0000")) != 1 {
 		t.Errorf("%+v", st)
 	}
-	if left := w.left(0); len(left) != 1 {
-		t.Errorf("%d segments are left, want the one that query nodes find the batches in", len(left))
+	if left := w.left(0); len(left) != 4 {
+		t.Errorf("%d batches are left, want those that are set aside", len(left))
 	}
 	key := layout.RollupAside(hour0, 0, bad)
 	body, _, err := w.store.Get(t.Context(), key, objstore.GetOptions{})
@@ -228,7 +226,7 @@ func TestAnAgentThatDoesNotFitIsSetAside(t *testing.T) {
 		t.Errorf("the record is still there: %v", err)
 	}
 	if left := w.left(0); len(left) > 0 {
-		t.Errorf("%d segments are left", len(left))
+		t.Errorf("%d batches are left", len(left))
 	}
 }
 

@@ -25,7 +25,7 @@ type Config struct {
 	Coordinator coordinator.Config `koanf:"coordinator"`
 
 	Schedule ScheduleConfig     `koanf:"schedule"`
-	Intake   IntakeConfig       `koanf:"intake"`
+	Follow   FollowConfig       `koanf:"follow"`
 	Jobs     JobsConfig         `koanf:"jobs"`
 	Chunks   ChunksConfig       `koanf:"chunks"`
 	Snapshot snapshots.Settings `koanf:"snapshot"`
@@ -46,11 +46,13 @@ type ScheduleConfig struct {
 	RetryMax   time.Duration `koanf:"retry_max" help:"longest wait after a failed job"`
 }
 
-// IntakeConfig is how a shard's new batches are followed.
-type IntakeConfig struct {
-	Interval   time.Duration `koanf:"interval" help:"time between two listings of a shard's intake"`
-	MaxPending int           `koanf:"max_pending" help:"about the most batches that are remembered as not rolled up, all shards together; where it is reached, hours are rolled up early"`
-	Recheck    time.Duration `koanf:"recheck" help:"time between two rescans of the whole intake, for segments that could not be read and batches that were evicted"`
+// FollowConfig is how the acceptance journal is followed.
+type FollowConfig struct {
+	Interval   time.Duration `koanf:"interval" help:"time between two polls of the journal while there is something new"`
+	Idle       time.Duration `koanf:"idle" help:"longest time between two polls of the journal that find nothing"`
+	Gather     time.Duration `koanf:"gather" help:"how long a shard that begins to read the journal waits for others, so that it is read once for all of them"`
+	MaxPending int           `koanf:"max_pending" help:"about the most batches that are remembered as not rolled up, all shards together, and as many that wait for busy shards; where it is reached, hours are rolled up early"`
+	Recheck    time.Duration `koanf:"recheck" help:"time until batches that were forgotten for lack of room are looked for in the journal again"`
 }
 
 // JobsConfig bounds jobs.
@@ -89,7 +91,7 @@ func DefaultConfig() Config {
 		Shards:      shard.Default,
 		Coordinator: alone,
 		Schedule:    ScheduleConfig{FirstAfter: 5 * time.Minute, LateAfter: 2 * time.Minute, FoldAfter: 6 * time.Hour, Ahead: time.Hour, AheadAfter: 65 * time.Minute, RetryBase: 2 * time.Second, RetryMax: 5 * time.Minute},
-		Intake:      IntakeConfig{Interval: 5 * time.Second, MaxPending: 200_000, Recheck: time.Hour},
+		Follow:      FollowConfig{Interval: 5 * time.Second, Idle: 30 * time.Second, Gather: 200 * time.Millisecond, MaxPending: 200_000, Recheck: time.Hour},
 		Jobs:        JobsConfig{Concurrency: 1, Memory: 256 << 20, MaxParts: 64, Readers: 32, Hold: time.Minute, TimeLimit: 5 * time.Minute, MaxFrame: 4 << 20},
 		Chunks:      ChunksConfig{MetricSamples: 4_000_000, MaxSamples: 64_000_000},
 		Snapshot:    snapshots.DefaultSettings(),
@@ -115,9 +117,15 @@ func (c Config) Validate() error {
 	positive("schedule.ahead_after", c.Schedule.AheadAfter > 0)
 	positive("schedule.retry_base", c.Schedule.RetryBase > 0)
 	positive("schedule.retry_max", c.Schedule.RetryMax >= c.Schedule.RetryBase)
-	positive("intake.interval", c.Intake.Interval > 0)
-	positive("intake.max_pending", c.Intake.MaxPending > 0)
-	positive("intake.recheck", c.Intake.Recheck > 0)
+	positive("follow.interval", c.Follow.Interval > 0)
+	positive("follow.max_pending", c.Follow.MaxPending > 0)
+	positive("follow.recheck", c.Follow.Recheck > 0)
+	if c.Follow.Idle < c.Follow.Interval {
+		errs = append(errs, errors.New("follow.idle: must not be less than follow.interval"))
+	}
+	if c.Follow.Gather < 0 {
+		errs = append(errs, errors.New("follow.gather: must not be negative"))
+	}
 	positive("jobs.concurrency", c.Jobs.Concurrency > 0)
 	positive("jobs.memory", c.Jobs.Memory > 0)
 	if c.Jobs.MaxParts == 0 || c.Jobs.MaxParts > rollup.MaxParts {

@@ -37,7 +37,7 @@ func (w *world) together(agent string, from, n int, seq uint64) {
 		p := point{"load", series.Gauge, at(hour0, time.Duration(from+i+1)*10*time.Second), float64(i)}
 		es = append(es, w.acceptSilently(agent, seq+uint64(i), p))
 	}
-	must(w.t, w.writer.Write(w.t.Context(), shard.Of(agent, testShards), es))
+	w.enter(es...)
 }
 
 // runs runs a service until the test, or the function that it gives, ends it.

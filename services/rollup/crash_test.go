@@ -65,7 +65,7 @@ func TestCrashAtEveryStoreCall(t *testing.T) {
 			w.check(hour0, 0, gen)
 			w.check(hour0+1, 0, 1)
 			if left := w.left(0); len(left) > 0 {
-				t.Fatalf("call %d, lost %v: segments left: %v", n, lost, left)
+				t.Fatalf("call %d, lost %v: batches left: %v", n, lost, left)
 			}
 			w.onlyOneSet(hour0, n)
 			if logs, _, err := w.pending.Logs(t.Context(), "rollup", "", 10); err != nil || len(logs) > 0 {
@@ -111,7 +111,7 @@ func TestPausedOwner(t *testing.T) {
 	must(t, err)
 	done := make(chan error, 1)
 	w.advance(time.Hour)
-	must(t, func() error { _, err := o.Intake.Follow(t.Context()); return err }())
+	must(t, func() error { _, err := o.Arrivals.Follow(t.Context()); return err }())
 	w.advance(time.Hour)
 	go func() { done <- rounds(t.Context(), o) }() // it does not hear of its loss
 	<-reached

@@ -11,7 +11,7 @@ import (
 )
 
 // TestKilledAtEveryFailpoint ends a worker at each of its points, at the first and at a
-// later hit; frames are read beside the job, so there the request fails, unsent or
+// later hit; frames and the journal are read beside the job, so there the request fails, unsent or
 // unheard. Another worker finishes.
 func TestKilledAtEveryFailpoint(t *testing.T) {
 	points := 0
@@ -23,7 +23,7 @@ func TestKilledAtEveryFailpoint(t *testing.T) {
 		for nth := 1; nth <= 2; nth++ {
 			w := crashing(t, newMem(), true)
 			action := failpoint.Panic
-			if strings.Contains(p.Name, ".raw-blobs.") {
+			if strings.Contains(p.Name, ".raw-blobs.") || strings.Contains(p.Name, ".journal.") {
 				action = failpoint.Error
 			}
 			cfg := testConfig()
@@ -41,11 +41,11 @@ func TestKilledAtEveryFailpoint(t *testing.T) {
 			w.check(hour0, 0, 2)
 			w.check(hour0+1, 0, 1)
 			if left := w.left(0); len(left) > 0 {
-				t.Errorf("%s at hit %d: segments left: %v", p.Name, nth, left)
+				t.Errorf("%s at hit %d: batches left: %v", p.Name, nth, left)
 			}
 		}
 	}
-	if points != 17 {
+	if points != 19 {
 		t.Errorf("%d points", points)
 	}
 }

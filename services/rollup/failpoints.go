@@ -14,5 +14,5 @@ var (
 		failpoint.Point{Name: "rollup.job.published.after", When: "a resolution of a generation is committed; the next one is not begun"},
 	)...)
 	_ = failstore.RegisterDriven("services/rollup", "rollup", "get rollup", "create rollup", "get raw-blobs", "create manifests", "get manifests",
-		"create index", "delete intake")
+		"create index", "replace rollup", "get journal")
 )

@@ -2,6 +2,8 @@ package rollup
 
 import (
 	"context"
+	cryptorand "crypto/rand"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -14,9 +16,10 @@ import (
 	"go.uber.org/goleak"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal/journaltest"
 	"lightmetrics.dev/lightmetrics/internal/accepted"
 	workmem "lightmetrics.dev/lightmetrics/internal/coordination/work/mem"
-	"lightmetrics.dev/lightmetrics/internal/derived/intake"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/objstore/failstore"
@@ -28,9 +31,12 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
 	"lightmetrics.dev/lightmetrics/internal/rollups/chunk"
+	"lightmetrics.dev/lightmetrics/internal/rollups/delta"
+	"lightmetrics.dev/lightmetrics/internal/rollups/progress"
 	"lightmetrics.dev/lightmetrics/internal/rollups/publish"
 	refmem "lightmetrics.dev/lightmetrics/internal/rollups/publish/mem"
 	"lightmetrics.dev/lightmetrics/internal/rollups/rollup"
+	"lightmetrics.dev/lightmetrics/internal/rollups/shards"
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
@@ -72,19 +78,23 @@ type world struct {
 	pending  *workmem.Store
 	clock    atomic.Int64  // Unix nanoseconds
 	wrong    time.Duration // that workers' clocks are ahead of the store's
-	writer   *intake.Writer
+	journal  *journal.Writer
 	accepted []accepted.Batch
 	frames   map[identity.Batch][]byte
 	workers  map[*Service]*worker
 }
 
 func newWorld(t testing.TB, s objstore.Store) *world {
-	w := &world{t: t, store: s, refs: refmem.New(), writer: intake.NewWriter(s, "abcd", testShards), frames: map[identity.Batch][]byte{}, workers: map[*Service]*worker{}}
+	w := &world{t: t, store: s, refs: refmem.New(), frames: map[identity.Batch][]byte{}, workers: map[*Service]*worker{}}
 	w.pending = workmem.New(w.now, workmem.Options{})
 	w.clock.Store(hour0.End().Add(time.Hour).UnixNano())
 	_, err := accept.EnsureAuthority(t.Context(), s, testAuthority, true)
 	must(t, err)
-	must(t, intake.EnsureShards(t.Context(), s, testShards))
+	must(t, shards.Ensure(t.Context(), s, testShards))
+	w.journal, err = journal.NewWriter(journal.WriterConfig{Store: s, Rand: cryptorand.Reader, Clock: w.clock.Load,
+		Opening: journal.Opening{Writer: "collector", Role: journal.RoleCollector, Authority: testAuthority}})
+	must(t, err)
+	must(t, journaltest.Complete(t.Context(), s, testAuthority))
 	return w
 }
 
@@ -112,14 +122,30 @@ type point struct {
 	v    float64
 }
 
-// accept makes a batch accepted: frame, manifest's facts, intake segment.
+// accept makes a batch accepted: frame, manifest, entry of the journal.
 func (w *world) accept(agent string, seq uint64, points ...point) accepted.Batch {
 	w.t.Helper()
 	e := w.acceptSilently(agent, seq, points...)
-	must(w.t, w.writer.Write(w.t.Context(), shard.Of(agent, testShards), []accepted.Batch{e}))
+	w.enter(e)
 	return e
 }
 
+// enter writes batches into the journal, as one segment.
+func (w *world) enter(batches ...accepted.Batch) {
+	w.t.Helper()
+	for _, e := range batches {
+		_, gen, err := layout.ParseBlob(e.RawBlobKey)
+		must(w.t, err)
+		_, err = w.journal.Add(journal.Entry{ID: e.Identity, Outcome: journal.Accepted, SHA256: e.FrameSHA256, Bytes: e.FrameBytes, Generation: gen, At: e.AcceptedAt, MinTime: e.MinTime, MaxTime: e.MaxTime})
+		must(w.t, err)
+	}
+	for w.journal.Waiting() > 0 {
+		_, _, err := w.journal.Flush(w.t.Context())
+		must(w.t, err)
+	}
+}
+
+// acceptSilently makes a batch accepted of which nobody was told: its collector died before it wrote its journal.
 func (w *world) acceptSilently(agent string, seq uint64, points ...point) accepted.Batch {
 	w.t.Helper()
 	b := frame.NewBuilder()
@@ -139,6 +165,11 @@ func (w *world) acceptSilently(agent string, seq uint64, points ...point) accept
 		RawBlobKey: layout.Blob(d, 0), AcceptedAt: w.now().UnixNano() + int64(len(w.accepted)), MinTime: lo, MaxTime: hi,
 	}
 	if _, err := w.store.Create(w.t.Context(), e.RawBlobKey, raw, objstore.PutOptions{SHA256: d}); err != nil {
+		w.t.Fatal(err)
+	}
+	m := accept.Manifest{AuthorityID: testAuthority, Identity: e.Identity, FrameSHA256: e.FrameSHA256, FrameBytes: e.FrameBytes, RawBlobKey: e.RawBlobKey,
+		AcceptedAt: e.AcceptedAt, CollectorID: "c", WireVersion: 1, FrameVersion: 1, AttemptID: "00000000000000000000000000000000", RecordCount: e.Identity.Count(), MinTime: e.MinTime, MaxTime: e.MaxTime}
+	if _, err := w.store.Create(w.t.Context(), layout.Accepted(e.Identity), m.Marshal(), objstore.PutOptions{}); err != nil {
 		w.t.Fatal(err)
 	}
 	w.accepted = append(w.accepted, e)
@@ -164,7 +195,7 @@ func testConfig() Config {
 	c := DefaultConfig()
 	c.HTTP.Listen, c.Shards, c.Collect.Interval = "127.0.0.1:0", testShards, 0
 	c.Schedule.RetryBase, c.Schedule.RetryMax, c.Schedule.FoldAfter = time.Millisecond, time.Millisecond, 0
-	c.Intake.Interval = 20 * time.Millisecond
+	c.Follow.Interval, c.Follow.Idle, c.Follow.Gather = 20*time.Millisecond, 20*time.Millisecond, 0
 	c.Chunks.MetricSamples = 1000
 	return c
 }
@@ -215,12 +246,25 @@ func (w *world) opened(svc *Service) (*worker, error) {
 }
 
 // owner is a worker's hold on one shard, driven by the test round by round.
-func (w *world) owner(svc *Service, g ownership.Grant) (*owner.Owner, error) {
+func (w *world) owner(svc *Service, g ownership.Grant) (*driven, error) {
 	wk, err := w.opened(svc)
 	if err != nil {
 		return nil, err
 	}
-	return wk.newOwner(g, nil), wk.collection.InitEpoch(w.t.Context())
+	return &driven{wk.newOwner(g, nil), wk}, wk.collection.InitEpoch(w.t.Context())
+}
+
+// driven is an owner whose worker polls the journal when the test says so.
+type driven struct {
+	*owner.Owner
+	wk *worker
+}
+
+// Round polls the journal, and does a round of the owner.
+func (d *driven) Round(ctx context.Context) (bool, error) {
+	_, perr := d.wk.arrivals.Poll(ctx)
+	again, err := d.Owner.Round(ctx)
+	return again, errors.Join(perr, err)
 }
 
 // planner fixes plans as the worker's jobs do.
@@ -249,7 +293,7 @@ func (w *world) begun(svc *Service, e accepted.Batch) {
 }
 
 // pendingHours counts the hours with pending batches.
-func pendingHours(o *owner.Owner) (n int) {
+func pendingHours(o *driven) (n int) {
 	for range o.Shard.Backlog.Hours() {
 		n++
 	}
@@ -257,7 +301,7 @@ func pendingHours(o *owner.Owner) (n int) {
 }
 
 // rounds drives until nothing more is to be done at once.
-func rounds(ctx context.Context, o *owner.Owner) error {
+func rounds(ctx context.Context, o *driven) error {
 	for range 50 {
 		again, err := o.Round(ctx)
 		if err != nil || !again {
@@ -387,14 +431,90 @@ func sameSeries(a, b *chunk.Series) bool {
 	return reflect.DeepEqual(a, b) || fmt.Sprintf("%+v", a) == fmt.Sprintf("%+v", b)
 }
 
-// left lists what the shard's intake still has.
-func (w *world) left(id shard.ID) (keys []string) {
+// left gives the batches of a shard that the journal has and neither blocks nor deltas cover. On the way it checks the record of
+// the shard's progress: what is not covered is in it, or is behind its positions.
+func (w *world) left(id shard.ID) (open []string) {
 	w.t.Helper()
-	must(w.t, storetest.Each(w.t.Context(), w.store, layout.IntakeShard(id), func(o objstore.Info) error {
-		keys = append(keys, o.Key)
-		return nil
+	ctx := w.t.Context()
+	p, _, err := progress.Read(ctx, w.store, testAuthority, id, testShards)
+	if !errors.Is(err, objstore.ErrNotFound) {
+		must(w.t, err)
+	}
+	named := map[identity.Batch]bool{}
+	for _, e := range p.Pending {
+		named[e.Identity] = true
+	}
+	for _, e := range w.read(p.Positions) {
+		named[e.ID] = true
+	}
+	type place struct {
+		id identity.Batch
+		h  timegrid.Hour
+	}
+	late := map[place]bool{}
+	must(w.t, storetest.Each(ctx, w.store, layout.RollupDeltas(id), func(o objstore.Info) error {
+		d, err := delta.Read(ctx, w.store, testAuthority, o.Key)
+		if err == nil {
+			for _, b := range d.Batches {
+				for _, h := range b.Hours {
+					late[place{b.Identity, h}] = true
+				}
+			}
+		}
+		return err
 	}))
-	return keys
+	records := hour.Records{Store: w.store, AuthorityID: testAuthority, Shards: testShards}
+	states := map[timegrid.Hour]*hour.State{}
+	for _, e := range w.read(journal.Positions{}) {
+		if e.Outcome.Conflict() || shard.Of(e.ID.Agent, testShards) != id {
+			continue
+		}
+		for _, h := range w.hoursOf(e) {
+			if states[h] == nil {
+				st, err := records.State(ctx, h, id, nil)
+				must(w.t, err)
+				states[h] = st
+			}
+			if !states[h].Covers(e.ID) && !late[place{e.ID, h}] {
+				open = append(open, e.ID.String())
+				if !named[e.ID] {
+					w.t.Errorf("%s is not in the blocks of %s, and the record of shard %s says that it is", e.ID, h, id)
+				}
+				break
+			}
+		}
+	}
+	return open
+}
+
+// read gives the entries that the journal has after positions.
+func (w *world) read(from journal.Positions) (out []journal.Entry) {
+	w.t.Helper()
+	f, err := journal.NewFollower(journal.FollowerConfig{Store: w.store, Authority: testAuthority, From: from,
+		Segment: func(_ context.Context, s *journal.Segment) error { out = append(out, s.Entries...); return nil },
+		Folded:  func(_ context.Context, es []journal.Entry) error { out = append(out, es...); return nil }})
+	must(w.t, err)
+	_, err = f.Poll(w.t.Context())
+	must(w.t, err)
+	return out
+}
+
+// hoursOf gives the hours that a batch has samples in.
+func (w *world) hoursOf(e journal.Entry) []timegrid.Hour {
+	raw := w.frames[e.ID]
+	if raw == nil { // one that only a test's plan knows
+		return slices.Compact([]timegrid.Hour{timegrid.HourOfNS(e.MinTime), timegrid.HourOfNS(e.MaxTime)})
+	}
+	var f frame.Batch
+	must(w.t, frame.Decode(raw, &f, frame.Limits{}))
+	var hs []timegrid.Hour
+	for i := range f.Groups {
+		for _, t := range f.Groups[i].Timestamps {
+			hs = append(hs, timegrid.HourOfNS(t))
+		}
+	}
+	slices.Sort(hs)
+	return slices.Compact(hs)
 }
 
 // realStore runs the embedded object store over HTTP and gives a client of a bucket.

@@ -2,6 +2,7 @@ package rollup
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -10,16 +11,16 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 
 	"lightmetrics.dev/lightmetrics/internal/accepted"
-	"lightmetrics.dev/lightmetrics/internal/derived/intake"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/objstore/fault"
 	"lightmetrics.dev/lightmetrics/internal/queries/published"
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/rollups/progress"
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/series"
-	"lightmetrics.dev/lightmetrics/services/rollup/internal/owner"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/ownership"
 )
 
@@ -66,19 +67,16 @@ func (w *world) shown(from, to timegrid.Hour) map[sample]int {
 	return out
 }
 
-// waiting are the batches that the intake of the shard lists.
+// waiting are the batches of the shard that no block and no delta may have, by the record of its progress.
 func (w *world) waiting(id shard.ID) map[identity.Batch]bool {
 	w.t.Helper()
-	out := map[identity.Batch]bool{}
-	for _, key := range w.left(id) {
-		seg, err := intake.ReadSegment(w.t.Context(), w.store, key)
-		if err != nil {
-			w.t.Fatal(err)
-		}
-		for _, e := range seg.Entries {
-			out[e.Identity] = true
-		}
+	p, _, err := progress.Read(w.t.Context(), w.store, testAuthority, id, testShards)
+	if errors.Is(err, objstore.ErrNotFound) {
+		p, err = progress.Progress{AuthorityID: testAuthority, Shard: id, Shards: testShards}, nil
 	}
+	must(w.t, err)
+	out := map[identity.Batch]bool{}
+	must(w.t, p.Open(w.t.Context(), w.store, func(e accepted.Batch) { out[e.Identity] = true }))
 	return out
 }
 
@@ -98,11 +96,11 @@ func (w *world) samplesOf(e accepted.Batch) (out []sample) {
 	return out
 }
 
-// onceOrWaiting wants every record that was entered to be shown once, if its batch does not wait in the intake any
+// onceOrWaiting wants every record that was entered to be shown once, if its batch does not wait any
 // more, and no record twice.
 func (w *world) onceOrWaiting(entered []accepted.Batch, from, to timegrid.Hour) {
 	w.t.Helper()
-	// The intake is read before the blocks, as query nodes do: what leaves it in between is shown.
+	// The progress is read before the blocks, as query nodes do: what leaves it in between is shown.
 	waiting := w.waiting(0)
 	shown := w.shown(from, to)
 	for _, e := range entered {
@@ -119,7 +117,7 @@ func (w *world) onceOrWaiting(entered []accepted.Batch, from, to timegrid.Hour) 
 }
 
 // TestDeltasMovesAndFaults: late batches of one hour and of many, two owners at once that come and go, faults, frames
-// that are lost, clocks that jump; numbers that overlap, in every second seed. What the intake does not have any
+// that are lost, clocks that jump; numbers that overlap, in every second seed. What does not wait any
 // more is shown, and nothing twice, by a query node that begins at any moment. At the end every hour has one whole
 // generation that is the recomputation, and no delta is left.
 func TestDeltasMovesAndFaults(t *testing.T) {
@@ -138,7 +136,7 @@ func TestDeltasMovesAndFaults(t *testing.T) {
 			overlaps := seed%2 == 1
 			var entered, held, gone []accepted.Batch
 			next, last, shared := map[string]uint64{}, map[string]timegrid.Hour{}, map[string]bool{}
-			owners := make([]*owner.Owner, 2)
+			owners := make([]*driven, 2)
 			fence, deltas := uint64(0), 0
 			for step := range 80 {
 				for range rnd.IntN(4) {
@@ -172,7 +170,7 @@ func TestDeltasMovesAndFaults(t *testing.T) {
 					held = append(held, e)
 				}
 				if rnd.IntN(2) == 0 && len(held) > 0 {
-					w.enter(0, held)
+					w.enter(held...)
 					entered = append(entered, held...)
 					held = nil
 				}
@@ -203,7 +201,7 @@ func TestDeltasMovesAndFaults(t *testing.T) {
 					w.onceOrWaiting(entered, from, to)
 				}
 			}
-			w.enter(0, held)
+			w.enter(held...)
 			entered = append(entered, held...)
 			faulty.Clear()
 			w.restore(gone)
@@ -244,7 +242,7 @@ func TestDeltasMovesAndFaults(t *testing.T) {
 
 // TestCrashAtEveryStoreCallOfADelta: a worker whose store is gone from its n-th call on, for every n of a deferral and
 // of a fold; the n-th write takes effect or not, and nobody hears of it. A query node that begins then shows every
-// record that the intake does not have once; a second worker finishes.
+// record that does not wait once; a second worker finishes.
 func TestCrashAtEveryStoreCallOfADelta(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		for n := 1; ; n++ {

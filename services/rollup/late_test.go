@@ -240,7 +240,7 @@ func (w *world) uncovered() []repair.Uncovered {
 	c, err := w.repairer().Coverage(w.t.Context())
 	must(w.t, err)
 	for _, m := range w.manifests() {
-		must(w.t, c.Check(w.t.Context(), m))
+		must(w.t, c.Check(w.t.Context(), m.Batch()))
 	}
 	return c.Uncovered()
 }

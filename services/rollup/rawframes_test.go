@@ -202,7 +202,6 @@ func TestRawFramesThatAreNeededStay(t *testing.T) {
 		"a window that is not decided": {func(accepted.Batch) string {
 			return layout.BlockManifest(hour0, 0, timegrid.OneHour, 1)
 		}, "", 10},
-		"a segment that can't be read": {func(accepted.Batch) string { return layout.IntakeSegment(0, "cdef", 1) }, "x", 10},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, cfg, _, _ := frameWorld(t)
@@ -343,7 +342,7 @@ func TestRawFramesAfterACrash(t *testing.T) {
 			two, err := w.owner(w.worker(cfg, w.store), ownership.Grant{Shard: 0, Fence: 7})
 			must(t, err)
 			for range 3 {
-				for _, o := range []*owner.Owner{one, two} {
+				for _, o := range []*driven{one, two} {
 					_, err := o.Round(t.Context())
 					must(t, err)
 				}

@@ -11,7 +11,6 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/rollups/repair"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/series"
-	"lightmetrics.dev/lightmetrics/services/rollup/internal/owner"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/ownership"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/requests"
 )
@@ -52,7 +51,7 @@ func (w *world) rot(key string) { w.store.(*rotting).rotten[key] = true }
 
 // damagedHour is one with an index that rotted; a late batch, if there is one, changes
 // another chunk.
-func damagedHour(t *testing.T, late bool) (*world, *owner.Owner, *Service, *aborting) {
+func damagedHour(t *testing.T, late bool) (*world, *driven, *Service, *aborting) {
 	w := newWorld(t, &rotting{newMem(), map[string]bool{}})
 	cfg := testConfig()
 	cfg.Chunks.MetricSamples = 2 // a chunk for each metric

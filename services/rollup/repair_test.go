@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/objstore/fault"
@@ -21,7 +22,6 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/job"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/maintain"
-	"lightmetrics.dev/lightmetrics/services/rollup/internal/owner"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/ownership"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/requests"
 )
@@ -51,9 +51,9 @@ func (w *world) repairer() *repair.Repairer { return w.repairerOver(w.store) }
 func (w *world) repairerOver(s objstore.Store) *repair.Repairer {
 	w.t.Helper()
 	r, err := repair.New(repair.Config{Store: s, AuthorityID: testAuthority, Shards: testShards, By: "test", Now: w.now,
-		Scan: func(_ context.Context, _ timegrid.Hour, _ shard.ID, fn func(accept.Manifest) error) error {
+		Scan: func(_ context.Context, _ timegrid.Hour, _ shard.ID, fn func(accepted.Batch) error) error {
 			for _, m := range w.manifests() {
-				if err := fn(m); err != nil {
+				if err := fn(m.Batch()); err != nil {
 					return err
 				}
 			}
@@ -84,7 +84,7 @@ func (w *world) verify(want ...repair.Problem) []repair.Finding {
 }
 
 // turns lets the owner do some rounds, minutes apart.
-func (w *world) turns(o *owner.Owner) (failed error) {
+func (w *world) turns(o *driven) (failed error) {
 	w.t.Helper()
 	for range 8 {
 		w.advance(4 * time.Minute)

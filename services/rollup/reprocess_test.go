@@ -1,30 +1,30 @@
 package rollup
 
 import (
+	"context"
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/coordination/reprocess"
 	"lightmetrics.dev/lightmetrics/internal/coordination/work"
-	"lightmetrics.dev/lightmetrics/internal/layout"
-	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/rollups/progress"
+	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
-	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
-// TestWorkersReprocess: batches that no intake names are rolled up when an operator asks
-// for it; one worker dies with the request's message, and another does it.
+// TestWorkersReprocess: batches that no block has, although the record of the shard's progress says so, are rolled up
+// when an operator asks for it; one worker dies with the request's message, and another does it.
 func TestWorkersReprocess(t *testing.T) {
 	w := newWorld(t, newMem())
-	var seq uint64
-	for i := range 5 {
-		e := w.acceptSilently(agentOf(0, 0), seq, point{"load", series.Gauge, at(hour0, time.Duration(i+1)*time.Minute), float64(i)})
-		seq = e.SeqEnd + 1
-		m := accept.Manifest{AuthorityID: testAuthority, Identity: e.Identity, FrameSHA256: e.FrameSHA256, FrameBytes: e.FrameBytes, RawBlobKey: e.RawBlobKey,
-			AcceptedAt: e.AcceptedAt, CollectorID: "c", WireVersion: 1, FrameVersion: 1, AttemptID: "00000000000000000000000000000000", RecordCount: 1, MinTime: e.MinTime, MaxTime: e.MaxTime}
-		_, err := w.store.Create(t.Context(), layout.AcceptedByTime(time.Unix(0, e.AcceptedAt), e.Identity), m.Marshal(), objstore.PutOptions{})
+	w.some(agentOf(0, 0), hour0, 0, 5, 0)
+	f, err := journal.NewFollower(journal.FollowerConfig{Store: w.store, Authority: testAuthority,
+		Segment: func(context.Context, *journal.Segment) error { return nil }, Folded: func(context.Context, []journal.Entry) error { return nil }})
+	must(t, err)
+	polled, err := f.Poll(t.Context())
+	must(t, err)
+	for id := range shard.ID(testShards) {
+		_, err := progress.Progress{AuthorityID: testAuthority, Shard: id, Shards: testShards, Positions: polled.Positions}.Write(t.Context(), w.store, "")
 		must(t, err)
 	}
 	k, _, err := reprocess.Submit(t.Context(), w.pending, w.pending, reprocess.Request{From: w.now().Add(-time.Hour), To: w.now().Add(time.Hour)})
@@ -41,6 +41,7 @@ func TestWorkersReprocess(t *testing.T) {
 
 	s := w.start(t, testConfig(), w.store)
 	eventually(t, "the shards are owned", func() bool { return len(s.Shards()) == testShards })
+	eventually(t, "they have caught up", func() bool { return s.Shards()[0].Shard == "0000" && !s.Shards()[0].Behind && !s.Shards()[1].Behind })
 	if w.set(hour0, 0, timegrid.OneHour) != nil {
 		t.Fatal("published without a request")
 	}
@@ -49,9 +50,9 @@ func TestWorkersReprocess(t *testing.T) {
 		l, err := w.pending.Log(t.Context(), k.Log)
 		return err == nil && l.Last == k.Number
 	})
-	eventually(t, "the hour is published", func() bool { return w.set(hour0, 0, timegrid.OneHour) != nil })
+	eventually(t, "the hour is published", func() bool { w.advance(time.Second); return w.set(hour0, 0, timegrid.OneHour) != nil })
 	w.check(hour0, 0, 1)
-	if got := w.set(hour0, 0, timegrid.Raw).Inputs; got.Batches() != 5 || !got.Covers(identity.Batch{Agent: agentOf(0, 0), Boot: "b", SeqStart: 0, SeqEnd: 0}) {
+	if got := w.set(hour0, 0, timegrid.Raw).Inputs; got.Batches() != 5 || !got.Covers(w.accepted[0].Identity) {
 		t.Errorf("inputs %+v", got)
 	}
 }

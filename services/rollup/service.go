@@ -19,10 +19,10 @@ import (
 	"sync/atomic"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
-	"lightmetrics.dev/lightmetrics/internal/derived/intake"
 	"lightmetrics.dev/lightmetrics/internal/platform/run"
 	"lightmetrics.dev/lightmetrics/internal/platform/web"
 	"lightmetrics.dev/lightmetrics/internal/record"
+	"lightmetrics.dev/lightmetrics/internal/rollups/shards"
 	"lightmetrics.dev/lightmetrics/internal/service"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/metrics"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/status"
@@ -54,7 +54,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 	}
 	cfg.ID = srv.ID()
 	m := metrics.New(d.Telemetry.Registry)
-	s := &Service{Server: srv, cfg: cfg, deps: d, log: srv.Log(), m: m, board: status.NewBoard(m, cfg.Intake.MaxPending)}
+	s := &Service{Server: srv, cfg: cfg, deps: d, log: srv.Log(), m: m, board: status.NewBoard(m, cfg.Follow.MaxPending)}
 	srv.Probe("store", cfg.Probe(d.Store))
 	srv.Readiness().Check("authority", s.notBegun)
 	if o, ok := d.Ownership.(interface{ Err() error }); ok {
@@ -80,7 +80,7 @@ func (s *Service) work(ctx context.Context) error {
 		if err := s.readAuthority(ctx); err != nil {
 			return err
 		}
-		return intake.EnsureShards(ctx, s.deps.Store, s.cfg.Shards)
+		return shards.Ensure(ctx, s.deps.Store, s.cfg.Shards)
 	})
 	if err != nil {
 		return err
@@ -113,12 +113,12 @@ func (s *Service) readAuthority(ctx context.Context) error {
 func (s *Service) until(ctx context.Context, what string, fn func(context.Context) error) error {
 	for backoff := run.NewBackoff(s.cfg.Schedule.RetryBase, s.cfg.Schedule.RetryMax); ; {
 		err := fn(ctx)
-		var shards *intake.ShardsError
+		var count *shards.CountError
 		var other *accept.AuthorityError
 		switch {
 		case err == nil:
 			return nil
-		case errors.As(err, &shards), errors.As(err, &other), errors.Is(err, record.ErrCorrupt), errors.Is(err, record.ErrNewerVersion):
+		case errors.As(err, &count), errors.As(err, &other), errors.Is(err, record.ErrCorrupt), errors.Is(err, record.ErrNewerVersion):
 			return fmt.Errorf("rollup: %w", err) // somebody has to change the settings, or the bucket
 		}
 		s.log.Warn("not there yet; it is tried again", "what", what, "error", err)

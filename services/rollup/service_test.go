@@ -154,7 +154,7 @@ func TestBatchOverHours(t *testing.T) {
 		}
 	}
 	if left := w.left(1); len(left) > 0 {
-		t.Errorf("segments left: %v", left)
+		t.Errorf("batches left: %v", left)
 	}
 }
 
@@ -203,7 +203,7 @@ func TestLateAndOutOfOrder(t *testing.T) {
 	w.check(hour0, 0, 1)
 	w.some(agent, hour0, 0, 5, 0) // before all others
 	again := w.accepted[0]
-	must(t, w.writer.Write(t.Context(), 0, []accepted.Batch{again}))
+	w.enter(again)
 	w.advance(time.Hour)
 	w.drive(testConfig(), g)
 	w.check(hour0, 0, 2)
@@ -218,7 +218,7 @@ func TestLateAndOutOfOrder(t *testing.T) {
 		t.Errorf("counts %+v", c)
 	}
 	if left := w.left(0); len(left) > 0 {
-		t.Errorf("segments left: %v", left)
+		t.Errorf("batches left: %v", left)
 	}
 }
 
@@ -237,7 +237,7 @@ func TestOverlapOverHours(t *testing.T) {
 		for round := range 2 {
 			for i, e := range es {
 				if order[i] == round {
-					must(t, w.writer.Write(t.Context(), 0, []accepted.Batch{e}))
+					w.enter(e)
 				}
 			}
 			w.drive(testConfig(), ownership.Grant{Shard: 0, Fence: 1})
@@ -251,7 +251,7 @@ func TestOverlapOverHours(t *testing.T) {
 			t.Errorf("%s: %+v", name, c)
 		}
 		if left := w.left(0); len(left) > 0 {
-			t.Errorf("%s: segments left: %v", name, left)
+			t.Errorf("%s: batches left: %v", name, left)
 		}
 	}
 }
@@ -317,7 +317,7 @@ func TestUnreadableFrame(t *testing.T) {
 		t.Fatalf("without the lost one: %+v", block)
 	}
 	if len(w.left(0)) != 1 {
-		t.Errorf("segments left: %v", w.left(0))
+		t.Errorf("batches left: %v", w.left(0))
 	}
 	w.some(agent, hour0, 10, 1, seq)
 	w.advance(backlog.UnreadableWait)
@@ -331,6 +331,6 @@ func TestUnreadableFrame(t *testing.T) {
 	must(t, rounds(t.Context(), o))
 	w.check(hour0, 0, 4)
 	if len(w.left(0)) != 0 {
-		t.Errorf("segments left: %v", w.left(0))
+		t.Errorf("batches left: %v", w.left(0))
 	}
 }

@@ -79,7 +79,7 @@ func TestSnapshotsOfOwnedShards(t *testing.T) {
 			cfg := testConfig()
 			cfg.Snapshot.Interval = 2 * time.Millisecond
 			if shared { // little room, and segments that stay; else room, and segments that owners delete at once
-				cfg.Intake.MaxPending, cfg.Schedule.FirstAfter = 16, 1000*time.Hour
+				cfg.Follow.MaxPending, cfg.Schedule.FirstAfter = 16, 1000*time.Hour
 			}
 			table := func() *workmem.Store {
 				if shared {

@@ -37,7 +37,7 @@ func TestWideBatchDoesNotHideWhatComes(t *testing.T) {
 	}
 	must(t, rounds(t.Context(), o))
 	if o.Shard.Backlog.Len() != 0 || len(w.left(1)) != 0 {
-		t.Errorf("%d batches and %d segments are left", o.Shard.Backlog.Len(), len(w.left(1)))
+		t.Errorf("%d batches and %d batches are left", o.Shard.Backlog.Len(), len(w.left(1)))
 	}
 	w.check(hour0, 1, 1)
 	w.check(hour0-hours+1, 1, 1)

@@ -18,6 +18,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/platform/run"
 	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
 	"lightmetrics.dev/lightmetrics/internal/rollups/publish"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/arrivals"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/build"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/frames"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/hour"
@@ -85,6 +86,7 @@ type worker struct {
 	publisher    *publish.Publisher
 	records      hour.Records
 	frames       *frames.Reader
+	arrivals     *arrivals.Hub
 	builder      *build.Builder
 	owners       owner.Config
 	snapshots    *snapshots.Maker
@@ -112,6 +114,10 @@ func newWorker(cfg Config, d Deps, log *slog.Logger, m *metrics.Metrics, board *
 	storeTime := storeclock.Clock{Store: d.Store, Now: d.Now, Observe: m.ObserveClock}
 	w.records = hour.Records{Store: d.Store, AuthorityID: cfg.AuthorityID, Shards: cfg.Shards}
 	w.frames = &frames.Reader{Store: d.Store, MaxFrame: int64(cfg.Jobs.MaxFrame), AtOnce: cfg.Jobs.Readers, Removed: framelog.NewIndex(d.Store, cfg.AuthorityID).Removed}
+	w.arrivals = arrivals.New(arrivals.Config{
+		Store: d.Store, Authority: cfg.AuthorityID, Shards: cfg.Shards, Interval: cfg.Follow.Interval, Idle: cfg.Follow.Idle,
+		Gather: cfg.Follow.Gather, MaxQueued: cfg.Follow.MaxPending, Metrics: m, Log: log,
+	})
 	w.builder = build.New(build.Config{
 		Store: d.Store, Frames: w.frames, Metrics: m, Log: log, AuthorityID: cfg.AuthorityID, Memory: limits.Memory, Dir: cfg.Jobs.Dir,
 		MetricRows: cfg.Chunks.MetricSamples, MaxRows: cfg.Chunks.MaxSamples,
@@ -122,13 +128,13 @@ func newWorker(cfg Config, d Deps, log *slog.Logger, m *metrics.Metrics, board *
 			Store: d.Store, Records: w.records, Builder: w.builder, Frames: w.frames, Publisher: w.publisher, Metrics: m, Log: log, Now: d.Now,
 			Limits: limits, Slots: slots, WorkerID: cfg.ID, Process: process,
 		}),
-		Schedule: schedule.Policy(cfg.Schedule), Interval: cfg.Intake.Interval, Recheck: cfg.Intake.Recheck,
+		Schedule: schedule.Policy(cfg.Schedule), Hub: w.arrivals, Interval: cfg.Follow.Interval, Recheck: cfg.Follow.Recheck,
 		Deltas:    owner.DeltasConfig{RawKept: cfg.Retention.Raw, Grace: d.Policy.Grace},
 		RawFrames: owner.FramesConfig{Keep: cfg.Retention.RawFrames, Interval: cfg.Retention.Interval, AtOnce: cfg.Jobs.Readers, WorkerID: cfg.ID, Clock: storeTime},
 	}
 	w.snapshots = snapshots.NewMaker(snapshots.Config{
-		Settings: cfg.Snapshot, Store: d.Store, Table: d.Table, Queue: d.Queue, Frames: w.frames, Metrics: m, Log: log, Now: d.Now,
-		AuthorityID: cfg.AuthorityID, Shards: cfg.Shards, Process: process, MaxPending: cfg.Intake.MaxPending,
+		Settings: cfg.Snapshot, Store: d.Store, Table: d.Table, Queue: d.Queue, Hub: w.arrivals, Frames: w.frames, Metrics: m, Log: log, Now: d.Now,
+		AuthorityID: cfg.AuthorityID, Shards: cfg.Shards, Process: process, MaxPending: cfg.Follow.MaxPending,
 		Hold: cfg.Jobs.Hold, TimeLimit: cfg.Jobs.TimeLimit,
 	})
 	w.compaction, err = maintain.NewCompaction(cfg.Compact, maintain.CompactionDeps{
@@ -145,13 +151,13 @@ func newWorker(cfg Config, d Deps, log *slog.Logger, m *metrics.Metrics, board *
 		return nil, err
 	}
 	w.collection = &maintain.Collection{Collector: collector, Board: board, Metrics: m, Log: log, Shards: cfg.Shards, Interval: cfg.Collect.Interval}
-	steps, err := work.NewWorker(d.Queue, d.Table, reprocess.NewHandler(d.Store, process, cfg.Shards, 0), work.Config{
+	steps, err := work.NewWorker(d.Queue, d.Table, reprocess.NewHandler(d.Store, cfg.AuthorityID, cfg.Shards), work.Config{
 		Topic: reprocess.Topic, Owner: process + ".reprocess", Hold: cfg.Jobs.Hold, TimeLimit: cfg.Jobs.TimeLimit,
 	}, d.Now)
 	if err != nil {
 		return nil, err
 	}
-	w.reprocessing = &maintain.Reprocessing{Worker: steps, Metrics: m, Log: log, Poll: min(cfg.Intake.Interval, snapshots.PollMessages)}
+	w.reprocessing = &maintain.Reprocessing{Worker: steps, Metrics: m, Log: log, Poll: min(cfg.Follow.Interval, snapshots.PollMessages)}
 	return w, nil
 }
 
@@ -181,6 +187,7 @@ func (clock) Sleep(ctx context.Context, d time.Duration) error { return run.Wall
 func (w *worker) run(ctx context.Context) error {
 	g := run.NewGroup(ctx)
 	g.Go("ownership", func(ctx context.Context) error { return w.deps.Ownership.Own(ctx, w.cfg.Shards, w.own) })
+	g.Go("arrivals", w.arrivals.Run)
 	g.Go("collect", w.collection.Run)
 	g.Go("compact", w.compaction.Run)
 	g.Go("retain", w.retention.Run)

@@ -264,7 +264,7 @@ func defaultSettings(process string, settings map[string]any) {
 			delete(in, "interval")
 		}
 	case "rollup-1":
-		delete(settings, "intake")
+		delete(settings, "follow")
 		settings["schedule"] = map[string]any{"late_after": "20s"}
 	}
 }

@@ -9,8 +9,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal/journaltest"
 	"lightmetrics.dev/lightmetrics/internal/accepted"
-	"lightmetrics.dev/lightmetrics/internal/derived/intake"
 	"lightmetrics.dev/lightmetrics/internal/harness/proc"
 	"lightmetrics.dev/lightmetrics/internal/harness/tsbs"
 	"lightmetrics.dev/lightmetrics/internal/layout"
@@ -90,8 +91,8 @@ func makeHour(hosts, steps, rows int) (*hourOfFrames, error) {
 	return h, nil
 }
 
-// store writes frames and intake of some batches.
-func (h *hourOfFrames) store(ctx context.Context, s objstore.Store, w *intake.Writer, from, to int) error {
+// store writes frames, manifests and journal of some batches.
+func (h *hourOfFrames) store(ctx context.Context, s objstore.Store, from, to int) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(32)
 	for i := from; i < to; i++ {
@@ -103,12 +104,11 @@ func (h *hourOfFrames) store(ctx context.Context, s objstore.Store, w *intake.Wr
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	for i := from; i < to; i += intake.MaxEntries {
-		if err := w.Write(ctx, 0, h.entries[i:min(i+intake.MaxEntries, to)]); err != nil {
-			return err
-		}
+	entries := make([]journal.Entry, 0, to-from)
+	for _, e := range h.entries[from:to] {
+		entries = append(entries, journal.Entry{ID: e.Identity, Outcome: journal.Accepted, SHA256: e.FrameSHA256, Bytes: e.FrameBytes, At: e.AcceptedAt, MinTime: e.MinTime, MaxTime: e.MaxTime})
 	}
-	return nil
+	return errors.Join(journaltest.Append(ctx, s, authority, entries...), journaltest.Complete(ctx, s, authority))
 }
 
 // decode gives samples per CPU-second of decoding every frame once.
@@ -196,8 +196,7 @@ func rollOnce(ctx context.Context, e *env, h *hourOfFrames, late int) (*rolled, 
 	if _, err := accept.EnsureAuthority(ctx, s, authority, true); err != nil {
 		return nil, err
 	}
-	w := intake.NewWriter(s, "be", 1)
-	if err := h.store(ctx, s, w, 0, late); err != nil {
+	if err := h.store(ctx, s, 0, late); err != nil {
 		return nil, err
 	}
 	addr, err := proc.FreePort(0)
@@ -206,7 +205,7 @@ func rollOnce(ctx context.Context, e *env, h *hourOfFrames, late int) (*rolled, 
 	}
 	p, err := r.start(ctx, "rollup", "http://"+addr+"/-/ready", section{
 		"http": section{"listen": addr}, "authority_id": authority, "shards": 1,
-		"schedule": section{"first_after": "0s", "late_after": "1s", "fold_after": "0s"}, "intake": section{"interval": "500ms"},
+		"schedule": section{"first_after": "0s", "late_after": "1s", "fold_after": "0s"}, "follow": section{"interval": "500ms", "idle": "500ms"},
 		"store": section{"endpoint": "http://" + r.storeAddr, "bucket": bucket, "prefix": oursPrefix, "path_style": true,
 			"access_key_id": r.accessKey, "secret_access_key": r.secret},
 	})
@@ -221,7 +220,7 @@ func rollOnce(ctx context.Context, e *env, h *hourOfFrames, late int) (*rolled, 
 	if one.cpu, err = cpuSeconds(p.Pid()); err != nil {
 		return nil, err
 	}
-	if err := h.store(ctx, s, w, late, late+1); err != nil {
+	if err := h.store(ctx, s, late, late+1); err != nil {
 		return nil, err
 	}
 	start := time.Now()

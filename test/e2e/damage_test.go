@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/harness/cluster"
 	"lightmetrics.dev/lightmetrics/internal/harness/load"
 	"lightmetrics.dev/lightmetrics/internal/layout"
@@ -200,7 +201,7 @@ func openRepairer(ctx context.Context, c *cluster.Cluster, shards uint32) (*repa
 		return nil, err
 	}
 	return repair.New(repair.Config{Store: store, AuthorityID: cluster.Authority, Shards: shards, By: "test", Now: time.Now,
-		Scan: func(ctx context.Context, _ timegrid.Hour, _ shard.ID, fn func(accept.Manifest) error) error {
+		Scan: func(ctx context.Context, _ timegrid.Hour, _ shard.ID, fn func(accepted.Batch) error) error {
 			return storetest.Each(ctx, store, layout.AcceptedPrefix, func(i objstore.Info) error {
 				b, _, err := store.Get(ctx, i.Key, objstore.GetOptions{Limit: accept.MaxRecordBytes})
 				if err != nil {
@@ -210,7 +211,7 @@ func openRepairer(ctx context.Context, c *cluster.Cluster, shards uint32) (*repa
 				if err != nil {
 					return err
 				}
-				return fn(m)
+				return fn(m.Batch())
 			})
 		}})
 }

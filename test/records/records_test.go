@@ -34,6 +34,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/rollups/progress"
 	"lightmetrics.dev/lightmetrics/internal/rollups/publish"
 	"lightmetrics.dev/lightmetrics/internal/rollups/rollup"
+	"lightmetrics.dev/lightmetrics/internal/rollups/shards"
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -201,7 +202,7 @@ func kinds() []kind {
 			return must(intake.Segment{Shard: 3, Shards: 4, Entries: []accepted.Batch{m.Batch()}}.Marshal())
 		},
 			again(intake.ParseSegment, func(s intake.Segment) []byte { return must(s.Marshal()) })},
-		{intake.ConfigKind, func() []byte { return intake.MarshalConfig(4) }, again(intake.ParseConfig, intake.MarshalConfig)},
+		{shards.Kind, func() []byte { return shards.Marshal(4) }, again(shards.Parse, shards.Marshal)},
 		records(catalog.BlockKind, source.Key(), block),
 		records(catalog.CompactionKind, span.Key(), compaction),
 		records(catalog.CompactedKind, source.Key(), block.Compacted(span, 6, "w")),
@@ -230,7 +231,7 @@ func kinds() []kind {
 			return reprocess.RequestKind.Marshal(reprocessRequest{2, reprocess.Request{From: time.Unix(1_800_000_000, 0).UTC(), To: time.Unix(1_800_003_600, 0).UTC(), Agent: agent}})
 		}, recordtest.ReadPlain[reprocessRequest](reprocess.RequestKind)},
 		{reprocess.ProgressKind, func() []byte {
-			return reprocess.ProgressKind.Marshal(reprocess.Progress{Hour: time.Unix(1_800_000_000, 0).UTC(), After: "k", Batches: 1, Segments: 2, Hours: 3, Done: true})
+			return reprocess.ProgressKind.Marshal(reprocess.Progress{Shards: 4, Through: 7, Batches: 1, Hours: 3, Done: true})
 		}, again(reprocess.ParseProgress, func(p reprocess.Progress) []byte { return reprocess.ProgressKind.Marshal(p) })},
 		{snapshot.JobKind, func() []byte { return snapshot.Message(3, 7) }, recordtest.ReadPlain[snapshotJob](snapshot.JobKind)},
 		{snapshot.ProgressKind, func() []byte {

@@ -4,29 +4,33 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
-	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/coordination/work"
-	"lightmetrics.dev/lightmetrics/internal/derived/intake"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/record"
+	"lightmetrics.dev/lightmetrics/internal/rollups/progress"
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
-// Handler is the work.Handler of reprocess requests. It runs one at a time.
-type Handler struct {
-	walker Walker
-	writer *intake.Writer
-	shards uint32
+// Store is what reprocessing needs of the object store.
+type Store interface {
+	journal.FollowerStore
+	progress.Writer
 }
 
-// NewHandler makes a handler over the bucket of shards; run names the intake segments of
-// this process, in lower-case hex. page is as in Walker.
-func NewHandler(s objstore.Store, run string, shards uint32, page int) *Handler {
-	return &Handler{Walker{s, page}, intake.NewWriter(s, run, shards), shards}
+// Handler is the work.Handler of reprocess requests. It runs one at a time.
+type Handler struct {
+	store     Store
+	authority string
+	shards    uint32
+}
+
+// NewHandler makes a handler over the bucket of an authority with so many shards.
+func NewHandler(s Store, authority string, shards uint32) *Handler {
+	return &Handler{s, authority, shards}
 }
 
 var _ work.Handler = (*Handler)(nil)
@@ -44,8 +48,9 @@ func (h *Handler) Job(_ context.Context, m work.Message) (work.Key, uint64, erro
 	return k, 0, err
 }
 
-// Run continues the walk from the checkpoint. A page that was written without its checkpoint is written again, which
-// costs a segment with batches that the owners of the shards know already.
+// Run puts the positions of the shards back, so that their owners read the journal once more, and then counts what that
+// is. An attempt that was killed in between is made again from its checkpoint; positions that are put back twice cost
+// reading, and nothing else.
 func (h *Handler) Run(ctx context.Context, j *work.Job) error {
 	_, o, err := parse(j.Body())
 	if err != nil {
@@ -60,26 +65,77 @@ func (h *Handler) Run(ctx context.Context, j *work.Job) error {
 			return fmt.Errorf("%w: checkpoint of %s: %w", work.ErrPoison, j.Key(), err)
 		}
 	}
-	// The walk was complete, and only the row was not: nothing is written twice.
+	// The count was complete, and only the row was not.
 	if last.Done {
 		return nil
 	}
-	err = h.walker.Walk(ctx, o, last, func(p Progress, batches []accept.Manifest) error {
-		segments, hours, err := h.writeIntake(ctx, batches)
-		if err != nil {
+	if last.Shards == 0 {
+		if last.Shards, err = h.putBack(ctx, o); err != nil {
 			return err
 		}
-		p.Segments, p.Hours = last.Segments+segments, last.Hours+hours
-		// Before the checkpoint: if that fails, Run ends with its error, and the next attempt begins from what is
-		// stored.
-		last = p
-		return checkpoint(ctx, j, p)
-	})
+		if err := checkpoint(ctx, j, last); err != nil {
+			return err
+		}
+	}
+	last, err = h.count(ctx, o, last, func(p Progress) error { return checkpoint(ctx, j, p) })
 	if err != nil {
 		return err
 	}
 	last.Done = true
 	return checkpoint(ctx, j, last)
+}
+
+// putBack moves the positions of the request's shards to before its batches, and returns how many shards those are. What
+// a published block holds already changes nothing there: the owners compare each batch with the blocks of its hours.
+func (h *Handler) putBack(ctx context.Context, o Request) (n uint64, err error) {
+	head, _, err := journal.ReadHead(ctx, h.store)
+	if err != nil {
+		return 0, err
+	}
+	files, err := head.FilesAfter(ctx, h.store, 0)
+	if err != nil {
+		return 0, err
+	}
+	// A file that is not read has moves up to this one. Runs are left out, so that all that are open are read.
+	before := journal.Positions{Head: head.Number}
+	for _, f := range files {
+		if o.touches(f.Span) {
+			before.Head = min(before.Head, f.First-1)
+		}
+	}
+	for id := range shard.ID(h.shards) {
+		if o.Agent != "" && shard.Of(o.Agent, h.shards) != id {
+			continue
+		}
+		if err := h.putShardBack(ctx, id, before); err != nil {
+			return n, err
+		}
+		n++
+	}
+	return n, nil
+}
+
+// maxWrites bounds the attempts at one record, which its owner writes as well.
+const maxWrites = 10
+
+func (h *Handler) putShardBack(ctx context.Context, id shard.ID, before journal.Positions) (err error) {
+	for range maxWrites {
+		p, etag, rerr := progress.Read(ctx, h.store, h.authority, id, h.shards)
+		if errors.Is(rerr, objstore.ErrNotFound) {
+			return nil // its owner has read nothing, or nobody owns it yet
+		}
+		if rerr != nil {
+			return rerr
+		}
+		p.Positions = journal.Earliest(p.Positions, before)
+		if _, err = p.Write(ctx, h.store, etag); err == nil {
+			return nil
+		}
+		if !errors.Is(err, objstore.ErrPreconditionFailed) {
+			return err
+		}
+	}
+	return err
 }
 
 func checkpoint(ctx context.Context, j *work.Job, p Progress) error {
@@ -92,62 +148,54 @@ type dirty struct {
 	hour  timegrid.Hour
 }
 
-// groupByShard returns the entries of the batches by shard, and the hours of each shard that they have samples in. Of
-// a batch with very many hours only the first maxHours and the last count.
-func (h *Handler) groupByShard(batches []accept.Manifest) (map[shard.ID][]accepted.Batch, map[dirty]struct{}) {
-	entries, hours := map[shard.ID][]accepted.Batch{}, map[dirty]struct{}{}
-	for _, m := range batches {
-		e := m.Batch()
-		id := shard.Of(e.Agent, h.shards)
-		entries[id] = append(entries[id], e)
-		first, last := e.Hours()
-		// The last hour always counts, also when the hours between are too many.
-		hours[dirty{id, last}] = struct{}{}
-		for at := first; at < last && at < first+maxHours; at++ {
-			hours[dirty{id, at}] = struct{}{}
-		}
-	}
-	return entries, hours
-}
-
 // maxHours of one batch are counted one by one.
 const maxHours = 48
 
-// writeIntake writes the batches into the intake of their shards, where the owners find them.
-func (h *Handler) writeIntake(ctx context.Context, batches []accept.Manifest) (segments, hours uint64, err error) {
-	entries, dirtied := h.groupByShard(batches)
-	for _, id := range sortedShards(entries) {
-		// A segment has a bound; a page with many batches of one shard takes several.
-		for part := range slices.Chunk(entries[id], intake.MaxEntries) {
-			if err := h.writer.Write(ctx, id, part); err != nil {
-				return 0, 0, err
+// count counts the batches of a request and the hours that they lie in, file by file, from p on.
+func (h *Handler) count(ctx context.Context, o Request, p Progress, save func(Progress) error) (Progress, error) {
+	err := Walker{h.store, h.authority}.Walk(ctx, o, p.Through, func(through uint64, batches []accepted.Batch) error {
+		hours := map[dirty]struct{}{}
+		for _, e := range batches {
+			id := shard.Of(e.Agent, h.shards)
+			first, last := e.Hours()
+			// The last hour always counts, also when the hours between are too many.
+			hours[dirty{id, last}] = struct{}{}
+			for at := first; at < last && at < first+maxHours; at++ {
+				hours[dirty{id, at}] = struct{}{}
 			}
-			segments++
 		}
-	}
-	return segments, uint64(len(dirtied)), nil
-}
-
-func sortedShards(m map[shard.ID][]accepted.Batch) []shard.ID {
-	ids := make([]shard.ID, 0, len(m))
-	for id := range m {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
-	return ids
-}
-
-// Count walks a request without writing, and returns what Run would do.
-func (h *Handler) Count(ctx context.Context, o Request) (Progress, error) {
-	var last Progress
-	err := h.walker.Walk(ctx, o, last, func(p Progress, batches []accept.Manifest) error {
-		entries, hours := h.groupByShard(batches)
-		p.Segments, p.Hours = last.Segments, last.Hours+uint64(len(hours))
-		for _, es := range entries {
-			p.Segments += uint64((len(es) + intake.MaxEntries - 1) / intake.MaxEntries)
+		p.Batches, p.Hours = p.Batches+uint64(len(batches)), p.Hours+uint64(len(hours))
+		if through == 0 {
+			return nil // the next attempt would count it again, so it is noted together with the end
 		}
-		last = p
-		return nil
+		p.Through = through
+		return save(p)
 	})
-	return last, err
+	return p, err
+}
+
+// Count counts what a request is about, and changes nothing.
+func (h *Handler) Count(ctx context.Context, o Request) (Progress, error) {
+	return h.count(ctx, o, Progress{}, func(Progress) error { return nil })
+}
+
+// Progress says how far a request came. It is the checkpoint of its job, and in the end its result.
+type Progress struct {
+	// Shards whose positions were put back; 0: not yet.
+	Shards uint64 `json:"shards"`
+	// Through is the move of the journal's head through which the batches are counted.
+	Through uint64 `json:"through"`
+	Batches uint64 `json:"batches"`
+	// Hours counts the hours of shards that the batches lie in, file by file.
+	Hours uint64 `json:"hours"`
+	// Done: everything was counted. It stays false for a request that was cancelled.
+	Done bool `json:"done,omitempty"`
+}
+
+// ParseProgress reads a checkpoint, or the result that the log of a request keeps. Errors wrap
+// record.ErrCorrupt or record.ErrNewerVersion.
+func ParseProgress(b []byte) (Progress, error) {
+	var p Progress
+	err := ProgressKind.Unmarshal(b, &p)
+	return p, err
 }

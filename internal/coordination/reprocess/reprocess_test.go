@@ -3,20 +3,21 @@ package reprocess
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal/journaltest"
 	"lightmetrics.dev/lightmetrics/internal/coordination/work"
 	"lightmetrics.dev/lightmetrics/internal/coordination/work/mem"
-	"lightmetrics.dev/lightmetrics/internal/derived/intake"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	objmem "lightmetrics.dev/lightmetrics/internal/objstore/mem"
-	"lightmetrics.dev/lightmetrics/internal/objstore/storetest"
 	"lightmetrics.dev/lightmetrics/internal/record"
+	"lightmetrics.dev/lightmetrics/internal/rollups/progress"
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
@@ -40,14 +41,79 @@ func newSite(t *testing.T) *site {
 		at := acceptedFrom.Add(time.Duration(i) * 10 * time.Minute)
 		id := identity.Batch{Agent: fmt.Sprint("agent-", i%3), Boot: "boot", SeqStart: uint64(i * 10), SeqEnd: uint64(i*10 + 9)}
 		d := identity.Sum([]byte(fmt.Sprint(i)))
-		m := accept.Manifest{AuthorityID: "authority", Identity: id, FrameSHA256: d, FrameBytes: 100, RawBlobKey: layout.Blob(d, 0), AcceptedAt: at.UnixNano(),
-			CollectorID: "c", WireVersion: 1, FrameVersion: 1, AttemptID: "00000000000000000000000000000000", RecordCount: 10,
-			MinTime: at.Add(-time.Minute).UnixNano(), MaxTime: at.Add(-time.Second).UnixNano()}
-		if _, err := s.bucket.Create(t.Context(), layout.AcceptedByTime(at, id), m.Marshal(), objstore.PutOptions{}); err != nil {
+		e := journal.Entry{ID: id, Outcome: journal.Accepted, SHA256: d, Bytes: 100, At: at.UnixNano(), MinTime: at.Add(-time.Minute).UnixNano(), MaxTime: at.Add(-time.Second).UnixNano()}
+		if err := journaltest.Append(t.Context(), s.bucket, authority, e); err != nil {
 			t.Fatal(err)
 		}
+		if i == 12 || i == 24 {
+			s.fold()
+		}
+	}
+	for id := range shard.ID(shards) {
+		s.advance(id)
 	}
 	return s
+}
+
+const (
+	authority = "authority"
+	shards    = 4
+)
+
+// fold moves what the journal has into files.
+func (s *site) fold() {
+	s.Helper()
+	folder, err := journal.NewFolder(journal.FolderConfig{Store: s.bucket, Rand: rand.Reader, Retention: 1 << 60})
+	if err != nil {
+		s.Fatal(err)
+	}
+	from, err := folder.Load(s.Context())
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.follow(from, folder.Add, nil)
+	if _, err := folder.Fold(s.Context(), 1); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// follow reads the journal from positions on.
+func (s *site) follow(from journal.Positions, segment func(*journal.Segment) error, folded func([]journal.Entry)) journal.Positions {
+	s.Helper()
+	f, err := journal.NewFollower(journal.FollowerConfig{Store: s.bucket, Authority: authority, From: from,
+		Segment: func(_ context.Context, g *journal.Segment) error {
+			if segment == nil {
+				return nil
+			}
+			return segment(g)
+		},
+		Folded: func(_ context.Context, es []journal.Entry) error {
+			if folded != nil {
+				folded(es)
+			}
+			return nil
+		}})
+	if err != nil {
+		s.Fatal(err)
+	}
+	p, err := f.Poll(s.Context())
+	if err != nil {
+		s.Fatal(err)
+	}
+	return p.Positions
+}
+
+// advance is an owner that has rolled up everything.
+func (s *site) advance(id shard.ID) {
+	s.Helper()
+	p, etag, err := progress.Read(s.Context(), s.bucket, authority, id, shards)
+	if err != nil && !errors.Is(err, objstore.ErrNotFound) {
+		s.Fatal(err)
+	}
+	p.AuthorityID, p.Shard, p.Shards, p.Positions = authority, id, shards, s.follow(p.Positions, nil, nil)
+	if _, err := p.Write(s.Context(), s.bucket, etag); err != nil {
+		s.Fatal(err)
+	}
 }
 
 // worker is one process that does orders.
@@ -55,7 +121,7 @@ func (s *site) worker(q work.Queue, t work.Table, store objstore.Store, limit ti
 	s.Helper()
 	s.runs++
 	run := fmt.Sprintf("%016x", s.runs)
-	w, err := work.NewWorker(q, t, NewHandler(store, run, 4, 4), work.Config{Topic: Topic, Owner: run, Hold: time.Minute, TimeLimit: limit}, func() time.Time { return s.now })
+	w, err := work.NewWorker(q, t, NewHandler(store, authority, shards), work.Config{Topic: Topic, Owner: run, Hold: time.Minute, TimeLimit: limit}, func() time.Time { return s.now })
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -86,24 +152,23 @@ func (s *site) result(k work.Key) (p Progress) {
 	return p
 }
 
-// entries counts the batches in the intake.
-func (s *site) entries() map[string]int {
+// given gives the batches that the owners of the shards read after their positions.
+func (s *site) given() map[string]int {
 	s.Helper()
 	got := map[string]int{}
-	for id := range shard.ID(4) {
-		err := storetest.Each(s.Context(), s.bucket, layout.IntakeShard(id), func(o objstore.Info) error {
-			seg, err := intake.ReadSegment(s.Context(), s.bucket, o.Key)
-			for _, e := range seg.Entries {
-				if shard.Of(e.Agent, 4) != id {
-					s.Errorf("%s stands in shard %s", e.Identity, id)
-				}
-				got[e.Identity.String()]++
-			}
-			return err
-		})
+	for id := range shard.ID(shards) {
+		p, _, err := progress.Read(s.Context(), s.bucket, authority, id, shards)
 		if err != nil {
 			s.Fatal(err)
 		}
+		add := func(es []journal.Entry) {
+			for _, e := range es {
+				if shard.Of(e.ID.Agent, shards) == id {
+					got[e.ID.String()] = 1
+				}
+			}
+		}
+		s.follow(p.Positions, func(g *journal.Segment) error { add(g.Entries); return nil }, add)
 	}
 	return got
 }
@@ -111,9 +176,9 @@ func (s *site) entries() map[string]int {
 func TestOrder(t *testing.T) {
 	s := newSite(t)
 	order := Request{From: acceptedFrom.Add(time.Hour), To: acceptedFrom.Add(3 * time.Hour), Agent: "agent-1"}
-	count, err := NewHandler(s.bucket, "", 4, 4).Count(t.Context(), order)
-	if err != nil || count.Batches != 4 || len(s.entries()) != 0 {
-		t.Fatalf("dry run: %+v, %v; %d in the intake", count, err, len(s.entries()))
+	count, err := NewHandler(s.bucket, authority, shards).Count(t.Context(), order)
+	if err != nil || count.Batches != 4 || len(s.given()) != 0 {
+		t.Fatalf("dry run: %+v, %v; %d are given", count, err, len(s.given()))
 	}
 	for again := range 2 { // the same order again, when it is done, is a new job
 		k := s.submit(order, false)
@@ -125,22 +190,77 @@ func TestOrder(t *testing.T) {
 			t.Fatal(o, err)
 		}
 		got := s.result(k)
-		if got.Batches != 4 || got.Segments != count.Segments || got.Hours != count.Hours || !got.Done || k.Number != uint64(again+1) {
+		if got.Batches != 4 || got.Shards != 1 || got.Hours != count.Hours || !got.Done || k.Number != uint64(again+1) {
 			t.Fatalf("%s: %+v, counted were %+v", k, got, count)
 		}
 		if o, err := w.Step(t.Context()); o != work.Idle && o != work.Duplicate || err != nil {
 			t.Fatal(o, err)
 		}
+		given := s.given()
+		for i := range 30 {
+			id := identity.Batch{Agent: fmt.Sprint("agent-", i%3), Boot: "boot", SeqStart: uint64(i * 10), SeqEnd: uint64(i*10 + 9)}
+			at := acceptedFrom.Add(time.Duration(i) * 10 * time.Minute)
+			if id.Agent == order.Agent && !at.Before(order.From) && at.Before(order.To) && given[id.String()] == 0 {
+				t.Errorf("%s is not given", id)
+			}
+			if shard.Of(id.Agent, shards) != shard.Of(order.Agent, shards) && given[id.String()] > 0 {
+				t.Errorf("%s is given", id)
+			}
+		}
+		s.advance(shard.Of(order.Agent, shards))
 	}
-	got := s.entries()
-	for b, n := range got {
-		if n != 2 {
-			t.Errorf("%s stands %d times in the intake", b, n)
+}
+
+// Only what may have the batches is read again: what was folded before them is not.
+func TestPositionsGoBackNoFurtherThanNeeded(t *testing.T) {
+	s := newSite(t)
+	s.submit(Request{From: acceptedFrom.Add(3 * time.Hour), To: acceptedFrom.Add(100 * time.Hour)}, false)
+	if o, err := s.worker(s.work, s.work, s.bucket, 0).Step(t.Context()); o != work.Completed || err != nil {
+		t.Fatal(o, err)
+	}
+	given := s.given()
+	for i := range 30 {
+		id := identity.Batch{Agent: fmt.Sprint("agent-", i%3), Boot: "boot", SeqStart: uint64(i * 10), SeqEnd: uint64(i*10 + 9)}
+		if got, want := given[id.String()] > 0, i > 12; got != want {
+			t.Errorf("batch %d is given: %v", i, got)
 		}
 	}
-	if len(got) != 4 {
-		t.Errorf("%d batches in the intake", len(got))
+}
+
+// A record that its owner writes at the same time is put back all the same, and one that was never written is at
+// nothing anyhow.
+func TestOwnersWriteMeanwhile(t *testing.T) {
+	s := newSite(t)
+	if err := s.bucket.Delete(t.Context(), layout.RollupProgress(2)); err != nil {
+		t.Fatal(err)
 	}
+	busy := &busyStore{Store: s.bucket, left: 3, owner: func() { s.advance(shard.Of("agent-0", shards)) }}
+	s.submit(Request{From: acceptedFrom, To: acceptedFrom.Add(24 * time.Hour)}, false)
+	if o, err := s.worker(s.work, s.work, busy, 0).Step(t.Context()); o != work.Completed || err != nil {
+		t.Fatal(o, err)
+	}
+	p, _, err := progress.Read(t.Context(), s.bucket, authority, shard.Of("agent-0", shards), shards)
+	if err != nil || !p.Positions.IsZero() {
+		t.Errorf("%+v, %v", p, err)
+	}
+	if _, _, err := progress.Read(t.Context(), s.bucket, authority, 2, shards); shard.Of("agent-0", shards) != 2 && !errors.Is(err, objstore.ErrNotFound) {
+		t.Error(err)
+	}
+}
+
+// busyStore has an owner that writes before each replace.
+type busyStore struct {
+	objstore.Store
+	left  int
+	owner func()
+}
+
+func (b *busyStore) Replace(ctx context.Context, key string, body []byte, etag string, o objstore.PutOptions) (objstore.Info, error) {
+	if b.left > 0 {
+		b.left--
+		b.owner()
+	}
+	return b.Store.Replace(ctx, key, body, etag, o)
 }
 
 // calls ends a process at its n-th call of store, table or queue: after it, or instead of it.
@@ -205,8 +325,13 @@ type mortalStore struct {
 	*calls
 }
 
-func (m mortalStore) Create(ctx context.Context, key string, b []byte, o objstore.PutOptions) (objstore.Info, error) {
-	return call(m.calls, func() (objstore.Info, error) { return m.Store.Create(ctx, key, b, o) })
+func (m mortalStore) Replace(ctx context.Context, key string, b []byte, etag string, o objstore.PutOptions) (objstore.Info, error) {
+	return call(m.calls, func() (objstore.Info, error) { return m.Store.Replace(ctx, key, b, etag, o) })
+}
+
+func (m mortalStore) Get(ctx context.Context, key string, o objstore.GetOptions) (b []byte, info objstore.Info, err error) {
+	b, err = call(m.calls, func() ([]byte, error) { b, info, err = m.Store.Get(ctx, key, o); return b, err })
+	return b, info, err
 }
 
 func (m mortalStore) List(ctx context.Context, o objstore.ListOptions) (objstore.Page, error) {
@@ -227,7 +352,7 @@ func alive(fn func()) (ok bool) {
 }
 
 // TestKilledAtEveryCall: killed before and after each call, the next worker continues when the
-// message is visible again, gives at most one page again, and nothing is left behind.
+// message is visible again, counts each batch once, and nothing is left behind.
 func TestKilledAtEveryCall(t *testing.T) {
 	order := Request{From: acceptedFrom, To: acceptedFrom.Add(24 * time.Hour)}
 	for at := 1; ; at++ {
@@ -241,7 +366,7 @@ func TestKilledAtEveryCall(t *testing.T) {
 					t.Fatal(o, err)
 				}
 			})
-			if survived && at < 40 {
+			if survived && at < 30 {
 				t.Fatalf("only %d calls", at)
 			}
 			second := s.worker(s.work, s.work, s.bucket, 0)
@@ -261,12 +386,8 @@ func TestKilledAtEveryCall(t *testing.T) {
 			if p := s.result(k); p.Batches != 30 || !p.Done {
 				t.Fatalf("killed at %d, after %v: %+v", at, after, p)
 			}
-			twice, got := 0, s.entries()
-			for _, n := range got {
-				twice += n - 1
-			}
-			if len(got) != 30 || twice > 4 {
-				t.Fatalf("killed at %d, after %v: %d batches, %d twice", at, after, len(got), twice)
+			if got := s.given(); len(got) != 30 {
+				t.Fatalf("killed at %d, after %v: %d batches", at, after, len(got))
 			}
 			rows, _, err := s.work.Rows(t.Context(), "", "", 10)
 			if d, derr := s.work.Depth(t.Context(), Topic); err != nil || derr != nil || len(rows) > 0 || d != (work.Depth{}) {
@@ -279,21 +400,22 @@ func TestKilledAtEveryCall(t *testing.T) {
 	}
 }
 
-// slow is a store whose creates take a while.
+// slow is a store whose reads take a while.
 type slow struct {
 	objstore.Store
 	s *site
 }
 
-func (s slow) Create(ctx context.Context, key string, b []byte, o objstore.PutOptions) (objstore.Info, error) {
-	s.s.now = s.s.now.Add(10 * time.Second)
-	return s.Store.Create(ctx, key, b, o)
+func (s slow) Get(ctx context.Context, key string, o objstore.GetOptions) ([]byte, objstore.Info, error) {
+	s.s.now = s.s.now.Add(20 * time.Second)
+	return s.Store.Get(ctx, key, o)
 }
 
 // TestHandOver: a worker near its time limit leaves the order to the next one, which continues
-// at once from where it was; no page is given twice.
+// at once from where it was; no file is counted twice.
 func TestHandOver(t *testing.T) {
 	s := newSite(t)
+	s.fold()
 	k := s.submit(Request{From: acceptedFrom, To: acceptedFrom.Add(24 * time.Hour)}, false)
 	over, batches := 0, uint64(0)
 	for {
@@ -308,7 +430,7 @@ func TestHandOver(t *testing.T) {
 		over++
 		row, err := s.work.Get(t.Context(), k)
 		p, perr := ParseProgress(row.State)
-		if err != nil || row.Live || perr != nil || p.Batches <= batches || o != work.HandedOver {
+		if err != nil || row.Live || perr != nil || p.Batches < batches || o != work.HandedOver {
 			t.Fatalf("%s: %+v, %v", o, row, err)
 		}
 		batches = p.Batches
@@ -316,12 +438,7 @@ func TestHandOver(t *testing.T) {
 	if over < 2 {
 		t.Errorf("handed over %d times", over)
 	}
-	got := s.entries()
-	for b, n := range got {
-		if n != 1 {
-			t.Errorf("%s stands %d times in the intake", b, n)
-		}
-	}
+	got := s.given()
 	if p := s.result(k); len(got) != 30 || p.Batches != 30 {
 		t.Errorf("%d batches, %+v", len(got), p)
 	}
@@ -354,8 +471,8 @@ func TestBadOrders(t *testing.T) {
 			t.Errorf("%s: %s, %v", body, o, err)
 		}
 	}
-	if n := len(s.entries()); n > 0 {
-		t.Errorf("%d batches in the intake", n)
+	if n := len(s.given()); n > 0 {
+		t.Errorf("%d batches are given", n)
 	}
 }
 
@@ -379,7 +496,7 @@ func TestRequestsOfANewerReleaseWaitForIt(t *testing.T) {
 	if d, err := s.work.Depth(t.Context(), Topic); err != nil || d.Hidden != 2 || d.Dead != 0 {
 		t.Errorf("%+v, %v", d, err)
 	}
-	if n := len(s.entries()); n != 0 {
+	if n := len(s.given()); n != 0 {
 		t.Errorf("%d batches were given again", n)
 	}
 
@@ -392,7 +509,7 @@ func TestRequestsOfANewerReleaseWaitForIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	state := bytes.Replace(ProgressKind.Marshal(Progress{Hour: acceptedFrom}), []byte(".v1"), []byte(".v2"), 1)
+	state := bytes.Replace(ProgressKind.Marshal(Progress{Shards: 1}), []byte(".v1"), []byte(".v2"), 1)
 	if row, err = s.work.Checkpoint(t.Context(), row, state, time.Minute); err != nil {
 		t.Fatal(err)
 	}

@@ -1,8 +1,8 @@
-// Package reprocess gives accepted batches to the rollup workers again: those that were
-// accepted before there were rollups, or whose intake was lost. An operator's request is a
-// job of pending work. A rollup worker takes its message, walks the batches by their time
-// of acceptance, and writes them into the intake of their shards, page by page with a
-// checkpoint after each. What a published block holds already changes nothing.
+// Package reprocess has the rollup workers read the journal once more: for batches that no block has although the
+// record of their shard's progress says so, because blocks were lost or a worker was wrong. An operator's request is a
+// job of pending work. A rollup worker takes its message, and puts the positions of the shards back to before the
+// batches that the request names; their owners notice, and read on from there. What a published block holds already
+// changes nothing.
 package reprocess
 
 import (
@@ -29,7 +29,7 @@ const Topic = "reprocess"
 // LogPrefix begins the names of the logs of requests.
 const LogPrefix = "reprocess"
 
-// Request says which accepted batches are to be written into the intake again.
+// Request says which accepted batches are to be read again.
 type Request struct {
 	// From and To bound the time of acceptance; To is not included.
 	From time.Time `json:"from"`
@@ -46,7 +46,7 @@ func (o Request) Validate() error {
 	if !o.From.Before(o.To) {
 		return fmt.Errorf("%w: from %s is not before to %s", ErrRequest, o.From.Format(time.RFC3339), o.To.Format(time.RFC3339))
 	}
-	// A walk lists every hour of the range, so a zero time would list hundreds of thousands of empty ones.
+	// Times of the zero year are mistakes.
 	if o.From.Year() < 2000 || o.To.Sub(o.From) > 20*365*24*time.Hour {
 		return fmt.Errorf("%w: times before 2000, or 20 years of them", ErrRequest)
 	}

@@ -2,130 +2,70 @@ package reprocess
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
-	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
-	"lightmetrics.dev/lightmetrics/internal/layout"
-	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
 )
 
-const (
-	// pageSize is how many batches are between two checkpoints.
-	pageSize = 500
-	// reads is how many manifests are read in parallel.
-	reads       = 16
-	maxManifest = 64 << 10
-)
-
-// Progress says how far a walk came. It is the checkpoint of a request's job, and in the
-// end its result.
-type Progress struct {
-	// Hour and After say where the walk continues: the hour of acceptance, and the last key done in it.
-	Hour  time.Time `json:"hour"`
-	After string    `json:"after"`
-	// What was done so far; a page that was lost and done again counts once.
-	Batches  uint64 `json:"batches"`
-	Segments uint64 `json:"segments"`
-	// Hours counts the hours of shards that the batches lie in, page by page.
-	Hours uint64 `json:"hours"`
-	// Done: every batch was written. It stays false for a request that was cancelled.
-	Done bool `json:"done,omitempty"`
-}
-
-// ParseProgress reads a checkpoint, or the result that the log of a request keeps. Errors wrap
-// record.ErrCorrupt or record.ErrNewerVersion.
-func ParseProgress(b []byte) (Progress, error) {
-	var p Progress
-	err := ProgressKind.Unmarshal(b, &p)
-	return p, err
-}
-
-// Walker reads the batches of requests.
+// Walker reads the batches of requests from the journal.
 type Walker struct {
-	Store objstore.Store
-	// Page is how many batches are handed over at once; 0 means 500.
-	Page int
+	Store journal.FollowerStore
+	// Authority is the id of the acceptance authority.
+	Authority string
 }
 
-// Walk calls page for every page of the request's batches, beginning at p. page gets the progress that the walk has
-// made once the page is done.
-func (w Walker) Walk(ctx context.Context, o Request, p Progress, page func(Progress, []accept.Manifest) error) error {
-	limit := w.Page
-	if limit <= 0 {
-		limit = pageSize
+// Walk calls page with the request's batches, a file or a segment of the journal at a time, and with the number of the
+// head's move through which it has gone then, or 0 for what is not folded yet. It begins after that of an earlier
+// walk; 0 is the beginning. A batch that was answered several times may come several times.
+func (w Walker) Walk(ctx context.Context, o Request, after uint64, page func(through uint64, batches []accepted.Batch) error) error {
+	head, _, err := journal.ReadHead(ctx, w.Store)
+	if err != nil {
+		return err
 	}
-	if p.Hour.IsZero() {
-		// Keys are grouped by whole hours; read leaves out what was accepted before From.
-		p.Hour = o.From.Truncate(time.Hour)
+	files, err := head.FilesAfter(ctx, w.Store, after)
+	if err != nil {
+		return err
 	}
-	for ; p.Hour.Before(o.To); p.Hour, p.After = p.Hour.Add(time.Hour), "" {
-		for {
-			list, err := w.Store.List(ctx, objstore.ListOptions{Prefix: layout.AcceptedByTimeHour(p.Hour), StartAfter: p.After, Limit: limit})
-			if err != nil {
-				return err
-			}
-			if len(list.Objects) == 0 {
-				break
-			}
-			batches, err := w.read(ctx, o, list.Objects)
-			if err != nil {
-				return err
-			}
-			// The last key that was listed and not the last that matched, or a page without matches would be read
-			// for ever.
-			p.After = list.Objects[len(list.Objects)-1].Key
-			p.Batches += uint64(len(batches))
-			if err := page(p, batches); err != nil {
-				return err
-			}
-			if list.Next == "" {
-				break
-			}
+	for _, f := range files {
+		if !o.touches(f.Span) {
+			continue
+		}
+		es, err := journal.ReadFile(ctx, w.Store, f)
+		if err != nil {
+			return err
+		}
+		if err := page(f.Last, o.batches(es)); err != nil {
+			return err
 		}
 	}
-	return nil
+	// What is not folded is read by every attempt. What is folded meanwhile comes as a whole file.
+	apply := func(es []journal.Entry) error { return page(0, o.batches(es)) }
+	follower, err := journal.NewFollower(journal.FollowerConfig{
+		Store: w.Store, Authority: w.Authority, From: head.Positions(),
+		Segment: func(_ context.Context, s *journal.Segment) error { return apply(s.Entries) },
+		Folded:  func(_ context.Context, es []journal.Entry) error { return apply(es) },
+	})
+	if err != nil {
+		return err
+	}
+	_, err = follower.Poll(ctx)
+	return err
 }
 
-// read reads the manifests of the batches that the request asks for.
-func (w Walker) read(ctx context.Context, o Request, objects []objstore.Info) ([]accept.Manifest, error) {
-	all := make([]*accept.Manifest, len(objects))
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(reads)
-	for i, obj := range objects {
-		g.Go(func() error {
-			b, _, err := w.Store.Get(gctx, obj.Key, objstore.GetOptions{Limit: maxManifest})
-			if errors.Is(err, objstore.ErrNotFound) {
-				return nil // moved by a repair since it was listed
-			}
-			if err != nil {
-				return err
-			}
-			m, err := accept.ParseManifest(b)
-			if err != nil {
-				// A damaged object fails the request: silently skipping it would report batches as processed that
-				// were not.
-				return fmt.Errorf("%s: %w", obj.Key, err)
-			}
-			at := m.AcceptedTime()
-			if !at.Before(o.From) && at.Before(o.To) && (o.Agent == "" || o.Agent == m.Identity.Agent) {
-				// By place and not by append: the reads run in parallel, and the order of the listing is kept.
-				all[i] = &m
-			}
-			return nil
-		})
-	}
-	if err := g.Wait(); err != nil {
-		return nil, err
-	}
-	var batches []accept.Manifest
-	for _, m := range all {
-		if m != nil {
-			batches = append(batches, *m)
+// touches reports whether the file may have batches of the request.
+func (o Request) touches(s journal.Span) bool {
+	return s.MaxAt >= o.From.UnixNano() && s.MinAt < o.To.UnixNano()
+}
+
+// batches gives the batches of the request among entries.
+func (o Request) batches(es []journal.Entry) (out []accepted.Batch) {
+	for i := range es {
+		e := &es[i]
+		at := time.Unix(0, e.At)
+		if !e.Outcome.Conflict() && !at.Before(o.From) && at.Before(o.To) && (o.Agent == "" || o.Agent == e.ID.Agent) {
+			out = append(out, e.Batch())
 		}
 	}
-	return batches, nil
+	return out
 }

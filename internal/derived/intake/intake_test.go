@@ -98,37 +98,6 @@ func FuzzParseSegment(f *testing.F) {
 	})
 }
 
-func TestShardsAreFixedOnce(t *testing.T) {
-	s := mem.New(time.Now)
-	if _, err := ReadShards(bg, s); !errors.Is(err, objstore.ErrNotFound) {
-		t.Errorf("before: %v", err)
-	}
-	for range 2 {
-		if err := EnsureShards(bg, s, 4); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var differ *ShardsError
-	if err := EnsureShards(bg, s, 8); !errors.As(err, &differ) || differ.Have != 4 {
-		t.Errorf("8 after 4: %v", err)
-	}
-	if n, err := ReadShards(bg, s); n != 4 || err != nil {
-		t.Errorf("ReadShards = %d, %v", n, err)
-	}
-	if _, err := s.Put(bg, layout.RollupConfigKey, []byte(`{"schema":"lightmetrics.rollup_config.v1","shards":4,"x":1}`), objstore.PutOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	if err := EnsureShards(bg, s, 4); !errors.Is(err, record.ErrNewerVersion) {
-		t.Errorf("a field that must not be ignored: %v", err)
-	}
-	if _, err := s.Put(bg, layout.RollupConfigKey, []byte(`{"schema":"lightmetrics.rollup_config.v1","shards":0}`), objstore.PutOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	if err := EnsureShards(bg, s, 4); !errors.Is(err, record.ErrCorrupt) {
-		t.Errorf("no number of shards: %v", err)
-	}
-}
-
 // all reads every entry of the shard with a new reader.
 func all(t *testing.T, s objstore.Store, id shard.ID) map[identity.Batch]int {
 	t.Helper()

@@ -122,7 +122,7 @@ func (c *Cluster) rollupSettings(i int) section {
 		"shards":       c.o.Shards,
 		"coordinator":  section{"addresses": []string{c.Addr.CoordinatorGRPC}},
 		"schedule":     section{"first_after": "-1h", "late_after": "2s", "fold_after": "8s"},
-		"intake":       section{"interval": "1s"},
+		"follow":       section{"interval": "500ms", "idle": "1s"},
 		"store":        c.bucketSettings(c.services),
 	}
 }

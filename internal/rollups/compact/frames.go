@@ -8,11 +8,13 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/framelog"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/gc"
-	"lightmetrics.dev/lightmetrics/internal/derived/intake"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/record"
+	"lightmetrics.dev/lightmetrics/internal/rollups/progress"
 	"lightmetrics.dev/lightmetrics/internal/rollups/rollup"
+	"lightmetrics.dev/lightmetrics/internal/rollups/shards"
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
@@ -28,7 +30,7 @@ type FrameConfig struct {
 	By  string
 	Now func() time.Time
 	// Pending reports that a batch that no block has yet may need the frames of the shard's hour; nil reads the
-	// shard's intake.
+	// progress of all shards, and the journal after it.
 	Pending func(id shard.ID, h timegrid.Hour) bool
 	// Each calls fn for 0 to n-1, possibly in parallel; nil calls one after the other.
 	Each func(ctx context.Context, n int, fn func(ctx context.Context, i int) error) error
@@ -114,11 +116,11 @@ func (f *FrameRemover) Run(ctx context.Context, before time.Time, dry bool) (Fra
 	last := LastEnded(before)
 	pending := map[shard.ID]map[timegrid.Hour]bool{}
 	for next := earliest; next <= last; {
-		h, shards, ok, err := f.firstHour(ctx, next, last)
+		h, ids, ok, err := f.firstHour(ctx, next, last)
 		if err != nil || !ok {
 			return rep, err
 		}
-		for _, id := range shards {
+		for _, id := range ids {
 			if f.cfg.Pending == nil && pending[id] == nil {
 				if pending[id], err = f.pendingHours(ctx, id); err != nil {
 					return rep, err
@@ -188,28 +190,31 @@ func (f *FrameRemover) firstHour(ctx context.Context, from, to timegrid.Hour) (h
 // maxPendingHours bounds the hours that are noted of a batch whose samples lie far apart.
 const maxPendingHours = 24 * 366
 
-// pendingHours returns the hours of the batches in the shard's intake: of each segment that exists some batch is
-// in no block yet. A segment that can't be read is an error, as the frames that it needs are not known.
+// pendingHours returns the hours of the shard's batches that no block may have yet. A record that can't be read is an
+// error, as the frames that are needed are not known.
 func (f *FrameRemover) pendingHours(ctx context.Context, id shard.ID) (map[timegrid.Hour]bool, error) {
+	n, err := shards.Read(ctx, f.cfg.Store)
+	if errors.Is(err, objstore.ErrNotFound) {
+		return map[timegrid.Hour]bool{}, nil // there never was a worker
+	}
+	if err != nil {
+		return nil, err
+	}
+	p, _, err := progress.Read(ctx, f.cfg.Store, f.cfg.AuthorityID, id, n)
+	if errors.Is(err, objstore.ErrNotFound) {
+		p, err = progress.Progress{AuthorityID: f.cfg.AuthorityID, Shard: id, Shards: n}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
 	out := map[timegrid.Hour]bool{}
-	_, err := intake.NewReader(f.cfg.Store, id).Poll(ctx, 0, func(key string) error {
-		seg, err := intake.ReadSegment(ctx, f.cfg.Store, key)
-		if errors.Is(err, objstore.ErrNotFound) {
-			return nil // deleted since it was listed: all of its batches are published
+	return out, p.Open(ctx, f.cfg.Store, func(e accepted.Batch) {
+		first, last := e.Hours()
+		for h := max(first, last-maxPendingHours); h <= last; h++ {
+			out[h] = true
 		}
-		if err != nil {
-			return fmt.Errorf("read %q: %w", key, err)
-		}
-		for _, e := range seg.Entries {
-			first, last := e.Hours()
-			for h := max(first, last-maxPendingHours); h <= last; h++ {
-				out[h] = true
-			}
-			out[first] = true
-		}
-		return nil
+		out[first] = true
 	})
-	return out, err
 }
 
 // plan reads the plan of the generation that the records name.

@@ -2,30 +2,26 @@ package repair
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
-	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
-	"lightmetrics.dev/lightmetrics/internal/derived/intake"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/layout"
-	"lightmetrics.dev/lightmetrics/internal/objstore"
-	"lightmetrics.dev/lightmetrics/internal/record"
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/rollups/progress"
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// Coverage finds accepted batches that no block has and that neither a delta nor an intake segment will bring: batches from before
-// there were rollups, or whose segments were lost. Queries take an hour with a block for complete, so only this
-// check shows that it is not. It is for one caller.
+// Coverage finds accepted batches that no block has and that no worker knows as pending. By the progress of the shards
+// there are none; this checks it against the blocks. It is for one caller.
 type Coverage struct {
 	r       *Repairer
 	pending map[identity.Batch]bool
 	hours   map[place]*published
 	missing map[place]*Uncovered
-	// Batches that were checked; Pending ones are in the intake or in a delta; Unreadable hours have a damaged record, and
+	// Batches that were checked; Pending ones may be in no block yet; Unreadable hours have a damaged record, and
 	// nothing is said about them.
 	Batches, Pending uint64
 	Unreadable       map[timegrid.Hour]bool
@@ -51,27 +47,21 @@ type Uncovered struct {
 	None bool
 }
 
-// Coverage reads the intake first: a batch that leaves it later is in a block by then, so no batch is called
-// missing that is only on its way.
+// Coverage reads the progress of the shards first, and the journal after it: a batch that is pending now and not later
+// is in a block by then, so no batch is called missing that is only on its way.
 func (r *Repairer) Coverage(ctx context.Context) (*Coverage, error) {
 	c := &Coverage{r: r, pending: map[identity.Batch]bool{}, hours: map[place]*published{}, missing: map[place]*Uncovered{}, Unreadable: map[timegrid.Hour]bool{}}
-	for i, err := range objstore.List(ctx, r.cfg.Store, objstore.ListOptions{Prefix: layout.IntakePrefix}) {
-		if err != nil {
-			return nil, fmt.Errorf("coverage: intake: %w", err)
-		}
-		seg, err := intake.ReadSegment(ctx, r.cfg.Store, i.Key)
-		if errors.Is(err, objstore.ErrNotFound) || record.Unreadable(err) {
-			continue // its batches are published by now; or the segment is lost, and they are found here
-		}
-		if err != nil {
-			return nil, fmt.Errorf("coverage: intake: %w", err)
-		}
-		for _, e := range seg.Entries {
-			c.pending[e.Identity] = true
+	all, err := progress.ReadAll(ctx, r.cfg.Store, r.cfg.AuthorityID, r.cfg.Shards)
+	if err != nil {
+		return nil, fmt.Errorf("coverage: %w", err)
+	}
+	for _, p := range all {
+		if err := p.Open(ctx, r.cfg.Store, func(e accepted.Batch) { c.pending[e.Identity] = true }); err != nil {
+			return nil, fmt.Errorf("coverage: %w", err)
 		}
 	}
-	// Deltas after the intake, for the same reason.
-	err := r.eachDelta(ctx, nil, func(key string, _ layout.DeltaName) error {
+	// Deltas after that, for the same reason.
+	err = r.eachDelta(ctx, nil, func(key string, _ layout.DeltaName) error {
 		d, bad, err := r.readDelta(ctx, key, false)
 		if d == nil || bad != nil || err != nil {
 			return err
@@ -91,20 +81,19 @@ func (r *Repairer) Coverage(ctx context.Context) (*Coverage, error) {
 const maxHours = 1000
 
 // Check checks one accepted batch against the blocks of its hours.
-func (c *Coverage) Check(ctx context.Context, m accept.Manifest) error {
+func (c *Coverage) Check(ctx context.Context, e accepted.Batch) error {
 	c.Batches++
-	if c.pending[m.Identity] {
+	if c.pending[e.Identity] {
 		c.Pending++
 		return nil
 	}
-	e := m.Batch()
 	first, last := e.Hours()
 	s := shard.Of(e.Agent, c.r.cfg.Shards)
 	// Only the hours of the first and the last sample: those between may have no samples, and then no block.
 	for _, h := range slices.Compact([]timegrid.Hour{first, last}) {
 		p, err := c.publishedIn(ctx, place{h, s})
 		if err != nil {
-			return fmt.Errorf("coverage of %s: %w", m.Identity, err)
+			return fmt.Errorf("coverage of %s: %w", e.Identity, err)
 		}
 		switch {
 		case p.damaged:
@@ -115,17 +104,17 @@ func (c *Coverage) Check(ctx context.Context, m accept.Manifest) error {
 		case len(p.inputs) == 0 && p.expired:
 			continue
 		// Missing in one resolution is missing: that resolution answers queries too.
-		case len(p.inputs) > 0 && !slices.ContainsFunc(p.inputs, func(in catalog.Inputs) bool { return !in.Covers(m.Identity) }):
+		case len(p.inputs) > 0 && !slices.ContainsFunc(p.inputs, func(in catalog.Inputs) bool { return !in.Covers(e.Identity) }):
 			continue
 		}
 		u := c.missing[place{h, s}]
 		if u == nil {
-			u = &Uncovered{Hour: h, Shard: s, First: m.AcceptedAt, Last: m.AcceptedAt, Example: m.Identity, None: len(p.inputs) == 0}
+			u = &Uncovered{Hour: h, Shard: s, First: e.AcceptedAt, Last: e.AcceptedAt, Example: e.Identity, None: len(p.inputs) == 0}
 			c.missing[place{h, s}] = u
 		}
 		u.Batches++
-		u.Records += m.Identity.Count()
-		u.First, u.Last = min(u.First, m.AcceptedAt), max(u.Last, m.AcceptedAt)
+		u.Records += e.Count()
+		u.First, u.Last = min(u.First, e.AcceptedAt), max(u.Last, e.AcceptedAt)
 	}
 	return nil
 }

@@ -9,8 +9,8 @@ import (
 	"fmt"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/framelog"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
 	"lightmetrics.dev/lightmetrics/internal/rollups/rollup"
@@ -37,7 +37,7 @@ type Config struct {
 	Now func() time.Time
 	// Scan calls fn with every accepted batch of the shard that may have samples in the hour; it may call it with
 	// others as well.
-	Scan func(ctx context.Context, h timegrid.Hour, s shard.ID, fn func(accept.Manifest) error) error
+	Scan func(ctx context.Context, h timegrid.Hour, s shard.ID, fn func(accepted.Batch) error) error
 }
 
 // Repairer checks hours and requests repairs. It is for one caller at a time.
@@ -61,6 +61,9 @@ func New(c Config) (*Repairer, error) {
 
 // Shards of the authority.
 func (r *Repairer) Shards() uint32 { return r.cfg.Shards }
+
+// AuthorityID of the bucket.
+func (r *Repairer) AuthorityID() string { return r.cfg.AuthorityID }
 
 func (r *Repairer) record(ctx context.Context, key string) (catalog.Record, error) {
 	rec, _, err := r.read(ctx, key)

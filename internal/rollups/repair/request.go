@@ -314,8 +314,7 @@ func (r *Repairer) addAccepted(ctx context.Context, o *Requested, entries map[id
 		return ErrUnknown
 	}
 	o.Source = "scan"
-	return r.cfg.Scan(ctx, o.Hour, o.Shard, func(m accept.Manifest) error {
-		e := m.Batch()
+	return r.cfg.Scan(ctx, o.Hour, o.Shard, func(e accepted.Batch) error {
 		if first, last := e.Hours(); shard.Of(e.Agent, r.cfg.Shards) == o.Shard && first <= o.Hour && o.Hour <= last {
 			entries[e.Identity] = e
 		}

@@ -27,7 +27,6 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal/journaltest"
-	"lightmetrics.dev/lightmetrics/internal/derived/intake"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
@@ -35,6 +34,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/queries/live"
 	"lightmetrics.dev/lightmetrics/internal/queries/published/publishedtest"
 	"lightmetrics.dev/lightmetrics/internal/rollups/delta"
+	"lightmetrics.dev/lightmetrics/internal/rollups/shards"
 	"lightmetrics.dev/lightmetrics/internal/series/agentlabel"
 	"lightmetrics.dev/lightmetrics/internal/series/samples"
 	"lightmetrics.dev/lightmetrics/internal/shard"
@@ -80,7 +80,7 @@ func newLab(t *testing.T, seed uint64) *lab {
 	l := &lab{t: t, rnd: rand.New(rand.NewPCG(seed, 31)), now: time.Date(2026, 11, 21, 9, 20, 0, 0, time.UTC), windows: map[string]int{}}
 	now := func() time.Time { return l.now }
 	l.store = mem.New(now)
-	l.must(intake.EnsureShards(t.Context(), l.store, labShards))
+	l.must(shards.Ensure(t.Context(), l.store, labShards))
 	l.put(layout.AuthorityKey, accept.AuthorityRecord{AuthorityID: "test"}.Marshal())
 	l.publish = publishedtest.Publisher{Store: l.store, Authority: "test", Shards: labShards, PerChunk: []int{1, 6, 2, 6}[seed%4]}
 	log, reg := telemetry.Discard().Log, prometheus.NewRegistry()

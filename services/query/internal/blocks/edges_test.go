@@ -4,10 +4,10 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/internal/derived/intake"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/queries/published"
 	"lightmetrics.dev/lightmetrics/internal/queries/published/publishedtest"
+	"lightmetrics.dev/lightmetrics/internal/rollups/shards"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
@@ -273,7 +273,7 @@ func TestBlocksThatComeLaterWaitForMemory(t *testing.T) {
 	if w.keeper.Shards() != 0 || w.keeper.Query(published.Limits{}) != nil {
 		t.Error("there are no blocks, and queries read them")
 	}
-	w.must(intake.EnsureShards(t.Context(), w.store, 2))
+	w.must(shards.Ensure(t.Context(), w.store, 2))
 	w.poll()
 	if w.keeper.Shards() != 2 || w.keeper.Query(published.Limits{}) != nil {
 		t.Errorf("%d shards, and queries read them at once", w.keeper.Shards())

@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
-	"lightmetrics.dev/lightmetrics/internal/derived/intake"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/queries/published"
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/rollups/shards"
 	"lightmetrics.dev/lightmetrics/internal/series/agentlabel"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -383,8 +383,8 @@ func (k *Keeper) Missing(ctx context.Context, id identity.Batch, minNS, maxNS in
 }
 
 // authority reads the authority's id and its number of shards; false when it has no blocks.
-func (k *Keeper) authority(ctx context.Context) (id string, shards uint32, ok bool, err error) {
-	shards, err = intake.ReadShards(ctx, k.d.Store)
+func (k *Keeper) authority(ctx context.Context) (id string, count uint32, ok bool, err error) {
+	count, err = shards.Read(ctx, k.d.Store)
 	if errors.Is(err, objstore.ErrNotFound) {
 		return "", 0, false, nil
 	}
@@ -392,5 +392,5 @@ func (k *Keeper) authority(ctx context.Context) (id string, shards uint32, ok bo
 		return "", 0, false, err
 	}
 	a, err := accept.ReadAuthority(ctx, k.d.Store)
-	return a.AuthorityID, shards, err == nil, err
+	return a.AuthorityID, count, err == nil, err
 }

@@ -13,7 +13,6 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/accepted"
-	"lightmetrics.dev/lightmetrics/internal/derived/intake"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
@@ -22,6 +21,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/queries/published"
 	"lightmetrics.dev/lightmetrics/internal/queries/published/publishedtest"
 	"lightmetrics.dev/lightmetrics/internal/rollups/delta"
+	"lightmetrics.dev/lightmetrics/internal/rollups/shards"
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
@@ -55,7 +55,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{t: t, rnd: rand.New(rand.NewPCG(seed, 0)), clock: time.Date(2026, 11, 21, 5, 50, 0, 0, time.UTC),
 		rolled: map[timegrid.Hour]int{}, gen: map[timegrid.Hour]uint64{}, seq: map[string]uint64{}, raw: map[identity.Batch][]byte{}}
 	w.store = mem.New(func() time.Time { return w.clock })
-	if err := intake.EnsureShards(t.Context(), w.store, 2); err != nil {
+	if err := shards.Ensure(t.Context(), w.store, 2); err != nil {
 		t.Fatal(err)
 	}
 	w.put(layout.AuthorityKey, accept.AuthorityRecord{AuthorityID: "test"}.Marshal())

@@ -1,11 +1,13 @@
-// Package backlog is what a shard's intake says and blocks do not cover yet, as far as one
-// worker knows. It lives in memory only: whoever owns the shard next rebuilds it from the
-// intake's segments, which stay until everything in them is covered.
+// Package backlog is what the journal says of a shard and blocks do not cover yet, as far as one
+// worker knows. It lives in memory only: whoever owns the shard next rebuilds it from the record
+// of the shard's progress and from what the journal has after that.
 //
 // The package is pure. Time and randomness are handed in, and nothing is for concurrent use.
 package backlog
 
 import (
+	"encoding/binary"
+	"hash/fnv"
 	"iter"
 	"maps"
 	"slices"
@@ -16,29 +18,31 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// Backlog has the pending batches of a shard, by batch, by hour and by segment.
+// Backlog has the pending batches of a shard, by batch and by hour.
 type Backlog struct {
-	batches  map[identity.Batch]*Batch
-	hours    map[timegrid.Hour]*Hour
-	segments map[string]segment // by key
-	spent    []string           // segments that may be deleted
-	evicted  int                // batches that were evicted since ForgetEvicted
-	// changed: batches or hours were added since JoinOverlaps went through all of them.
-	changed bool
+	batches map[identity.Batch]*Batch
+	hours   map[timegrid.Hour]*Hour
+	marks   uint64 // that were set
+	// evicted are hashes of the batches that were evicted since ForgetEvicted, and kept the batches themselves, as long as
+	// they are few: the record of the shard's progress can name those.
+	evicted map[uint64]struct{}
+	kept    []accepted.Batch
 }
 
-// segment counts the batches of one that are not covered: those that are pending, and those
-// that were evicted from memory. A segment with the latter is never spent, because it is all
-// that tells of them.
-type segment struct{ pending, evicted int }
+const (
+	// maxEvicted bounds the evicted batches that are not taken again until ForgetEvicted, and maxKept those of them that
+	// Before gives.
+	maxEvicted = 1_000_000
+	maxKept    = 5_000
+)
 
 // Batch is a pending batch: some hours that it is an input of do not cover it yet.
 type Batch struct {
 	accepted.Batch
 	// Open are the hours that do not cover it yet.
-	Open     []timegrid.Hour
-	all      []timegrid.Hour // that it is an input of
-	segments []string
+	Open []timegrid.Hour
+	all  []timegrid.Hour // that it is an input of
+	mark uint64          // the last one that was set before it was added
 }
 
 // Hour is one hour with pending batches, and when it is due. The owner of the shard moves
@@ -80,42 +84,49 @@ func (h *Hour) Succeed(now time.Time) {
 
 // New has nothing pending.
 func New() *Backlog {
-	return &Backlog{batches: map[identity.Batch]*Batch{}, hours: map[timegrid.Hour]*Hour{}, segments: map[string]segment{}}
+	return &Backlog{batches: map[identity.Batch]*Batch{}, hours: map[timegrid.Hour]*Hour{}, evicted: map[uint64]struct{}{}}
 }
 
-// AddSegment takes what a segment lists; hours gives the hours that a batch is an input of.
-func (b *Backlog) AddSegment(key string, entries []accepted.Batch, hours func(accepted.Batch) []timegrid.Hour, now time.Time) {
-	if b.Knows(key) {
+// Add makes a batch an input of hours, pending or not. One that is an input already keeps its place, and one
+// without hours has no record in any, so there is nothing to wait for.
+func (b *Backlog) Add(e accepted.Batch, hours []timegrid.Hour, now time.Time) {
+	if len(hours) == 0 {
 		return
 	}
-	n := 0
-	b.segments[key] = segment{}
-	for _, e := range entries {
-		p := b.batches[e.Identity]
-		if p == nil {
-			hs := hours(e)
-			if len(hs) == 0 {
-				continue // it has no record in any hour, so there is nothing to wait for
-			}
-			p = b.pend(e)
-			for _, h := range hs {
-				b.addHour(p, h, now)
-			}
-		}
-		// A batch may be listed in several segments, and twice in one. Each segment waits for it once.
-		if !slices.Contains(p.segments, key) {
-			p.segments = append(p.segments, key)
-			n++
-		}
+	p := b.batches[e.Identity]
+	if p == nil {
+		p = &Batch{Batch: e, mark: b.marks}
+		b.batches[e.Identity] = p
 	}
-	b.segments[key] = segment{pending: n}
-	b.release(key)
+	for _, h := range hours {
+		b.addHour(p, h, now)
+	}
 }
 
-// Knows reports whether the segment was read, and was not deleted since.
-func (b *Backlog) Knows(key string) bool {
-	_, ok := b.segments[key]
-	return ok
+// Mark sets a mark behind every batch that was added so far, and returns its number.
+func (b *Backlog) Mark() uint64 {
+	b.marks++
+	return b.marks
+}
+
+// Before gives the pending batches that were added before a mark, and those that were evicted, in the order of their
+// identities. More than limit of them, or evicted ones that are not known any more, are nil and false.
+func (b *Backlog) Before(mark uint64, limit int) (out []accepted.Batch, ok bool) {
+	if len(b.evicted) > len(b.kept) || len(b.kept) > limit {
+		return nil, false
+	}
+	out = slices.Clone(b.kept)
+	for _, p := range b.batches {
+		if p.mark >= mark {
+			continue
+		}
+		if len(out) == limit {
+			return nil, false
+		}
+		out = append(out, p.Batch)
+	}
+	slices.SortFunc(out, func(x, y accepted.Batch) int { return x.Identity.Compare(y.Identity) })
+	return out, true
 }
 
 // Has reports whether the batch is pending.
@@ -133,34 +144,10 @@ func (b *Backlog) Hours() iter.Seq[*Hour] { return maps.Values(b.hours) }
 // Hour is the state of an hour with pending batches, nil for any other.
 func (b *Backlog) Hour(h timegrid.Hour) *Hour { return b.hours[h] }
 
-// AddHour makes a pending batch an input of one more hour.
-func (b *Backlog) AddHour(id identity.Batch, h timegrid.Hour, now time.Time) {
-	if p := b.batches[id]; p != nil {
-		b.addHour(p, h, now)
-	}
-}
-
-// AddInput makes a batch an input of the hour, pending or not: one that is published in
-// another hour, and overlaps one of this hour.
-func (b *Backlog) AddInput(e accepted.Batch, h timegrid.Hour, now time.Time) {
-	p := b.batches[e.Identity]
-	if p == nil {
-		p = b.pend(e)
-	}
-	b.addHour(p, h, now)
-}
-
-func (b *Backlog) pend(e accepted.Batch) *Batch {
-	p := &Batch{Batch: e}
-	b.batches[e.Identity] = p
-	return p
-}
-
 func (b *Backlog) addHour(p *Batch, h timegrid.Hour, now time.Time) {
 	if slices.Contains(p.all, h) {
 		return
 	}
-	b.changed = true
 	p.all = append(p.all, h)
 	w := b.hours[h]
 	if w == nil {
@@ -171,8 +158,7 @@ func (b *Backlog) addHour(p *Batch, h timegrid.Hour, now time.Time) {
 	p.Open = append(p.Open, h)
 }
 
-// Cover takes off the batches of an hour that its blocks cover. A segment of which nothing
-// is left is spent.
+// Cover takes off the batches of an hour that its blocks cover.
 func (b *Backlog) Cover(h timegrid.Hour, covers func(identity.Batch) bool) {
 	w := b.hours[h]
 	if w == nil {
@@ -185,42 +171,13 @@ func (b *Backlog) Cover(h timegrid.Hour, covers func(identity.Batch) bool) {
 		delete(w.ids, id)
 		p := b.batches[id]
 		// The batch may be an input of other hours too, and is pending until the last of them.
-		if p.Open = slices.DeleteFunc(p.Open, func(o timegrid.Hour) bool { return o == h }); len(p.Open) > 0 {
-			continue
-		}
-		delete(b.batches, id)
-		for _, key := range p.segments {
-			s := b.segments[key]
-			s.pending--
-			b.segments[key] = s
-			b.release(key)
+		if p.Open = slices.DeleteFunc(p.Open, func(o timegrid.Hour) bool { return o == h }); len(p.Open) == 0 {
+			delete(b.batches, id)
 		}
 	}
 	if len(w.ids) == 0 {
 		delete(b.hours, h)
 	}
-}
-
-// release decides what becomes of a segment once nothing of it is pending in memory.
-func (b *Backlog) release(key string) {
-	switch s := b.segments[key]; {
-	case s.pending > 0:
-	case s.evicted > 0:
-		// It lists batches that were evicted. It is forgotten, so that the next rescan of the
-		// intake reads it again and brings them back.
-		delete(b.segments, key)
-	default:
-		b.spent = append(b.spent, key)
-	}
-}
-
-// Spent are the keys of segments whose batches are all covered: they may be deleted.
-func (b *Backlog) Spent() []string { return slices.Clone(b.spent) }
-
-// Deleted forgets a segment that is gone from the store.
-func (b *Backlog) Deleted(key string) {
-	delete(b.segments, key)
-	b.spent = slices.DeleteFunc(b.spent, func(o string) bool { return o == key })
 }
 
 // Inputs are the batches that wait for the hour, in the order of their identities.
@@ -283,49 +240,9 @@ func (b *Backlog) Retry(h timegrid.Hour) {
 	}
 }
 
-// JoinOverlaps finds groups of pending batches whose record numbers overlap, and makes each of
-// them an input of every hour of its group: a number counts once, and every hour that has it
-// in some batch must know all the others to tell which one that is.
-func (b *Backlog) JoinOverlaps(now time.Time) {
-	// Nothing has changed for most hours of a round, and the sort below goes over all batches.
-	if !b.changed {
-		return
-	}
-	all := slices.Collect(maps.Values(b.batches))
-	slices.SortFunc(all, func(x, y *Batch) int { return x.Identity.Compare(y.Identity) })
-	for i := 0; i < len(all); {
-		// In the order of first numbers a group continues while the next batch begins at or before
-		// the highest number of those before it.
-		first := all[i].Identity
-		end, j := first.SeqEnd, i+1
-		for j < len(all) && all[j].Identity.BootOf() == first.BootOf() && all[j].SeqStart <= end {
-			end = max(end, all[j].SeqEnd)
-			j++
-		}
-		if j > i+1 {
-			b.shareHours(all[i:j], now)
-		}
-		i = j
-	}
-	b.changed = false
-}
-
-func (b *Backlog) shareHours(group []*Batch, now time.Time) {
-	var hours []timegrid.Hour
-	for _, p := range group {
-		hours = append(hours, p.all...)
-	}
-	slices.Sort(hours)
-	for _, h := range slices.Compact(hours) {
-		for _, p := range group {
-			b.addHour(p, h, now)
-		}
-	}
-}
-
 // Pending batches have a bound. Where it is reached, batches that wait for their hour's end,
-// or that can't be rolled up as things are, must not keep the shard from reading its intake:
-// late batches are listed there, and batches of hours that are over.
+// or that can't be rolled up as things are, must not keep the shard from taking new ones:
+// late batches are among them, and batches of hours that are over.
 
 const (
 	// permanentAfter is how often an hour, or a batch, has failed for good before it is evicted.
@@ -361,14 +278,15 @@ func (b *Backlog) MakeRoom(hasRoom func() bool, blocked Blocked) (evicted []iden
 	return evicted
 }
 
-// evict forgets batches. Their segments stay in the store, and the backlog forgets each of
-// them once nothing else of it is pending, so that a rescan reads it again.
+// evict forgets batches. The journal has them, and whoever owns the shard catches up with it from time to time:
+// until then the record of the shard's progress must not move.
 func (b *Backlog) evict(which func(*Batch) bool) (out []identity.Batch) {
 	for id, p := range b.batches {
 		if !which(p) {
 			continue
 		}
 		out = append(out, id)
+		b.noteEvicted(p.Batch)
 		delete(b.batches, id)
 		for _, h := range p.Open {
 			w := b.hours[h]
@@ -376,23 +294,51 @@ func (b *Backlog) evict(which func(*Batch) bool) (out []identity.Batch) {
 				delete(b.hours, h)
 			}
 		}
-		for _, key := range p.segments {
-			s := b.segments[key]
-			s.pending--
-			s.evicted++
-			b.segments[key] = s
-			b.release(key)
-		}
 	}
-	b.evicted += len(out)
 	return out
 }
 
-// Evicted is how many batches were evicted since the last ForgetEvicted.
-func (b *Backlog) Evicted() int { return b.evicted }
+// noteEvicted remembers that a batch was evicted, so that it is not taken again at once and takes the room of others.
+func (b *Backlog) noteEvicted(e accepted.Batch) {
+	if len(b.evicted) >= maxEvicted {
+		return
+	}
+	if len(b.kept) < maxKept && len(b.kept) == len(b.evicted) {
+		b.kept = append(b.kept, e)
+	}
+	b.evicted[hash(e.Identity)] = struct{}{}
+}
 
-// ForgetEvicted starts counting again: a rescan of the intake begins, which finds them.
-func (b *Backlog) ForgetEvicted() { b.evicted = 0 }
+// hash tells batches apart but for one pair in billions, which then waits until the next ForgetEvicted.
+func hash(id identity.Batch) uint64 {
+	h := fnv.New64a()
+	var n [16]byte
+	binary.LittleEndian.PutUint64(n[:8], id.SeqStart)
+	binary.LittleEndian.PutUint64(n[8:], id.SeqEnd)
+	h.Write([]byte(id.Agent))
+	h.Write([]byte{0})
+	h.Write([]byte(id.Boot))
+	h.Write(n[:])
+	return h.Sum64()
+}
+
+// WasEvicted reports whether the batch was evicted since the last ForgetEvicted.
+func (b *Backlog) WasEvicted(id identity.Batch) bool {
+	if len(b.evicted) == 0 {
+		return false
+	}
+	_, ok := b.evicted[hash(id)]
+	return ok
+}
+
+// Evicted is how many batches were evicted since the last ForgetEvicted.
+func (b *Backlog) Evicted() int { return len(b.evicted) }
+
+// ForgetEvicted starts counting again: the owner begins to catch up with the journal, and finds them.
+func (b *Backlog) ForgetEvicted() {
+	clear(b.evicted)
+	b.kept = nil
+}
 
 // expedite marks the fullest hours, until they have half of what is pending.
 func (b *Backlog) expedite() {

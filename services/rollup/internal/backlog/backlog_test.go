@@ -1,7 +1,7 @@
 package backlog
 
 import (
-	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -33,70 +33,39 @@ func (notBlocked) SetAside(timegrid.Hour, string) bool { return false }
 
 func always(v bool) func() bool { return func() bool { return v } }
 
-// A batch that gets another hour takes those that overlap with it there, also when they
-// were joined before; what is apart stays where it is.
-func TestOverlapsFollowIntoLaterHours(t *testing.T) {
+// What was evicted is named until it is forgotten, and is not taken again at once; of very many only their number is
+// known, and then nobody may say what is pending.
+func TestEvictedBatchesAreNamed(t *testing.T) {
 	b := New()
-	x, y, z := batch(0, 9), batch(5, 14), batch(15, 20)
-	h := timegrid.Hour(100)
-	b.AddSegment("segment", []accepted.Batch{x, y, z}, func(accepted.Batch) []timegrid.Hour { return []timegrid.Hour{h} }, start)
-	b.JoinOverlaps(start)
-	if n := len(b.Inputs(h)); n != 3 {
-		t.Fatalf("%d inputs", n)
-	}
-	b.AddHour(x.Identity, h+1, start)
-	b.JoinOverlaps(start)
-	in := b.Inputs(h + 1)
-	if len(in) != 2 || in[0] != x || in[1] != y {
-		t.Errorf("inputs of the later hour: %+v", in)
-	}
-}
-
-// Overlaps are closed: the first and the last of three batches do not overlap, but each overlaps
-// the one between them, and so all three decide about its numbers.
-func TestOverlapsAreClosed(t *testing.T) {
-	b := New()
-	all := []accepted.Batch{batch(0, 9), batch(2, 4), batch(8, 14), batch(12, 20)}
-	hours := map[identity.Batch]timegrid.Hour{}
-	for i, e := range all {
-		hours[e.Identity] = timegrid.Hour(i)
-	}
-	b.AddSegment("segment", all, func(e accepted.Batch) []timegrid.Hour { return []timegrid.Hour{hours[e.Identity]} }, start)
-	b.JoinOverlaps(start)
-	for h := range timegrid.Hour(len(all)) {
-		if in := b.Inputs(h); !slices.Equal(in, all) {
-			t.Errorf("inputs of hour %d: %+v", h, in)
-		}
-	}
-}
-
-// A segment is not deleted while a batch of it was evicted, whatever becomes of others.
-func TestEvictedBatchesKeepTheirSegments(t *testing.T) {
-	b := New()
-	b.AddSegment("both", []accepted.Batch{batch(1, 1), batch(2, 2)}, hourOfNumber, start)
-	b.AddSegment("second", []accepted.Batch{batch(2, 2)}, hourOfNumber, start)
+	b.Add(batch(1, 1), []timegrid.Hour{1}, start)
+	b.Add(batch(2, 2), []timegrid.Hour{1, 2}, start)
+	mark := b.Mark()
+	b.Add(batch(3, 3), []timegrid.Hour{1}, start)
 	out := b.MakeRoom(always(true), notBlocked{batch(2, 2).Identity: permanentAfter})
-	if len(out) != 1 || out[0] != batch(2, 2).Identity || b.Evicted() != 1 {
+	if len(out) != 1 || out[0] != batch(2, 2).Identity || b.Evicted() != 1 || !b.WasEvicted(out[0]) || b.WasEvicted(batch(1, 1).Identity) || b.Hour(2) != nil {
 		t.Fatalf("evicted %v, %d", out, b.Evicted())
 	}
-	if b.Knows("second") || !b.Knows("both") || len(b.hours) != 1 {
-		t.Fatalf("segments %v, hours %v", b.segments, b.hours)
+	if got, ok := b.Before(mark, 2); !ok || !slices.Equal(got, []accepted.Batch{batch(1, 1), batch(2, 2)}) {
+		t.Fatalf("%+v, %v", got, ok)
 	}
-	// It comes back by the one that is not known, and is done there; the other has it, too.
-	b.AddSegment("second", []accepted.Batch{batch(2, 2)}, hourOfNumber, start)
-	b.Cover(2, everything)
-	if len(b.spent) != 1 || b.spent[0] != "second" {
-		t.Fatalf("spent %v", b.spent)
+	if got, ok := b.Before(mark, 1); ok || got != nil {
+		t.Errorf("more than the limit: %+v", got)
 	}
 	b.Cover(1, everything)
-	if len(b.spent) != 1 || b.Knows("both") {
-		t.Fatalf("spent %v, segments %v", b.spent, b.segments)
+	if got, ok := b.Before(mark, 2); !ok || !slices.Equal(got, []accepted.Batch{batch(2, 2)}) {
+		t.Fatalf("%+v, %v", got, ok)
 	}
-	b.AddSegment("both", []accepted.Batch{batch(1, 1), batch(2, 2)}, hourOfNumber, start)
-	b.Cover(1, everything)
-	b.Cover(2, everything)
-	if len(b.spent) != 2 || len(b.batches)+len(b.hours) > 0 {
-		t.Fatalf("spent %v", b.spent)
+	if b.ForgetEvicted(); b.Evicted() != 0 || b.WasEvicted(batch(2, 2).Identity) {
+		t.Error("still evicted")
+	}
+	blocked := notBlocked{}
+	for n := range uint64(maxKept + 1) {
+		b.Add(batch(n, n), []timegrid.Hour{5}, start)
+		blocked[batch(n, n).Identity] = permanentAfter
+	}
+	b.MakeRoom(always(true), blocked)
+	if _, ok := b.Before(b.Mark(), 1<<30); ok || b.Evicted() != maxKept+1 {
+		t.Errorf("%d evicted batches are all named", b.Evicted())
 	}
 }
 
@@ -104,7 +73,7 @@ func TestEvictedBatchesKeepTheirSegments(t *testing.T) {
 func TestHoursTakeTurns(t *testing.T) {
 	b := New()
 	for h := range uint64(3) {
-		b.AddSegment(fmt.Sprint(h), []accepted.Batch{batch(h+1, h+1)}, hourOfNumber, start)
+		b.Add(batch(h+1, h+1), []timegrid.Hour{timegrid.Hour(h + 1)}, start)
 	}
 	now := start
 	var turns []timegrid.Hour
@@ -134,12 +103,10 @@ func TestTheFullestHoursAreExpedited(t *testing.T) {
 	b := New()
 	seq := uint64(0)
 	for h, n := range []int{1, 5, 3, 9} {
-		var es []accepted.Batch
 		for range n {
-			es = append(es, batch(seq, seq))
+			b.Add(batch(seq, seq), []timegrid.Hour{timegrid.Hour(h)}, start)
 			seq++
 		}
-		b.AddSegment(fmt.Sprint(h), es, func(accepted.Batch) []timegrid.Hour { return []timegrid.Hour{timegrid.Hour(h)} }, start)
 	}
 	later := start.Add(time.Hour)
 	for w := range b.Hours() {
@@ -161,7 +128,7 @@ func TestTheFullestHoursAreExpedited(t *testing.T) {
 func TestABatchStaysWhileOneOfItsHoursMayBeMade(t *testing.T) {
 	b := New()
 	e := batch(1, 9)
-	b.AddSegment("s", []accepted.Batch{e}, func(accepted.Batch) []timegrid.Hour { return []timegrid.Hour{1, 2} }, start)
+	b.Add(e, []timegrid.Hour{1, 2}, start)
 	for range permanentAfter {
 		b.Hour(1).Fail(start, true)
 	}
@@ -171,8 +138,8 @@ func TestABatchStaysWhileOneOfItsHoursMayBeMade(t *testing.T) {
 	for range permanentAfter {
 		b.Hour(2).Fail(start, true)
 	}
-	if out := b.MakeRoom(always(true), notBlocked{}); len(out) != 1 || b.Len() != 0 || b.Knows("s") || len(b.Spent()) > 0 {
-		t.Fatalf("evicted %v, spent %v", out, b.Spent())
+	if out := b.MakeRoom(always(true), notBlocked{}); len(out) != 1 || b.Len() != 0 || len(b.hours) > 0 {
+		t.Fatalf("evicted %v, hours %v", out, b.hours)
 	}
 	b.ForgetEvicted()
 	if b.Evicted() != 0 {
@@ -184,22 +151,21 @@ func TestABatchStaysWhileOneOfItsHoursMayBeMade(t *testing.T) {
 func TestForgetWaits(t *testing.T) {
 	b := New()
 	now := start.Add(365 * 24 * time.Hour)
-	b.AddSegment("s", []accepted.Batch{batch(1, 1)}, hourOfNumber, now)
+	b.Add(batch(1, 1), []timegrid.Hour{1}, now)
 	b.Hour(1).Next = now.Add(time.Hour)
 	if b.ForgetWaits(start); len(b.Due(start)) != 1 || !b.Hour(1).Since.Equal(start) {
 		t.Errorf("%+v", b.Hour(1))
 	}
 }
 
-// TestSchedules plays schedules of all events by seed, beside a model that remembers every
-// segment that was written and what blocks cover. A segment is spent exactly when every batch of
-// it is covered in each of its hours, never while one was evicted, and nothing is forgotten
-// that a rescan of the remaining segments does not bring back.
+// TestSchedules plays schedules of all events by seed, beside a model that remembers everything that came and what blocks
+// cover. What came before a mark is covered in each of its hours, or the backlog names it, as long as it says that it
+// can.
 func TestSchedules(t *testing.T) {
-	for seed := range uint64(200) {
+	for seed := range uint64(300) {
 		rnd := rand.New(rand.NewPCG(seed, 23))
 		b := New()
-		stored := map[string][]accepted.Batch{}
+		came := map[identity.Batch]accepted.Batch{}
 		covered := map[timegrid.Hour]map[identity.Batch]bool{}
 		hours := func(e accepted.Batch) []timegrid.Hour {
 			h := timegrid.Hour(e.SeqStart % 7)
@@ -208,12 +174,21 @@ func TestSchedules(t *testing.T) {
 		isCovered := func(e accepted.Batch) bool {
 			return !slices.ContainsFunc(hours(e), func(h timegrid.Hour) bool { return !covered[h][e.Identity] })
 		}
+		type mark struct {
+			n    uint64
+			came []accepted.Batch
+		}
+		var marks []mark
 		check := func(step int) {
 			t.Helper()
-			for _, key := range b.Spent() {
-				for _, e := range stored[key] {
-					if !isCovered(e) {
-						t.Fatalf("seed %d, step %d: %s is spent, and %v is not covered", seed, step, key, e.Identity)
+			for _, m := range marks {
+				named, ok := b.Before(m.n, 1000)
+				if !ok {
+					t.Fatalf("seed %d, step %d: %d evicted, and not named", seed, step, b.Evicted())
+				}
+				for _, e := range m.came {
+					if _, found := slices.BinarySearchFunc(named, e, func(x, y accepted.Batch) int { return x.Identity.Compare(y.Identity) }); !found && !isCovered(e) {
+						t.Fatalf("seed %d, step %d: %v came before mark %d, is not covered, and is not named", seed, step, e.Identity, m.n)
 					}
 				}
 			}
@@ -231,18 +206,22 @@ func TestSchedules(t *testing.T) {
 		now := start
 		for step := range 80 {
 			now = now.Add(time.Second)
-			switch rnd.IntN(6) {
-			case 0, 1: // a segment is written, with batches that others may list too
-				var es []accepted.Batch
+			switch rnd.IntN(7) {
+			case 0, 1: // batches come, some of them again, and some are inputs of another hour besides
 				for range 1 + rnd.IntN(5) {
 					n := rnd.Uint64N(40)
-					es = append(es, batch(n, n))
+					e := batch(n, n)
+					if b.WasEvicted(e.Identity) || isCovered(e) {
+						continue
+					}
+					came[e.Identity] = e
+					b.Add(e, hours(e), now)
+					if rnd.IntN(4) == 0 {
+						b.Add(e, []timegrid.Hour{8}, now)
+					}
 				}
-				key := fmt.Sprint("segment ", step)
-				stored[key] = es
-				b.AddSegment(key, es, hours, now)
 			case 2, 3: // a block of some of an hour's batches is published
-				h := timegrid.Hour(rnd.IntN(8))
+				h := timegrid.Hour(rnd.IntN(9))
 				if covered[h] == nil {
 					covered[h] = map[identity.Batch]bool{}
 				}
@@ -256,33 +235,27 @@ func TestSchedules(t *testing.T) {
 					out[p.Identity] = rnd.IntN(2) * permanentAfter
 				}
 				b.MakeRoom(always(rnd.IntN(2) == 0), out)
-			case 5: // spent segments are deleted, and the others are scanned again
-				for _, key := range b.Spent() {
-					delete(stored, key)
-					b.Deleted(key)
+			case 5: // those are forgotten: everything that is not covered comes again, and marks before count no more
+				if rnd.IntN(3) > 0 {
+					continue
 				}
-				for key, es := range stored {
-					b.AddSegment(key, es, hours, now)
+				b.ForgetEvicted()
+				marks = nil
+				for _, e := range came {
+					if !isCovered(e) {
+						b.Add(e, hours(e), now)
+					}
 				}
+			case 6:
+				marks = append(marks, mark{b.Mark(), slices.Collect(maps.Values(came))})
 			}
 			check(step)
 		}
-		// Everything is brought back, covered and deleted. A segment that is known and lists batches
-		// that were evicted is forgotten when the others are covered, and so needs a second scan.
-		for range 2 {
-			for key, es := range stored {
-				b.AddSegment(key, es, hours, now)
-			}
-			for h := range timegrid.Hour(9) {
-				b.Cover(h, everything)
-			}
-			for _, key := range b.Spent() {
-				delete(stored, key)
-				b.Deleted(key)
-			}
+		for h := range timegrid.Hour(9) {
+			b.Cover(h, everything)
 		}
-		if b.Len() > 0 || len(b.hours) > 0 || len(b.segments) > 0 || len(stored) > 0 {
-			t.Fatalf("seed %d: %d batches, %d hours, %d segments are left, %d in the store", seed, b.Len(), len(b.hours), len(b.segments), len(stored))
+		if b.Len() > 0 || len(b.hours) > 0 {
+			t.Fatalf("seed %d: %d batches, %d hours are left", seed, b.Len(), len(b.hours))
 		}
 	}
 }

@@ -6,15 +6,14 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/harness/mutants"
 )
 
-// TestMutantsAreCaught plants known bugs of what decides that a segment of the intake may be
-// deleted, and of what makes room.
+// TestMutantsAreCaught plants known bugs of what decides what is pending before a mark, and of what makes room.
 func TestMutantsAreCaught(t *testing.T) {
 	mutants.Check(t, mutants.List{Mutants: []mutants.Mutant{
-		{Name: "a segment with evicted batches is spent", File: "backlog.go", Old: "case s.evicted > 0:", New: "case s.evicted > 1<<30:"},
-		{Name: "a batch is covered in its first hour", File: "backlog.go", Old: "len(p.Open) > 0 {", New: "len(p.Open) > 1<<30 {", By: "TestSchedules"},
-		{Name: "only the first segment of a batch waits for it", File: "backlog.go", Old: "if !slices.Contains(p.segments, key) {", New: "if len(p.segments) == 0 {", By: "TestSchedules|TestEvicted"},
-		{Name: "overlaps are joined once", File: "backlog.go", Old: "b.changed = true", New: "_ = b", By: "TestOverlapsFollowIntoLaterHours"},
-		{Name: "a group ends at its first batch's end", File: "backlog.go", Old: "end = max(end, all[j].SeqEnd)", New: "_ = end", By: "TestOverlaps"},
+		{Name: "evicted batches are not named", File: "backlog.go", Old: "out = slices.Clone(b.kept)", New: "out = nil"},
+		{Name: "too many evicted ones do not count", File: "backlog.go", Old: "if len(b.evicted) > len(b.kept) || ", New: "if ", By: "TestEvictedBatchesAreNamed"},
+		{Name: "a batch is covered in its first hour", File: "backlog.go", Old: "len(p.Open) == 0 {\n			delete", New: "len(p.Open) < 1<<30 {\n			delete", By: "TestSchedules"},
+		{Name: "a mark leaves out the batch before it", File: "backlog.go", Old: "if p.mark >= mark {", New: "if p.mark+1 >= mark {", By: "TestSchedules|TestEvicted"},
+		{Name: "evicted batches are taken again at once", File: "backlog.go", Old: "b.evicted[hash(e.Identity)] = struct{}{}", New: "b.evicted[uint64(len(b.evicted))] = struct{}{}", By: "TestEvictedBatchesAreNamed"},
 		{Name: "one hour that fails evicts its batches", File: "backlog.go", Old: "return !slices.ContainsFunc(p.Open, func(h timegrid.Hour) bool {", New: "return slices.ContainsFunc(p.Open, func(h timegrid.Hour) bool { return b.hours[h].Permanent >= permanentAfter }) || !slices.ContainsFunc(p.Open, func(h timegrid.Hour) bool {", By: "TestABatchStays"},
 		{Name: "hours that fail are expedited", File: "backlog.go", Old: "if !w.Expedited && w.Failures == 0 {", New: "if !w.Expedited {", By: "TestTheFullestHours"},
 		{Name: "the emptiest hours are expedited", File: "backlog.go", Old: "return len(y.ids) - len(x.ids)", New: "return len(x.ids) - len(y.ids)", By: "TestTheFullestHours"},

@@ -1,14 +1,15 @@
-// Package overlaps finds the accepted batches of one boot whose record numbers overlap those
-// of an hour's pending batches. A number counts once, for the batch that was accepted first,
-// so every hour that has one of them as an input must have all of them.
+// Package overlaps finds the accepted batches of one boot whose record numbers overlap. A number
+// counts once, for the batch that was accepted first, so every hour that has one of them as an
+// input must have all of them, in whatever hours the others lie and however long ago they were
+// accepted.
 //
-// Overlapping batches of one hour are inputs of it anyway. Those of other hours are searched
-// among what is pending, and in the blocks of the hours beside: numbers ascend with time, so
-// that is where an agent that numbers records twice has the others. Where a neighbour's
-// records can't be read, the identity manifests tell: a damaged hour does not hold up the
-// hours beside it.
+// An ordinary batch begins behind everything that its boot has sent, which costs no request: for
+// each boot the highest number is remembered. What begins below it, and the first batch
+// of a boot that a new owner meets, costs one listing of the boot's identity manifests around it. Of
+// two batches that overlap one comes later, and its listing shows the other: a manifest is
+// there before its batch comes.
 //
-// The package decides and reads, and starts nothing: no goroutines, no clock of its own.
+// The package decides and reads, and starts nothing: no goroutines, no clock.
 package overlaps
 
 import (
@@ -16,42 +17,17 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/record"
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
-	"lightmetrics.dev/lightmetrics/internal/rollups/delta"
-	"lightmetrics.dev/lightmetrics/internal/shard"
-	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/services/rollup/internal/hour"
 )
-
-// Backlog takes what is found.
-type Backlog interface {
-	// JoinOverlaps does the part of the work that needs nothing but what is pending.
-	JoinOverlaps(now time.Time)
-	Inputs(timegrid.Hour) []accepted.Batch
-	AddHour(id identity.Batch, h timegrid.Hour, now time.Time)
-	AddInput(e accepted.Batch, h timegrid.Hour, now time.Time)
-}
-
-// Deltas have late batches that no block has yet.
-type Deltas interface {
-	// Overlapping are those that share record numbers with id, but id.
-	Overlapping(id identity.Batch) []delta.Batch
-}
-
-// Records are the manifests and plans of hours.
-type Records interface {
-	State(ctx context.Context, h timegrid.Hour, id shard.ID, passOver []string) (*hour.State, error)
-	Plan(ctx context.Context, h timegrid.Hour, id shard.ID, gen uint64) (*hour.Plan, error)
-}
 
 // Manifests are the identity manifests of accepted batches.
 type Manifests interface {
@@ -59,187 +35,229 @@ type Manifests interface {
 	objstore.Lister
 }
 
-// Finder finds overlapping batches for the hours of one shard.
+// Pair are two accepted batches of one boot that share record numbers. Batch is one that Find was asked for.
+type Pair struct{ Batch, With accepted.Batch }
+
+// Finder finds the batches that overlap those of one shard. It is not for concurrent use.
 type Finder struct {
-	Shard     shard.ID
-	Backlog   Backlog
-	Deltas    Deltas
-	Records   Records
 	Manifests Manifests
-	// Damaged is called with the error of a record of a neighbour that can't be read.
+	// Fan lists several boots; nil is one after the other.
+	Fan journal.Fan
+	// Listed is called for each boot whose manifests are listed, and Damaged with the error of a manifest that can't be
+	// read, whose batch is left out of pairs. Both may be nil, and are called side by side when Fan does so.
+	Listed  func()
 	Damaged func(error)
+
+	// Two generations of boots, so that those that send nothing any more are forgotten.
+	boots, older map[identity.Boot]*boot
 }
 
-// Find makes the hour's pending batches, and those that overlap them, inputs of each other's
-// hours.
-func (f *Finder) Find(ctx context.Context, h timegrid.Hour, now time.Time) error {
-	f.Backlog.JoinOverlaps(now)
-	pending := f.Backlog.Inputs(h)
-	f.findLate(pending, h, now)
-	for _, beside := range []timegrid.Hour{h - 1, h + 1} {
-		if err := f.findBeside(ctx, pending, beside, h, now); err != nil {
-			return err
+// boot is what is known of one boot.
+type boot struct {
+	// high is the highest number of all batches that were accepted when the boot was listed first, or have come since.
+	high uint64
+	// expected are batches that the listing showed, that overlap none that it showed, and that have not come yet,
+	// in the order of their numbers.
+	expected []identity.Batch
+}
+
+const (
+	// maxBoots bounds the boots of one generation.
+	maxBoots = 100_000
+	// maxExpected bounds what is expected of one boot. What is left out costs a listing when it comes.
+	maxExpected = 10_000
+)
+
+// Find gives the pairs of each batch with every accepted batch that overlaps it, as far as one of both has not been
+// found by a call before. After an error it remembers nothing, and the same call may be made again.
+func (f *Finder) Find(ctx context.Context, batches []accepted.Batch) ([]Pair, error) {
+	batches = slices.Clone(batches)
+	slices.SortStableFunc(batches, func(x, y accepted.Batch) int { return x.Identity.Compare(y.Identity) })
+	batches = slices.CompactFunc(batches, func(x, y accepted.Batch) bool { return x.Identity == y.Identity })
+	var all, listings []*arrival
+	for len(batches) > 0 {
+		n := 1
+		for n < len(batches) && batches[n].BootOf() == batches[0].BootOf() {
+			n++
 		}
+		a := f.arrival(batches[:n])
+		if all = append(all, a); len(a.irregular) > 0 {
+			listings = append(listings, a)
+		}
+		batches = batches[n:]
 	}
-	return nil
+	fan := f.Fan
+	if fan == nil {
+		fan = journal.OneByOne
+	}
+	if err := fan(ctx, len(listings), func(ctx context.Context, i int) error { return f.look(ctx, listings[i]) }); err != nil {
+		return nil, err
+	}
+	var pairs []Pair
+	for _, a := range all {
+		f.remember(a)
+		pairs = append(pairs, a.pairs...)
+	}
+	return pairs, nil
 }
 
-// findLate compares the pending batches of h with those in deltas, of whatever hour: they are in the next generations
-// of their hours.
-func (f *Finder) findLate(pending []accepted.Batch, h timegrid.Hour, now time.Time) {
-	for _, e := range pending {
-		for _, with := range f.Deltas.Overlapping(e.Identity) {
-			f.Backlog.AddInput(with.Batch, h, now)
-			for _, other := range with.Hours {
-				f.Backlog.AddHour(e.Identity, other, now)
+// arrival are batches of one boot that have come, in the order of their numbers.
+type arrival struct {
+	id      identity.Boot
+	known   *boot // nil: the boot is met for the first time
+	batches []accepted.Batch
+	// irregular are those that begin below a number that was there before.
+	irregular []accepted.Batch
+	high      uint64
+	listed    []identity.Batch
+	pairs     []Pair
+}
+
+// arrival compares batches with what is known of their boot.
+func (f *Finder) arrival(batches []accepted.Batch) *arrival {
+	a := &arrival{id: batches[0].BootOf(), batches: batches}
+	if a.known = f.known(a.id); a.known == nil {
+		a.irregular = batches
+		return a
+	}
+	a.high = a.known.high
+	for _, e := range batches {
+		_, expected := slices.BinarySearchFunc(a.known.expected, e.Identity, identity.Batch.Compare)
+		if e.SeqStart <= a.high && !expected {
+			a.irregular = append(a.irregular, e)
+		}
+		a.high = max(a.high, e.SeqEnd)
+	}
+	return a
+}
+
+// look lists the manifests around irregular batches, and finds their pairs.
+func (f *Finder) look(ctx context.Context, a *arrival) (err error) {
+	if a.listed, err = f.list(ctx, a.id, a.irregular, a.known == nil); err != nil {
+		return err
+	}
+	for _, l := range a.listed {
+		a.high = max(a.high, l.SeqEnd)
+	}
+	a.pairs, err = f.pair(ctx, a.batches, a.irregular, a.listed)
+	return err
+}
+
+func (f *Finder) known(id identity.Boot) *boot {
+	if b := f.boots[id]; b != nil {
+		return b
+	}
+	return f.older[id]
+}
+
+// remember notes that the batches have come, and what the first listing of the boot showed.
+func (f *Finder) remember(a *arrival) {
+	b := a.known
+	if b == nil {
+		b = &boot{}
+		last, end := a.batches[len(a.batches)-1].SeqStart, uint64(0)
+		for i, l := range a.listed {
+			// One that overlaps another is listed once more when it comes, which finds that.
+			alone := (i == 0 || end < l.SeqStart) && (i+1 == len(a.listed) || a.listed[i+1].SeqStart > l.SeqEnd)
+			end = max(end, l.SeqEnd)
+			if l.SeqStart > last && alone && len(b.expected) < maxExpected {
+				b.expected = append(b.expected, l)
 			}
 		}
 	}
+	for _, e := range a.batches {
+		a.high = max(a.high, e.SeqEnd)
+		if i, ok := slices.BinarySearchFunc(b.expected, e.Identity, identity.Batch.Compare); ok {
+			b.expected = slices.Delete(b.expected, i, i+1)
+		}
+	}
+	b.high = a.high
+	if f.boots == nil || len(f.boots) >= maxBoots {
+		f.older, f.boots = f.boots, map[identity.Boot]*boot{}
+	}
+	f.boots[a.id] = b
 }
 
-// findBeside compares the pending batches of h with the raw block of a neighbour.
-func (f *Finder) findBeside(ctx context.Context, pending []accepted.Batch, beside, h timegrid.Hour, now time.Time) error {
-	st, err := f.Records.State(ctx, beside, f.Shard, nil)
-	if record.Unreadable(err) {
-		// The neighbour waits for a repair request, but h need not: which batches overlap is a
-		// matter of what was accepted, whether or not it is published.
-		f.Damaged(err)
-		return f.findAccepted(ctx, pending, beside, h, now)
+// list gives the accepted batches of the boot that can overlap the given ones, in the order of their numbers; with all,
+// also everything behind them.
+func (f *Finder) list(ctx context.Context, id identity.Boot, batches []accepted.Batch, all bool) ([]identity.Batch, error) {
+	prefix, end := layout.AcceptedBoot(id), uint64(0)
+	for _, e := range batches {
+		end = max(end, e.SeqEnd)
 	}
-	if err != nil {
-		return err
-	}
-	block := st.Blocks[timegrid.Raw]
-	if block == nil {
-		return nil
-	}
-	var found []identity.Batch
-	for _, e := range pending {
-		with := InBlock(block.Inputs, e.Identity)
-		if len(with) > 0 {
-			f.Backlog.AddHour(e.Identity, beside, now)
-		}
-		found = append(found, with...)
-	}
-	return f.addPublished(ctx, h, block, found, now)
-}
-
-// addPublished makes inputs of a neighbour's block inputs of h.
-func (f *Finder) addPublished(ctx context.Context, h timegrid.Hour, block *catalog.Block, ids []identity.Batch, now time.Time) error {
-	if len(ids) == 0 {
-		return nil
-	}
-	// The block has identities only. The plan has what is needed to read the frames.
-	p, err := f.Records.Plan(ctx, block.Name.Hour, f.Shard, block.Name.Generation)
-	if errors.Is(err, objstore.ErrNotFound) {
-		return nil // plans outlive their hours by far: this one is too old to be made again
-	}
-	if record.Unreadable(err) {
-		f.Damaged(err)
-		return f.addAccepted(ctx, ids, h, now)
-	}
-	if err != nil {
-		return err
-	}
-	for _, e := range p.Inputs {
-		if slices.Contains(ids, e.Identity) {
-			f.Backlog.AddInput(e, h, now)
-		}
-	}
-	return nil
-}
-
-// addAccepted makes published batches of another hour inputs of h when the plan that has
-// their entries can't be read.
-func (f *Finder) addAccepted(ctx context.Context, ids []identity.Batch, h timegrid.Hour, now time.Time) error {
-	for _, id := range ids {
-		e, err := f.manifest(ctx, id)
-		if errors.Is(err, objstore.ErrNotFound) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		f.Backlog.AddInput(e, h, now)
-	}
-	return nil
-}
-
-// findAccepted does what findBeside does, by the identity manifests: it lists those of each
-// boot once. pending is in the order of identities.
-func (f *Finder) findAccepted(ctx context.Context, pending []accepted.Batch, beside, h timegrid.Hour, now time.Time) error {
-	for i := 0; i < len(pending); {
-		boot, end := pending[i].Identity.BootOf(), pending[i].SeqEnd
-		j := i
-		for ; j < len(pending) && pending[j].Identity.BootOf() == boot; j++ {
-			end = max(end, pending[j].SeqEnd)
-		}
-		if err := f.findAcceptedOf(ctx, boot, pending[i:j], end, beside, h, now); err != nil {
-			return err
-		}
-		i = j
-	}
-	return nil
-}
-
-// findAcceptedOf goes through the manifests of one boot; end is the highest number of pending.
-func (f *Finder) findAcceptedOf(ctx context.Context, boot identity.Boot, pending []accepted.Batch, end uint64, beside, h timegrid.Hour, now time.Time) error {
-	prefix := layout.AcceptedBoot(boot)
 	// A batch that begins earlier overlaps only if it has that many records, and no batch has
 	// more than the limit of a frame. So the listing can begin that far below.
-	from := pending[0].SeqStart - min(pending[0].SeqStart, uint64(frame.DefaultLimits().Records))
+	from := batches[0].SeqStart - min(batches[0].SeqStart, uint64(frame.DefaultLimits().Records))
+	if f.Listed != nil {
+		f.Listed()
+	}
+	var out []identity.Batch
 	for i, err := range objstore.List(ctx, f.Manifests, objstore.ListOptions{Prefix: prefix, StartAfter: prefix + layout.SeqName(from, 0)}) {
 		if err != nil {
-			return fmt.Errorf("list %q: %w", prefix, err)
+			return nil, fmt.Errorf("list %q: %w", prefix, err)
 		}
-		id, err := layout.ParseAccepted(i.Key)
-		if err != nil {
-			continue // a foreign key, or one of a boot whose name begins with this one's
+		got, err := layout.ParseAccepted(i.Key)
+		if err != nil || got.BootOf() != id {
+			continue // a foreign key
 		}
-		if id.SeqStart > end {
-			return nil
+		if got.SeqStart > end && !all {
+			break
 		}
-		with := overlapping(pending, id)
-		if len(with) == 0 || slices.ContainsFunc(pending, func(e accepted.Batch) bool { return e.Identity == id }) {
-			continue
-		}
-		e, err := f.manifest(ctx, id)
-		if err != nil {
-			return err
-		}
-		if first, last := e.Hours(); beside < first || beside > last {
-			continue
-		}
-		f.Backlog.AddInput(e, h, now)
-		for _, one := range with {
-			f.Backlog.AddHour(one, beside, now)
-		}
+		out = append(out, got)
 	}
-	return nil
+	return out, nil
 }
 
-// manifest reads what the identity manifest says of a batch.
-func (f *Finder) manifest(ctx context.Context, id identity.Batch) (accepted.Batch, error) {
-	key := layout.Accepted(id)
-	b, _, err := f.Manifests.Get(ctx, key, objstore.GetOptions{Limit: accept.MaxRecordBytes})
-	if err != nil {
-		return accepted.Batch{}, fmt.Errorf("read %q: %w", key, err)
-	}
-	m, err := accept.ParseManifest(b)
-	if err != nil {
-		return accepted.Batch{}, fmt.Errorf("read %q: %w", key, err)
-	}
-	return m.Batch(), nil
-}
-
-// overlapping are those of the batches that share numbers with id, but id.
-func overlapping(of []accepted.Batch, id identity.Batch) (out []identity.Batch) {
-	for _, e := range of {
-		if e.Identity != id && e.Identity.Intersects(id) {
-			out = append(out, e.Identity)
+// pair reads what overlaps the irregular batches; batches are all that have come.
+func (f *Finder) pair(ctx context.Context, batches, irregular []accepted.Batch, listed []identity.Batch) (pairs []Pair, err error) {
+	ends := make([]uint64, len(listed)) // the highest number of a batch and all before it
+	for i, l := range listed {
+		ends[i] = l.SeqEnd
+		if i > 0 {
+			ends[i] = max(ends[i], ends[i-1])
 		}
 	}
-	return out
+	for _, e := range irregular {
+		// Nothing before this place reaches up to the batch.
+		from, _ := slices.BinarySearch(ends, e.SeqStart)
+		for _, l := range listed[from:] {
+			if l.SeqStart > e.SeqEnd {
+				break
+			}
+			if l == e.Identity || !l.Intersects(e.Identity) {
+				continue
+			}
+			with, ok, err := f.batch(ctx, batches, l)
+			if err != nil {
+				return nil, err
+			}
+			if ok {
+				pairs = append(pairs, Pair{e, with})
+			}
+		}
+	}
+	return pairs, nil
+}
+
+// batch gives what is known of an accepted batch, by its manifest unless it has come.
+func (f *Finder) batch(ctx context.Context, batches []accepted.Batch, id identity.Batch) (accepted.Batch, bool, error) {
+	if i, ok := slices.BinarySearchFunc(batches, id, func(e accepted.Batch, id identity.Batch) int { return e.Identity.Compare(id) }); ok {
+		return batches[i], true, nil
+	}
+	m, _, err := record.Read(ctx, f.Manifests, layout.Accepted(id), accept.ManifestKind, accept.ParseManifest)
+	switch {
+	case err == nil:
+		return m.Batch(), true, nil
+	case errors.Is(err, record.ErrCorrupt):
+		// When it was accepted nobody knows any more, so it can't be decided which of both counts.
+		if f.Damaged != nil {
+			f.Damaged(err)
+		}
+		return accepted.Batch{}, false, nil
+	case errors.Is(err, objstore.ErrNotFound):
+		return accepted.Batch{}, false, nil
+	}
+	return accepted.Batch{}, false, err
 }
 
 // InBlock gives the inputs of a block that share record numbers with id, but id itself.

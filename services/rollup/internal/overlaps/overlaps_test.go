@@ -13,20 +13,188 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/fault"
 	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
-	"lightmetrics.dev/lightmetrics/internal/record"
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
-	"lightmetrics.dev/lightmetrics/internal/rollups/delta"
-	"lightmetrics.dev/lightmetrics/internal/rollups/rollup"
-	"lightmetrics.dev/lightmetrics/internal/shard"
-	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
-	"lightmetrics.dev/lightmetrics/services/rollup/internal/backlog"
-	"lightmetrics.dev/lightmetrics/services/rollup/internal/hour"
 )
 
-func id(from, to uint64) identity.Batch {
-	return identity.Batch{Agent: "a", Boot: "b", SeqStart: from, SeqEnd: to}
+func id(boot string, from, to uint64) identity.Batch {
+	return identity.Batch{Agent: "a", Boot: boot, SeqStart: from, SeqEnd: to}
+}
+
+// bucket has the manifests of accepted batches.
+type bucket struct {
+	*testing.T
+	store objstore.Store
+	all   map[identity.Batch]accepted.Batch
+}
+
+func newBucket(t *testing.T) *bucket {
+	return &bucket{T: t, store: mem.New(time.Now), all: map[identity.Batch]accepted.Batch{}}
+}
+
+// accept writes the manifest of a batch.
+func (b *bucket) accept(id identity.Batch) accepted.Batch {
+	d := identity.Sum(fmt.Append(nil, id))
+	m := accept.Manifest{AuthorityID: "authority", Identity: id, FrameSHA256: d, FrameBytes: 1, RawBlobKey: layout.Blob(d, 0), AcceptedAt: int64(len(b.all)),
+		CollectorID: "c", WireVersion: 1, FrameVersion: 1, AttemptID: "0123456789abcdef0123456789abcdef", RecordCount: id.Count(), MinTime: 5, MaxTime: 6}
+	if _, err := b.store.Put(b.Context(), layout.Accepted(id), m.Marshal(), objstore.PutOptions{}); err != nil {
+		b.Fatal(err)
+	}
+	b.all[id] = m.Batch()
+	return m.Batch()
+}
+
+// An ordinary boot costs one listing, when its first batch comes; a batch that does not continue it costs one more.
+func TestOrdinaryBatchesCostNothing(t *testing.T) {
+	b := newBucket(t)
+	listed := 0
+	counted := fault.New(b.store, 1)
+	f := &Finder{Manifests: counted, Listed: func() { listed++ }}
+	find := func(want int, batches ...accepted.Batch) {
+		t.Helper()
+		pairs, err := f.Find(t.Context(), batches)
+		if err != nil || len(pairs) != want {
+			t.Fatalf("%+v, %v", pairs, err)
+		}
+	}
+	var later []accepted.Batch
+	for n := range uint64(500) {
+		e := b.accept(id("x", n*10, n*10+9))
+		if n > 250 {
+			later = append(later, e)
+		}
+	}
+	find(0, b.all[id("x", 2500, 2509)])
+	for _, e := range later { // they were accepted before the listing, and come after it
+		find(0, e)
+	}
+	for n := range uint64(1000) {
+		find(0, b.accept(id("x", 6000+n*10, 6000+n*10+9)))
+	}
+	if listed != 1 || counted.Count("", "") != 1 {
+		t.Fatalf("%d listings, %d requests", listed, counted.Count("", ""))
+	}
+	find(0, b.accept(id("x", 5500, 5509))) // in a gap
+	find(2, b.accept(id("x", 5505, 6004)))
+	find(0, b.all[id("x", 2500, 2509)]) // once more
+	if listed != 4 {
+		t.Errorf("%d listings", listed)
+	}
+	// Other boots and agents are nothing to it.
+	find(0, b.accept(id("y", 0, 9)), b.accept(id("xx", 0, 9)))
+	if listed != 6 {
+		t.Errorf("%d listings", listed)
+	}
+}
+
+// TestSchedules plays batches of random ranges that are accepted, and come to an owner in any order and several times,
+// beside an oracle: of two accepted batches that share numbers the later one to come tells of the pair. Requests fail,
+// and owners change.
+func TestSchedules(t *testing.T) {
+	for seed := range uint64(400) {
+		rnd := rand.New(rand.NewPCG(seed, 7))
+		b := newBucket(t)
+		faulty := fault.New(b.store, seed, fault.Rule{Op: "read", Kind: fault.Before, Chance: 0.05})
+		f := &Finder{Manifests: faulty}
+		came := map[identity.Batch]bool{}
+		told := map[[2]identity.Batch]bool{}
+		var waiting []accepted.Batch
+		seq := map[string]uint64{}
+		for step := range 60 {
+			switch rnd.IntN(4) {
+			case 0, 1:
+				for range 1 + rnd.IntN(4) {
+					boot := []string{"x", "y"}[rnd.IntN(2)]
+					from := seq[boot]
+					if rnd.IntN(5) == 0 {
+						from = rnd.Uint64N(from + 20)
+					}
+					e := id(boot, from, from+rnd.Uint64N(8))
+					seq[boot] = max(seq[boot], e.SeqEnd+1)
+					if _, ok := b.all[e]; !ok {
+						waiting = append(waiting, b.accept(e))
+					}
+				}
+			case 2:
+				rnd.Shuffle(len(waiting), func(i, j int) { waiting[i], waiting[j] = waiting[j], waiting[i] })
+				n := rnd.IntN(len(waiting) + 1)
+				batches := waiting[:n:n]
+				for e := range came {
+					if rnd.IntN(20) == 0 {
+						batches = append(batches, b.all[e])
+					}
+				}
+				pairs, err := f.Find(t.Context(), batches)
+				if err != nil {
+					continue // they are tried again
+				}
+				for _, p := range pairs {
+					if p.Batch.Identity == p.With.Identity || !p.Batch.Identity.Intersects(p.With.Identity) || p.With != b.all[p.With.Identity] {
+						t.Fatalf("seed %d, step %d: %+v", seed, step, p)
+					}
+					told[[2]identity.Batch{p.Batch.Identity, p.With.Identity}] = true
+					told[[2]identity.Batch{p.With.Identity, p.Batch.Identity}] = true
+				}
+				for _, e := range waiting[:n] {
+					came[e.Identity] = true
+				}
+				waiting = waiting[n:]
+				for x := range came {
+					for y := range came {
+						if x != y && x.BootOf() == y.BootOf() && x.Intersects(y) && !told[[2]identity.Batch{x, y}] {
+							t.Fatalf("seed %d, step %d: %v and %v share numbers, and nobody is told", seed, step, x, y)
+						}
+					}
+				}
+			case 3:
+				if rnd.IntN(6) == 0 {
+					f = &Finder{Manifests: faulty} // another owner, which gets some of them again
+				}
+				if rnd.IntN(10) == 0 {
+					f.older, f.boots = f.boots, nil // many boots have come meanwhile
+				}
+			}
+		}
+	}
+}
+
+// A manifest that can't be read is reported, and keeps nothing else.
+func TestDamagedManifest(t *testing.T) {
+	b := newBucket(t)
+	old, other, late := b.accept(id("x", 10, 19)), b.accept(id("x", 20, 29)), b.accept(id("x", 15, 24))
+	if _, err := b.store.Put(t.Context(), layout.Accepted(old.Identity), []byte("{"), objstore.PutOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	damaged := 0
+	f := &Finder{Manifests: b.store, Damaged: func(error) { damaged++ }}
+	pairs, err := f.Find(t.Context(), []accepted.Batch{late})
+	if err != nil || damaged != 1 || len(pairs) != 1 || pairs[0] != (Pair{late, other}) {
+		t.Errorf("%+v, %v, %d", pairs, err, damaged)
+	}
+}
+
+// A store that is down is an error, after which the same call finds everything.
+func TestWithoutTheStore(t *testing.T) {
+	b := newBucket(t)
+	faulty := fault.New(b.store, 1)
+	f := &Finder{Manifests: faulty, Fan: func(ctx context.Context, n int, do func(context.Context, int) error) error {
+		var errs []error
+		for i := range n {
+			errs = append(errs, do(ctx, n-1-i))
+		}
+		return errors.Join(errs...)
+	}}
+	x, y, z := b.accept(id("x", 10, 19)), b.accept(id("x", 15, 24)), b.accept(id("y", 0, 1))
+	faulty.Add(fault.NotApplied("list", layout.AcceptedPrefix))
+	if _, err := f.Find(t.Context(), []accepted.Batch{y, z}); err == nil {
+		t.Fatal("no error")
+	}
+	faulty.Clear()
+	if pairs, err := f.Find(t.Context(), []accepted.Batch{y, z}); err != nil || len(pairs) != 1 || pairs[0] != (Pair{y, x}) {
+		t.Errorf("%+v, %v", pairs, err)
+	}
 }
 
 // InBlock gives what comparing with every input gives, for batches of all lengths in runs of
@@ -37,7 +205,7 @@ func TestInBlock(t *testing.T) {
 		seen := map[identity.Batch]bool{}
 		for range 1 + rnd.IntN(40) {
 			from, length := rnd.Uint64N(60), 1+rnd.Uint64N(6)
-			b := id(from, from+length-1)
+			b := id("b", from, from+length-1)
 			if rnd.IntN(8) == 0 {
 				b.Boot = "other"
 			}
@@ -53,7 +221,7 @@ func TestInBlock(t *testing.T) {
 			t.Fatal(err)
 		}
 		from := rnd.Uint64N(60)
-		with := id(from, from+rnd.Uint64N(10))
+		with := id("b", from, from+rnd.Uint64N(10))
 		var want []identity.Batch
 		for _, b := range all {
 			if b != with && b.Intersects(with) {
@@ -65,133 +233,5 @@ func TestInBlock(t *testing.T) {
 		if !slices.Equal(got, want) {
 			t.Fatalf("seed %d: %v overlaps %v, want %v", seed, with, got, want)
 		}
-	}
-}
-
-const h0 = timegrid.Hour(500_000)
-
-var now = h0.End()
-
-// entry is a batch of the hours from first to last.
-func entry(b identity.Batch, first, last timegrid.Hour) accepted.Batch {
-	return accepted.Batch{Identity: b, FrameSHA256: identity.Sum(fmt.Append(nil, b)), FrameBytes: 1, RawBlobKey: layout.Blob(identity.Sum(fmt.Append(nil, b)), 0), AcceptedAt: 1,
-		MinTime: first.Start().Add(time.Minute).UnixNano(), MaxTime: last.Start().Add(time.Minute).UnixNano()}
-}
-
-// records has blocks of raw rows, and can damage them and their plans.
-type records struct {
-	of                  map[timegrid.Hour][]accepted.Batch
-	badRecord, badPlan  bool
-	noPlan, unavailable bool
-}
-
-var errDamaged = catalog.BlockKind.Corrupt("k", "damaged")
-
-func (r *records) State(_ context.Context, h timegrid.Hour, _ shard.ID, _ []string) (*hour.State, error) {
-	es := r.of[h]
-	switch {
-	case r.unavailable:
-		return nil, objstore.ErrUnavailable
-	case len(es) == 0:
-		return &hour.State{}, nil
-	case r.badRecord:
-		return nil, errDamaged
-	}
-	var ids []identity.Batch
-	for _, e := range es {
-		ids = append(ids, e.Identity)
-	}
-	in, err := catalog.NewInputs(ids)
-	return &hour.State{Blocks: map[timegrid.Resolution]*catalog.Block{timegrid.Raw: {Name: catalog.Name{Hour: h, Generation: 1}, Inputs: in}}}, err
-}
-
-func (r *records) Plan(_ context.Context, h timegrid.Hour, _ shard.ID, _ uint64) (*hour.Plan, error) {
-	switch {
-	case r.badPlan:
-		return nil, rollup.PlanKind.Corrupt("k", "damaged")
-	case r.noPlan:
-		return nil, objstore.ErrNotFound
-	}
-	return &hour.Plan{Plan: &rollup.Plan{Inputs: r.of[h]}}, nil
-}
-
-// A pending batch and the published one that it overlaps in the hour before become inputs of each
-// other's hours, whatever of that hour can be read.
-func TestFind(t *testing.T) {
-	old, apart, late := entry(id(10, 19), h0-1, h0-1), entry(id(40, 49), h0-1, h0-1), entry(id(15, 24), h0, h0)
-	for name, r := range map[string]*records{"by block and plan": {}, "by manifests, the plan is damaged": {badPlan: true}, "by manifests, the block is damaged": {badRecord: true}} {
-		r.of = map[timegrid.Hour][]accepted.Batch{h0 - 1: {old, apart}}
-		store := mem.New(time.Now)
-		for _, e := range []accepted.Batch{old, apart, late} {
-			m := accept.Manifest{AuthorityID: "authority", Identity: e.Identity, FrameSHA256: e.FrameSHA256, FrameBytes: e.FrameBytes, RawBlobKey: e.RawBlobKey,
-				AcceptedAt: e.AcceptedAt, CollectorID: "c", WireVersion: 1, FrameVersion: 1, AttemptID: "0123456789abcdef0123456789abcdef",
-				RecordCount: e.Identity.Count(), MinTime: e.MinTime, MaxTime: e.MaxTime}
-			if _, err := store.Put(t.Context(), layout.Accepted(e.Identity), m.Marshal(), objstore.PutOptions{}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		var damaged []error
-		b := backlog.New()
-		b.AddSegment("s", []accepted.Batch{late}, func(accepted.Batch) []timegrid.Hour { return []timegrid.Hour{h0} }, now)
-		f := Finder{Backlog: b, Deltas: deltas(nil), Records: r, Manifests: store, Damaged: func(err error) { damaged = append(damaged, err) }}
-		if err := f.Find(t.Context(), h0, now); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		if in := b.Inputs(h0); !slices.Equal(in, []accepted.Batch{old, late}) {
-			t.Errorf("%s: inputs of the hour: %+v", name, in)
-		}
-		if in := b.Inputs(h0 - 1); !slices.Equal(in, []accepted.Batch{late}) {
-			t.Errorf("%s: inputs of the hour before: %+v", name, in)
-		}
-		if (len(damaged) > 0) != (r.badPlan || r.badRecord) {
-			t.Errorf("%s: damage reported: %v", name, damaged)
-		}
-	}
-}
-
-// deltas have late batches.
-type deltas []delta.Batch
-
-func (d deltas) Overlapping(b identity.Batch) (out []delta.Batch) {
-	for _, e := range d {
-		if e.Identity != b && e.Identity.Intersects(b) {
-			out = append(out, e)
-		}
-	}
-	return out
-}
-
-// A pending batch and one in a delta that it overlaps, of hours far apart, become inputs of each other's hours.
-func TestFindInDeltas(t *testing.T) {
-	held, apart, late := entry(id(10, 19), h0-50, h0-40), entry(id(40, 49), h0-50, h0-50), entry(id(15, 24), h0, h0)
-	b := backlog.New()
-	b.AddSegment("s", []accepted.Batch{late}, func(accepted.Batch) []timegrid.Hour { return []timegrid.Hour{h0} }, now)
-	f := Finder{Backlog: b, Deltas: deltas{{Batch: held, Hours: []timegrid.Hour{h0 - 50, h0 - 40}}, {Batch: apart, Hours: []timegrid.Hour{h0 - 50}}}, Records: &records{}, Manifests: mem.New(time.Now)}
-	if err := f.Find(t.Context(), h0, now); err != nil {
-		t.Fatal(err)
-	}
-	if in := b.Inputs(h0); !slices.Equal(in, []accepted.Batch{held, late}) {
-		t.Errorf("inputs of the hour: %+v", in)
-	}
-	for _, h := range []timegrid.Hour{h0 - 50, h0 - 40} {
-		if in := b.Inputs(h); !slices.Equal(in, []accepted.Batch{late}) {
-			t.Errorf("inputs of %s: %+v", h, in)
-		}
-	}
-}
-
-// A plan that is gone is too old to matter; a store that is down is an error.
-func TestFindWithoutPlanOrStore(t *testing.T) {
-	old, late := entry(id(10, 19), h0-1, h0-1), entry(id(15, 24), h0, h0)
-	b := backlog.New()
-	b.AddSegment("s", []accepted.Batch{late}, func(accepted.Batch) []timegrid.Hour { return []timegrid.Hour{h0} }, now)
-	r := &records{of: map[timegrid.Hour][]accepted.Batch{h0 - 1: {old}}, noPlan: true}
-	f := Finder{Backlog: b, Deltas: deltas(nil), Records: r, Manifests: mem.New(time.Now), Damaged: func(error) { t.Error("damage was reported") }}
-	if err := f.Find(t.Context(), h0, now); err != nil || len(b.Inputs(h0)) != 1 {
-		t.Errorf("without a plan: %v, %+v", err, b.Inputs(h0))
-	}
-	r.unavailable = true
-	if err := f.Find(t.Context(), h0, now); !errors.Is(err, objstore.ErrUnavailable) || record.Unreadable(err) {
-		t.Errorf("without the store: %v", err)
 	}
 }

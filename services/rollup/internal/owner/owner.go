@@ -11,13 +11,13 @@ import (
 	"log/slog"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/internal/derived/intake"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/platform/run"
 	"lightmetrics.dev/lightmetrics/internal/record"
 	"lightmetrics.dev/lightmetrics/internal/rollups/rollup"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/arrivals"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/aside"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/backlog"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/frames"
@@ -29,7 +29,6 @@ import (
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/ownership"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/requests"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/schedule"
-	"lightmetrics.dev/lightmetrics/services/rollup/internal/segments"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/status"
 )
 
@@ -46,8 +45,9 @@ type Config struct {
 	// Jitter gives numbers of 0 to 1 for waits.
 	Jitter   func() float64
 	Schedule schedule.Policy
-	// Interval between two rounds that find nothing to do at once, Recheck between two rescans
-	// of the whole intake.
+	Hub      *arrivals.Hub
+	// Interval between two rounds that find nothing to do at once, Recheck until batches that were evicted are
+	// looked for again in the journal.
 	Interval, Recheck time.Duration
 	RawFrames         FramesConfig
 	Deltas            DeltasConfig
@@ -57,11 +57,12 @@ type Config struct {
 type Owner struct {
 	cfg      Config
 	Shard    *job.Shard
-	Intake   *Follower
-	overlaps overlaps.Finder
+	Arrivals *Follower
 	deltas   *deltas
 	removal  *frameRemoval
 	clock    schedule.Clock
+	// published: something was covered by blocks since the last round.
+	published bool
 }
 
 // New makes an owner that has read nothing yet. snapshots may be nil.
@@ -75,13 +76,13 @@ func New(c Config, g ownership.Grant, snapshots Snapshots) *Owner {
 			Aside:    aside.New(aside.Config{Store: c.Store, Log: c.Log, AuthorityID: authority, Shard: g.Shard, Limit: c.Jobs.Limits.Hour()}),
 			Requests: requests.New(requests.Config{Store: c.Store, Log: c.Log, AuthorityID: authority, Shard: g.Shard}),
 		},
-		Intake: &Follower{
-			store: c.Store, segments: segments.Reader{Store: c.Store, Shards: c.Records.Shards}, frames: c.Frames, backlog: pending, snapshots: snapshots,
-			metrics: c.Metrics, log: c.Log, now: c.Now, schedule: c.Schedule, shard: g.Shard, recheck: c.Recheck,
-			hasRoom: func() bool { return c.Board.HasRoom(g.Shard, pending.Len()) },
-			reader:  intake.NewReader(c.Store, g.Shard), rescanAt: c.Now(),
+		Arrivals: &Follower{
+			Grant: g, hub: c.Hub, frames: c.Frames, records: c.Records, backlog: pending, snapshots: snapshots,
+			metrics: c.Metrics, log: c.Log, now: c.Now, schedule: c.Schedule, recheck: c.Recheck, recheckedAt: c.Now(),
+			room:     func() int { return c.Board.Room(g.Shard, pending.Len()) },
+			overlaps: overlaps.Finder{Manifests: c.Store, Fan: arrivals.Fan, Listed: c.Metrics.Lookups.Inc, Damaged: c.Metrics.Damage},
+			saved:    keeper{Grant: g, store: c.Store, records: c.Records, metrics: c.Metrics, log: c.Log},
 		},
-		overlaps: overlaps.Finder{Shard: g.Shard, Backlog: pending, Deltas: book, Records: c.Records, Manifests: c.Store, Damaged: c.Metrics.Damage},
 		removal: &frameRemoval{FramesConfig: c.RawFrames, store: c.Store, log: c.Log, metrics: c.Metrics, authority: authority, shard: g.Shard, shards: c.Records.Shards,
 			now: c.Now, backlog: pending},
 	}
@@ -102,7 +103,7 @@ func (o *Owner) Run(ctx context.Context) error {
 	wait := time.Duration(0)
 	for {
 		if err := (run.WallClock{}).Sleep(ctx, wait); err != nil {
-			o.cfg.Log.Info("shard is given back", "shard", o.Shard.Shard)
+			o.end(ctx)
 			return nil // the grant is over, which is no failure
 		}
 		wait = o.cfg.Interval
@@ -117,8 +118,22 @@ func (o *Owner) Run(ctx context.Context) error {
 	}
 }
 
+// endTimeout bounds the last write of the record of the shard's progress.
+const endTimeout = 5 * time.Second
+
+// end leaves the shard to its next owner.
+func (o *Owner) end(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
+	defer cancel()
+	if err := o.Arrivals.End(ctx); err != nil {
+		// Its next owner begins further back, and reads more.
+		o.cfg.Log.Warn("the shard's progress is not written", "shard", o.Shard.Shard, "error", err)
+	}
+	o.cfg.Log.Info("shard is given back", "shard", o.Shard.Shard)
+}
+
 const (
-	// HoursPerRound bounds the hours between two polls of the intake: a batch may span thousands.
+	// HoursPerRound bounds the hours between two looks at what has arrived: a batch may span thousands.
 	HoursPerRound = 32
 	// requestsPerRound bounds the repair requests that are processed between two polls.
 	requestsPerRound = 4
@@ -127,14 +142,13 @@ const (
 	hoursDown = 3
 )
 
-// Round follows the intake once, does what is due and deletes what is not needed any more.
+// Round takes what has arrived, does what is due and deletes what is not needed any more.
 // again: there may be more to do at once. What fails is in the error and is tried again by later
 // rounds; it keeps nothing else from being done, but a store that is down ends the round.
 func (o *Owner) Round(ctx context.Context) (again bool, err error) {
 	o.watchClock()
-	again, err = o.Intake.Follow(ctx)
-	// Whether the intake was read to its end is asked now: what comes later is younger than all
-	// frames that may be removed.
+	again, err = o.Arrivals.Follow(ctx)
+	// Whether everything was taken is asked now: what comes later is younger than all frames that may be removed.
 	idle := err == nil && !again
 	// A listing that fails leaves what was listed before in force. So hours that are known are made
 	// all the same, and errors are joined.
@@ -155,7 +169,7 @@ func (o *Owner) Round(ctx context.Context) (again bool, err error) {
 	}
 	did, rerr := o.processRequests(ctx)
 	again, err = again || did, errors.Join(err, rerr)
-	// Room is made after the intake was read, which says whether there is too little, and before
+	// Room is made after batches were taken, which says whether there is too little, and before
 	// hours are made, because it may make more of them due.
 	o.makeRoom()
 	did, herr := o.processHours(ctx)
@@ -168,8 +182,10 @@ func (o *Owner) Round(ctx context.Context) (again bool, err error) {
 	if ctx.Err() != nil {
 		return false, err
 	}
-	err = errors.Join(err, o.Intake.DeleteSpent(ctx), o.deltas.deleteSpent(ctx))
-	if idle && o.Intake.Complete() {
+	// While there is more to do at once, hours that were just made are not compared with the backlog yet.
+	err = errors.Join(err, o.Arrivals.Save(ctx, o.published, !again), o.deltas.deleteSpent(ctx))
+	o.published = false
+	if idle && o.Arrivals.Complete() {
 		err = errors.Join(err, o.removal.remove(ctx))
 	}
 	return again, err
@@ -190,7 +206,7 @@ func (o *Owner) watchClock() {
 	o.Shard.Unreadable.ForgetWaits()
 	o.Shard.Requests.ForgetWaits()
 	o.Shard.Aside.ForgetWaits()
-	o.Intake.ClockWentBack(now)
+	o.Arrivals.ClockWentBack(now)
 }
 
 // blocked says which pending batches wait for something that more time does not bring.
@@ -201,7 +217,7 @@ func (b blocked) SetAside(h timegrid.Hour, agent string) bool { return b.s.Aside
 
 // makeRoom evicts and expedites when there is no room for more pending batches.
 func (o *Owner) makeRoom() {
-	hasRoom := func() bool { return o.cfg.Board.HasRoom(o.Shard.Shard, o.Shard.Backlog.Len()) }
+	hasRoom := func() bool { return o.cfg.Board.Room(o.Shard.Shard, o.Shard.Backlog.Len()) > 0 }
 	if hasRoom() {
 		return
 	}
@@ -223,7 +239,7 @@ func (o *Owner) processRequests(ctx context.Context) (again bool, err error) {
 	}
 	for i, q := range o.Shard.Requests.Due(o.cfg.Now()) {
 		if i == requestsPerRound {
-			again = true // they take as long as any hour, so the intake comes first
+			again = true // they take as long as any hour, so what has arrived comes first
 			break
 		}
 		did, rerr := o.processRequest(ctx, q)
@@ -265,6 +281,7 @@ func (o *Owner) processRequest(ctx context.Context, q *requests.Request) (did bo
 func (o *Owner) processHours(ctx context.Context) (again bool, err error) {
 	defer func() {
 		// One delta has what is late in all of these hours.
+		o.published = o.published || len(o.deltas.deferred) > 0
 		if derr := o.deltas.deferHours(ctx); derr != nil {
 			err = errors.Join(err, derr)
 		}
@@ -275,7 +292,7 @@ func (o *Owner) processHours(ctx context.Context) (again bool, err error) {
 			return false, cerr
 		}
 		if i == HoursPerRound {
-			return true, err // the intake, and what is said of the shard, come first
+			return true, err // what has arrived, and what is said of the shard, come first
 		}
 		did, herr := o.processHour(ctx, w)
 		again = again || did
@@ -313,6 +330,7 @@ func (o *Owner) processHour(ctx context.Context, w *backlog.Hour) (did bool, err
 		// A delta is enough for an hour that has blocks. One without waits for its first generation.
 		covered := st.Covers(id) || published && s.Late.Holds(id, w.Hour)
 		if covered {
+			o.published = true
 			s.Unreadable.Remove(id) // somebody else could read its frame
 		}
 		return covered
@@ -325,12 +343,6 @@ func (o *Owner) processHour(ctx context.Context, w *backlog.Hour) (did bool, err
 	if now.Before(at) {
 		w.Next = at
 		return false, nil
-	}
-	// Overlapping batches are searched only now that the hour is due: it costs requests, and
-	// batches that come until then would need it again.
-	if err := o.overlaps.Find(ctx, w.Hour, now); err != nil {
-		o.fail(w, err)
-		return false, err
 	}
 	in, again, err := s.Pending(ctx, w.Hour, now)
 	if err != nil {
@@ -403,7 +415,7 @@ func (o *Owner) Status() status.Shard {
 	}
 	st := status.Of(s.Shard, s.Fence, lag, hours)
 	st.PendingBatches, st.Failing, st.Evicted = s.Backlog.Len(), failing, s.Backlog.Evicted()
-	st.Unreadable, st.DeferredSegments = s.Unreadable.Len(), o.Intake.Deferred()
+	st.Unreadable, st.DeferredBatches, st.Behind = s.Unreadable.Len(), o.Arrivals.Deferred(), !o.Arrivals.Complete()
 	st.AgentHours, st.SetAside = s.Aside.Len(), o.countSetAside()
 	return st
 }

@@ -15,15 +15,15 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/coordination/work"
-	"lightmetrics.dev/lightmetrics/internal/derived/intake"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/platform/run"
 	"lightmetrics.dev/lightmetrics/internal/queries/snapshot"
 	"lightmetrics.dev/lightmetrics/internal/record"
+	"lightmetrics.dev/lightmetrics/internal/rollups/progress"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/arrivals"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/frames"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/metrics"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/ownership"
-	"lightmetrics.dev/lightmetrics/services/rollup/internal/segments"
 )
 
 // Settings of live-state snapshots.
@@ -62,6 +62,7 @@ type Config struct {
 	Store       objstore.Store
 	Table       work.Table
 	Queue       work.Queue
+	Hub         *arrivals.Hub
 	Frames      *frames.Reader
 	Metrics     *metrics.Metrics
 	Log         *slog.Logger
@@ -88,11 +89,11 @@ func NewMaker(c Config) *Maker { return &Maker{cfg: c, slots: semaphore.NewWeigh
 
 // Loop makes the snapshots of one owned shard. A nil one does nothing.
 type Loop struct {
-	m        *Maker
-	grant    ownership.Grant
-	chain    *snapshot.Chain
-	reader   *intake.Reader
-	segments segments.Reader
+	m     *Maker
+	grant ownership.Grant
+	chain *snapshot.Chain
+	// refused: there was no room for a batch that was offered.
+	refused atomic.Bool
 }
 
 // Loop makes the loop of a shard; nil where snapshots are off.
@@ -101,7 +102,7 @@ func (m *Maker) Loop(g ownership.Grant) (*Loop, error) {
 	if c.Interval == 0 {
 		return nil, nil
 	}
-	l := &Loop{m: m, grant: g, reader: intake.NewReader(c.Store, g.Shard), segments: segments.Reader{Store: c.Store, Shards: c.Shards}}
+	l := &Loop{m: m, grant: g}
 	chain, err := snapshot.NewChain(snapshot.Config{
 		Store: c.Store, Table: c.Table, Queue: c.Queue, AuthorityID: c.AuthorityID, Shard: g.Shard, Shards: c.Shards, Fence: g.Fence,
 		// A process may own a shard twice, one grant after the other, and claims must tell them apart.
@@ -146,10 +147,10 @@ func (l *Loop) events() snapshot.Events {
 	}
 }
 
-// Offer hands in what the shard's owner has read of the intake.
+// Offer hands in what has arrived. It does not block.
 func (l *Loop) Offer(entries []accepted.Batch) {
-	if l != nil {
-		l.chain.Offer(entries)
+	if l != nil && !l.chain.Offer(entries) {
+		l.refused.Store(true)
 	}
 }
 
@@ -198,40 +199,26 @@ func (l *Loop) step(ctx context.Context) (again bool, err error) {
 	}
 }
 
-// refill reads what is new in the intake, while there is room.
+// refill brings back what there was no room for, once there is room: what the journal has after the shard's progress.
 func (l *Loop) refill(ctx context.Context) error {
-	// The owner offers what it reads, but it stops reading when it has no room for pending batches.
-	// Snapshots must hold new batches all the same, so they read on by themselves.
-	for more := true; more && l.chain.Room(); {
-		var err error
-		if more, err = l.follow(ctx); err != nil {
-			return err
-		}
+	if !l.chain.Room() || !l.refused.Swap(false) {
+		return nil
 	}
-	return nil
-}
-
-// follow reads some new segments.
-func (l *Loop) follow(ctx context.Context) (more bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, segments.PollTimeout)
-	defer cancel()
-	more, err = l.reader.Poll(ctx, segments.PerPoll, func(key string) error {
-		if !l.chain.Room() {
-			return segments.ErrNoRoom
+	c := l.m.cfg
+	p, _, err := progress.Read(ctx, c.Store, c.AuthorityID, l.grant.Shard, c.Shards)
+	if err != nil && !errors.Is(err, objstore.ErrNotFound) && !errors.Is(err, record.ErrCorrupt) {
+		l.refused.Store(true)
+		return err
+	}
+	l.Offer(p.Pending)
+	_, err = c.Hub.CatchUp(ctx, l.grant.Shard, p.Positions, func(batches []accepted.Batch) error {
+		if !l.refused.Load() {
+			l.Offer(batches)
 		}
-		seg, err := l.segments.Read(ctx, key)
-		var foreign *segments.ForeignError
-		switch {
-		case errors.Is(err, record.ErrCorrupt), errors.As(err, &foreign), errors.Is(err, objstore.ErrNotFound):
-			return nil // the shard's owner tells of the former two
-		case err != nil:
-			return err
-		}
-		l.chain.Offer(seg.Entries)
 		return nil
 	})
-	if errors.Is(err, segments.ErrNoRoom) {
-		return true, nil
+	if err != nil {
+		l.refused.Store(true)
 	}
-	return more, err
+	return err
 }

@@ -20,12 +20,13 @@ type Shard struct {
 	PendingBatches int      `json:"pending_batches"`
 	PendingHours   []string `json:"pending_hours"`
 	// Unreadable are pending batches whose frames can't be read, Failing those of hours that
-	// fail for good, Evicted those that were forgotten to make room, until the next rescan.
+	// fail for good, Evicted those that were forgotten to make room, until the journal is read again.
 	Unreadable int `json:"unreadable"`
 	Failing    int `json:"failing"`
 	Evicted    int `json:"evicted"`
-	// DeferredSegments of the intake can't be taken now.
-	DeferredSegments int `json:"deferred_segments"`
+	// DeferredBatches can't be taken now. Behind: something may be accepted that the owner does not know of yet.
+	DeferredBatches int  `json:"deferred_batches"`
+	Behind          bool `json:"behind"`
 	// SetAside are pending batches of agents that are set aside for an hour of theirs, AgentHours
 	// is the number of those hours.
 	SetAside   int `json:"set_aside"`
@@ -77,7 +78,7 @@ func (b *Board) Leave(id shard.ID) {
 
 // Note shows where a shard stands.
 func (b *Board) Note(s Shard) {
-	for why, n := range map[string]int{"unreadable": s.Unreadable, "failing": s.Failing, "evicted": s.Evicted, "segments": s.DeferredSegments, "set_aside": s.SetAside} {
+	for why, n := range map[string]int{"unreadable": s.Unreadable, "failing": s.Failing, "evicted": s.Evicted, "deferred": s.DeferredBatches, "set_aside": s.SetAside} {
 		b.m.Deferred.WithLabelValues(s.Shard, why).Set(float64(n))
 	}
 	b.m.AgentHours.WithLabelValues(s.Shard).Set(float64(s.AgentHours))
@@ -119,10 +120,9 @@ func (b *Board) Fences() map[shard.ID]uint64 {
 	return out
 }
 
-// HasRoom reports whether a shard with so many pending batches may remember more: while all
-// shards of the worker together have room, and up to its share of the bound in any case, so
-// that no shard waits for ever behind others.
-func (b *Board) HasRoom(id shard.ID, pending int) bool {
+// Room is how many more batches a shard with so many pending ones may remember: while all shards of the worker together
+// have room, and up to its share of the bound in any case, so that no shard waits for ever behind others.
+func (b *Board) Room(id shard.ID, pending int) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	// The caller's own number is newer than the one on the board.
@@ -132,5 +132,5 @@ func (b *Board) HasRoom(id shard.ID, pending int) bool {
 			all += s.PendingBatches
 		}
 	}
-	return all < b.maxPending || pending < b.maxPending/max(1, len(b.of))
+	return max(b.maxPending-all, b.maxPending/max(1, len(b.of))-pending, 0)
 }
