@@ -8,7 +8,6 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/platform/config"
 	"lightmetrics.dev/lightmetrics/internal/service"
 	"lightmetrics.dev/lightmetrics/internal/service/bucket"
-	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/services/reconciler/internal/fold"
 	"lightmetrics.dev/lightmetrics/services/reconciler/internal/scrub"
 	"lightmetrics.dev/lightmetrics/services/reconciler/internal/tail"
@@ -33,7 +32,6 @@ type Config struct {
 	Repairs   RepairsConfig   `koanf:"repairs"`
 	Ledgers   LedgersConfig   `koanf:"ledgers"`
 	Watch     WatchConfig     `koanf:"watch"`
-	Intake    IntakeConfig    `koanf:"intake"`
 }
 
 // Values of Derived.
@@ -89,13 +87,6 @@ type WatchConfig struct {
 	MaxWatchers int `koanf:"max_watchers" help:"most watchers at once"`
 }
 
-// IntakeConfig is for the intake, the log that rollup workers follow.
-type IntakeConfig struct {
-	Shards   uint32        `koanf:"shards" help:"shards of the rollup workers, which can never be changed; 0 writes no intake: no rollups"`
-	Interval time.Duration `koanf:"interval" help:"time between two rounds of segments" needs:"shards"`
-	Buffer   int           `koanf:"buffer" help:"most new batches that wait for a segment; beyond it reconciling waits" needs:"shards"`
-}
-
 // DefaultConfig listens on loopback.
 func DefaultConfig() Config {
 	return Config{
@@ -115,7 +106,6 @@ func DefaultConfig() Config {
 		Repairs:   RepairsConfig{Interval: 30 * time.Second, Timeout: 10 * time.Minute},
 		Ledgers:   LedgersConfig{SaveInterval: time.Minute},
 		Watch:     WatchConfig{Buffer: 4096, MaxWatchers: 64},
-		Intake:    IntakeConfig{Interval: 2 * time.Second, Buffer: 10_000},
 	}
 }
 
@@ -150,13 +140,6 @@ func (c Config) Validate() error {
 	positive("repairs.interval", c.Repairs.Interval > 0)
 	positive("watch.buffer", c.Watch.Buffer > 0)
 	positive("watch.max_watchers", c.Watch.MaxWatchers > 0)
-	positive("intake.interval", c.Intake.Interval > 0)
-	positive("intake.buffer", c.Intake.Buffer > 0)
-	if c.Intake.Shards > 0 {
-		if err := shard.CheckCount(c.Intake.Shards); err != nil {
-			errs = append(errs, fmt.Errorf("intake.shards: %w", err))
-		}
-	}
 	if c.FullAudit.Interval < 0 || c.Scrub.Period < 0 {
 		errs = append(errs, errors.New("full_audit.interval, scrub.period: must not be negative"))
 	}

@@ -17,7 +17,7 @@ var (
 		failpoint.Point{Name: "reconciler.ledgers.save.after", When: "the ledgers were saved"},
 	)
 	_ = failstore.Register("reconciler", "get authority", "get accepted",
-		"head raw-blobs", "create accepted-by-blob", "create raw-blobs-by-time", "create accepted-by-time", "create intake",
+		"head raw-blobs", "create accepted-by-blob", "create raw-blobs-by-time", "create accepted-by-time",
 		"get quarantine", "create quarantine-by-blob", "get reconcile", "create reconcile", "replace reconcile")
 	// Repair records are written only when the bucket has a fault, so the crash test of this package drives them.
 	_ = failstore.RegisterDriven("services/reconciler", "reconciler", "create repair", "get repair", "replace repair", "delete repair")

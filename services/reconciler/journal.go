@@ -53,8 +53,6 @@ type sinks struct {
 	reconcile func(context.Context, []journal.Entry, *round) error
 	// added takes a batch that the ledgers did not know.
 	added func(ledgers.Change)
-	// settled returns once what was added is durable.
-	settled func(context.Context) error
 	// unusable and foreign report what an audit finds, and listed gets every key that it lists.
 	unusable, foreign func(key string)
 	listed            func(context.Context, string) error
@@ -241,9 +239,6 @@ func (k *journalKeeper) checkpoint(ctx, working context.Context, t *tail.Tail, s
 		if working.Err() == nil || !r.done() {
 			return fmt.Errorf("%w: %w", errNotReconciled, err)
 		}
-	}
-	if err := k.to.settled(ctx); err != nil {
-		return err
 	}
 	failpoint.Hit("reconciler.ledgers.save.before")
 	_, err := s.Save(ctx, at, k.monotonic())

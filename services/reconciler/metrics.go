@@ -26,11 +26,9 @@ type metrics struct {
 	overlaps  prometheus.Counter
 	foreign   *prometheus.CounterVec // family
 	lagged    prometheus.Counter
-
-	intakeFailures prometheus.Counter
 }
 
-func newMetrics(reg prometheus.Registerer, q *queue, h *hub, st *intakeBuffer, shared *sharedid.Detector, now func() time.Time) *metrics {
+func newMetrics(reg prometheus.Registerer, q *queue, h *hub, shared *sharedid.Detector, now func() time.Time) *metrics {
 	const p = "lightmetrics_reconciler_"
 	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: p + name, Help: help}, labels)
@@ -60,17 +58,13 @@ func newMetrics(reg prometheus.Registerer, q *queue, h *hub, st *intakeBuffer, s
 		overlaps: counter("overlaps_total", "Identities that overlap others of their boot."),
 		foreign:  vec("foreign_keys_total", "Keys under our prefixes that we never write, by family; reported, never changed.", "family"),
 		lagged:   counter("watchers_lagged_total", "Watches that ended because the watcher fell behind."),
-
-		intakeFailures: counter("intake_failures_total", "Rounds in which not all intake segments could be written."),
 	}
 	// Created with the value 0, because an alert on their increase would miss the first drop.
 	for _, src := range []source{fromEvent, fromNotify} {
 		m.hints.WithLabelValues(string(src), "dropped").Add(0)
 	}
 	reg.MustRegister(m.lag, m.items, m.hints, m.ends, m.created, m.repairs, m.opened, m.healed, m.open,
-		m.audits, m.auditTime, m.overlaps, m.foreign, m.lagged, m.intakeFailures,
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: p + "intake_pending", Help: "New batches that wait for an intake segment."},
-			func() float64 { return float64(st.pending()) }),
+		m.audits, m.auditTime, m.overlaps, m.foreign, m.lagged,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: p + "queue_length", Help: "Manifests that wait, are being reconciled or wait for a retry."},
 			func() float64 { n, _ := q.length(); return float64(n) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: p + "queue_age_seconds", Help: "How long the first manifest in the queue has waited."},

@@ -56,7 +56,6 @@ type Service struct {
 	queue   *queue
 	shared  *sharedid.Detector
 	hub     *hub
-	intake  *intakeBuffer // nil: no rollups
 	journal *journalKeeper
 	m       *metrics
 
@@ -97,12 +96,9 @@ func New(cfg Config, d Deps) (*Service, error) {
 	srv.Probe("store", cfg.Probe(store))
 	srv.Readiness().Check("journal", s.notRead)
 	s.core.Removed = framelog.NewIndex(store, cfg.AuthorityID).Removed
-	if cfg.Intake.Shards > 0 {
-		s.intake = newIntakeBuffer(store, cfg.Intake)
-	}
-	s.m = newMetrics(d.Telemetry.Registry, s.queue, s.hub, s.intake, s.shared, d.Now)
+	s.m = newMetrics(d.Telemetry.Registry, s.queue, s.hub, s.shared, d.Now)
 	s.journal = newJournalKeeper(cfg, srv.ID(), store, srv.Log(), newJournalMetrics(d.Telemetry.Registry), sinks{
-		reconcile: s.reconcileAll, added: s.added, settled: s.intake.flush,
+		reconcile: s.reconcileAll, added: s.added,
 		unusable: func(key string) { s.offer(key, fromFullAudit) }, foreign: s.reportForeign, listed: s.listed,
 	})
 	srv.Handle(s.eventsRoute())
@@ -142,9 +138,6 @@ func (s *Service) loops() {
 			}
 		}
 	})
-	if s.intake != nil {
-		s.Go("intake", s.feedIntake)
-	}
 	scrubber := scrub.New(s.cfg.Scrub, s.log, s.store, s.core.HasFrame, s.suspect)
 	s.m.scrubbed(scrubber.Checked)
 	s.Go("scrub", scrubber.Run)
@@ -175,8 +168,8 @@ func manifestKey(e *journal.Entry) string {
 
 // reconcileAll has the manifests of entries reconciled where derived keys are objects. It waits for room.
 func (s *Service) reconcileAll(ctx context.Context, entries []journal.Entry, r *round) error {
-	if err := s.intake.waitForRoom(ctx); err != nil || s.cfg.Derived != DerivedObjects {
-		return err
+	if s.cfg.Derived != DerivedObjects {
+		return nil
 	}
 	for i := range entries {
 		e := &entries[i]
@@ -191,7 +184,6 @@ func (s *Service) reconcileAll(ctx context.Context, entries []journal.Entry, r *
 // added takes an accepted batch that the ledgers did not know.
 func (s *Service) added(c ledgers.Change) {
 	e := c.Entry
-	s.intake.add(e.Batch())
 	b := sharedid.Batch{Boot: e.ID.BootOf(), AcceptedAt: e.At, MinTime: e.MinTime, MaxTime: e.MaxTime}
 	if boots := s.shared.Add(s.now(), b); boots != nil {
 		s.log.Warn("several machines send as one agent", "agent", b.Boot.Agent, "boots", boots)

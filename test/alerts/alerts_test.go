@@ -92,7 +92,6 @@ func TestAlertsFire(t *testing.T) {
 		"ReconcilerQueueBehind": {`lightmetrics_reconciler_queue_age_seconds{instance="a"} 90x120`,
 			"lightmetrics_reconciler_queue_age_seconds{instance=\"a\"} 3x120\n  lightmetrics_reconciler_hints_total{instance=\"a\",source=\"notify\",result=\"dropped\"} 7x120"},
 		"ReconcilerRepairsOpen":      {`lightmetrics_reconciler_open_repairs 1x120`, `lightmetrics_reconciler_open_repairs 0x120`},
-		"ReconcilerIntakeFails":      {`lightmetrics_reconciler_intake_failures_total 0+1x120`, `lightmetrics_reconciler_intake_failures_total 7x120`},
 		"ReconcilerForeignKeys":      {`lightmetrics_reconciler_foreign_keys_total{family="accepted"} _x100 1x20`, `lightmetrics_reconciler_foreign_keys_total{family="accepted"} 1x120`},
 		"AgentIDShared":              {`lightmetrics_reconciler_shared_agent_ids{instance="a"} 1x120`, `lightmetrics_reconciler_shared_agent_ids{instance="a"} 0x120`},
 		"CoordinatorEtcdDown":        {`lightmetrics_coordinator_etcd_up{instance="a"} 0x120`, "lightmetrics_coordinator_etcd_up{instance=\"a\"} 0x120\n  lightmetrics_coordinator_etcd_up{instance=\"b\"} 1x120"},

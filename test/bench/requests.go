@@ -259,10 +259,6 @@ func defaultSettings(process string, settings map[string]any) {
 	switch process {
 	case "objectstore":
 		delete(settings, "webhooks") // with hints of the collectors they would only be doubled
-	case "reconciler":
-		if in, ok := settings["intake"].(map[string]any); ok {
-			delete(in, "interval")
-		}
 	case "rollup-1":
 		delete(settings, "follow")
 		settings["schedule"] = map[string]any{"late_after": "20s"}

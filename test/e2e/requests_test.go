@@ -31,7 +31,7 @@ func (r requests) minus(o requests) requests {
 // boot of an audit, and holds docs/guide/requests.csv against it. One service runs at a time, and
 // asks by itself for next to nothing but the audits.
 func TestRequestsOfTheGuide(t *testing.T) {
-	const boots, batches = 40, 400
+	const boots, batches = 40, 800
 	ctx := within(t, 4*time.Minute)
 	c := newCluster(t, cluster.Options{Collectors: 1, Rollups: 1, Shards: 1, Adjust: quietServices})
 	must(t, c.StartStore(ctx))
@@ -56,6 +56,17 @@ func TestRequestsOfTheGuide(t *testing.T) {
 	guide.check(t, "reconciler", "batch", asked(ctx, t, c).minus(before), batches)
 	must(t, cluster.Stop(&c.Reconciler))
 
+	// Before anything is rolled up: a query node does not read what it finds in blocks.
+	before = asked(ctx, t, c)
+	must(t, c.StartQuery(ctx))
+	must(t, cluster.Poll(ctx, "the batches to be answered", func() (bool, error) {
+		v, w, err := c.Scalar(ctx, "sum(count_over_time(requests[3h]))", time.Now())
+		return v == batches*2 && len(w) == 0, errors.Join(err, fmt.Errorf("%v, %v", v, w))
+	}))
+	got = asked(ctx, t, c).minus(before)
+	guide.check(t, "query node", "batch", got, batches)
+	must(t, cluster.Stop(&c.Query))
+
 	before = asked(ctx, t, c)
 	must(t, c.StartRollup(ctx, 0))
 	must(t, cluster.Poll(ctx, "the batches to be rolled up", func() (bool, error) {
@@ -68,15 +79,9 @@ func TestRequestsOfTheGuide(t *testing.T) {
 	must(t, cluster.Stop(&c.Rollups[0]))
 	got = asked(ctx, t, c).minus(before)
 	t.Logf("rollup worker: %.0f writes, %.0f lists and %.0f reads for one hour of a shard of %d batches", got.writes, got.lists, got.reads, batches)
+	// It starts with what nobody has folded, and catches up with the same for the shard that it gets.
+	got.reads -= batches
 	guide.check(t, "rollup worker", "batch", got, batches)
-
-	before = asked(ctx, t, c)
-	must(t, c.StartQuery(ctx))
-	must(t, cluster.Poll(ctx, "the batches to be answered", func() (bool, error) {
-		v, w, err := c.Scalar(ctx, "sum(count_over_time(requests[3h]))", time.Now())
-		return v == batches*2 && len(w) == 0, errors.Join(err, fmt.Errorf("%v, %v", v, w))
-	}))
-	guide.check(t, "query node", "batch", asked(ctx, t, c).minus(before), batches)
 }
 
 // quietServices ask the store for little but their work.
@@ -89,6 +94,7 @@ func quietServices(process string, settings map[string]any) {
 		settings["repairs"] = map[string]any{"interval": "1h"}
 	case "rollup-1":
 		settings["snapshot"] = map[string]any{"interval": "0s"}
+		settings["follow"] = map[string]any{"interval": "1h", "idle": "1h"}
 	case "query":
 		settings["follow"] = map[string]any{"poll_interval": "300ms", "snapshots": false}
 		settings["rollup"] = map[string]any{"poll": "1h"}

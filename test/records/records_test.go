@@ -20,7 +20,6 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/coordination/reprocess"
 	"lightmetrics.dev/lightmetrics/internal/derived/audit"
-	"lightmetrics.dev/lightmetrics/internal/derived/intake"
 	"lightmetrics.dev/lightmetrics/internal/derived/ledger"
 	"lightmetrics.dev/lightmetrics/internal/derived/ledgers"
 	"lightmetrics.dev/lightmetrics/internal/derived/reconcile"
@@ -198,10 +197,6 @@ func kinds() []kind {
 		{reconcile.QuarantineByBlobKind, func() []byte {
 			return reconcile.QuarantineByBlobKind.Marshal(reference{ManifestKey: "k", FrameSHA256: digest, RawBlobKey: m.RawBlobKey, ObservedAt: 9})
 		}, recordtest.ReadPlain[reference](reconcile.QuarantineByBlobKind)},
-		{intake.SegmentKind, func() []byte {
-			return must(intake.Segment{Shard: 3, Shards: 4, Entries: []accepted.Batch{m.Batch()}}.Marshal())
-		},
-			again(intake.ParseSegment, func(s intake.Segment) []byte { return must(s.Marshal()) })},
 		{shards.Kind, func() []byte { return shards.Marshal(4) }, again(shards.Parse, shards.Marshal)},
 		records(catalog.BlockKind, source.Key(), block),
 		records(catalog.CompactionKind, span.Key(), compaction),

@@ -30,7 +30,7 @@ var once = []string{
 	"objectstore.open.", "agent.queue.recover.", "ingest.start.", "ingest.qualify.", "ingest.store.get.authority.",
 	"ingest.store.create.authority.", "reconciler.store.get.authority.", "agent.send.hello.", "agent.send.welcome.",
 	"agent.queue.roll.", "agent.queue.reclaim.", "agent.queue.hold.", "agent.send.park.", "objectstore.log.roll.",
-	"objectstore.reclaim.", "objectstore.index.flush.", "reconciler.store.create.intake.", "reconciler.store.get.reconcile.",
+	"objectstore.reclaim.", "objectstore.index.flush.", "reconciler.store.get.reconcile.",
 }
 
 // periodic are the points of looks that come once or twice a second.

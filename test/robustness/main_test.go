@@ -114,7 +114,6 @@ func hurry(process string, s map[string]any) {
 		s["journal"] = map[string]any{"poll_interval": "200ms", "idle_interval": "500ms", "fold_interval": "500ms", "retention": "1s"}
 		s["scrub"] = map[string]any{"period": "1s"}
 		s["ledgers"] = map[string]any{"save_interval": "200ms"}
-		s["intake"] = map[string]any{"shards": 4, "interval": "200ms"}
 	case "query":
 		s["follow"].(map[string]any)["poll_interval"] = "500ms"
 	case "agent":

@@ -41,8 +41,7 @@ type Options struct {
 	Collectors int
 	// Coordinator adds a coordinator with a single etcd member.
 	Coordinator bool
-	// Rollups is the number of rollup workers; they need the coordinator, and the
-	// reconciler then writes their intake.
+	// Rollups is the number of rollup workers; they need the coordinator.
 	Rollups int
 	// Shards of the rollups; 4 when 0.
 	Shards int

@@ -99,17 +99,13 @@ func (c *Cluster) collectorSettings(i int) section {
 }
 
 func (c *Cluster) reconcilerSettings() section {
-	s := section{
+	return section{
 		"http":         section{"listen": c.Addr.ReconcilerHTTP},
 		"grpc":         section{"listen": c.Addr.ReconcilerGRPC},
 		"auth":         c.auth("reconciler"),
 		"authority_id": Authority,
 		"store":        c.bucketSettings(c.reconciler),
 	}
-	if c.o.Rollups > 0 {
-		s["intake"] = section{"shards": c.o.Shards, "interval": "500ms"}
-	}
-	return s
 }
 
 // rollupSettings roll the current hour up at once, so that it is seen.

@@ -181,8 +181,7 @@ func (p *plan) own(service string) section {
 			"etcd": section{"embedded": section{"data_dir": p.dir("coordinator")}}}
 	case reconciler:
 		return section{"auth": p.auth(), "store": p.bucketAs(reconcilerUser, foldSecret), "authority_id": p.cfg.AuthorityID,
-			"events": section{"secret_file": p.creds.path(eventsSecret)},
-			"intake": section{"shards": p.cfg.Shards}}
+			"events": section{"secret_file": p.creds.path(eventsSecret)}}
 	case ingest:
 		return section{"auth": p.auth(), "store": p.bucket(), "authority_id": p.cfg.AuthorityID,
 			"notify": section{"addresses": []string{p.reconcilerGRPC()}, "client": p.client(workerToken)}}
