@@ -16,11 +16,6 @@ func batch(from, to uint64) accepted.Batch {
 	return accepted.Batch{Identity: identity.Batch{Agent: "a", Boot: "b", SeqStart: from, SeqEnd: to}}
 }
 
-// hourOfNumber puts each batch into the hour of its first number.
-func hourOfNumber(e accepted.Batch) []timegrid.Hour {
-	return []timegrid.Hour{timegrid.Hour(e.SeqStart)}
-}
-
 func everything(identity.Batch) bool { return true }
 
 var start = time.Unix(0, 0)
