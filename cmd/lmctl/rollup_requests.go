@@ -149,6 +149,11 @@ func damagedPlaces(rep repair.Report, progress io.Writer) []place {
 	seen := map[place]bool{}
 	for _, f := range rep.Findings {
 		fmt.Fprintln(progress, f)
+		// The same inputs once more would make the same rows. Its worker adds the other batch when it reads the journal again.
+		if f.Problem == repair.CountedTwice {
+			fmt.Fprintln(progress, "  not requested: run lmctl reprocess")
+			continue
+		}
 		// An hour may have a finding for each resolution and object, and one request rebuilds all of it.
 		if p := (place{f.Hour, f.Shard}); !seen[p] {
 			seen[p] = true

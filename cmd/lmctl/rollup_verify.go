@@ -26,6 +26,8 @@ type verifyView struct {
 	Blocks     int             `json:"blocks"`
 	Plans      int             `json:"plans"`
 	Deltas     int             `json:"deltas"`
+	Batches    uint64          `json:"batches"`
+	Overlaps   uint64          `json:"overlaps"`
 	Objects    int             `json:"objects"`
 	Bytes      uint64          `json:"bytes"`
 	Superseded int             `json:"superseded_unreadable"`
@@ -34,10 +36,11 @@ type verifyView struct {
 }
 
 func viewVerify(r repair.Report) (verifyView, table) {
-	v := verifyView{r.Hours, r.Blocks, r.Plans, r.Deltas, r.Objects, r.Bytes, r.Superseded, r.Found, []rollupFinding{}}
+	v := verifyView{r.Hours, r.Blocks, r.Plans, r.Deltas, r.Batches, r.Overlaps, r.Objects, r.Bytes, r.Superseded, r.Found, []rollupFinding{}}
 	t := table{header: []string{"WHAT", "COUNT"}, rows: [][]string{
 		{"hours", fmt.Sprint(r.Hours)}, {"blocks that count", fmt.Sprint(r.Blocks)}, {"plans", fmt.Sprint(r.Plans)},
 		{"deltas", fmt.Sprint(r.Deltas)},
+		{"accepted batches", fmt.Sprint(r.Batches)}, {"pairs that share numbers", fmt.Sprint(r.Overlaps)},
 		{"chunks and indexes", fmt.Sprint(r.Objects)}, {"bytes", fmt.Sprint(r.Bytes)},
 		{"superseded records that can't be read", fmt.Sprint(r.Superseded)}, {"findings", fmt.Sprint(r.Found)},
 	}}
@@ -56,8 +59,10 @@ func rollupVerify(out *format) *cobra.Command {
 		Use:   "verify URL",
 		Short: "Check blocks: records, plans, chunks, indexes",
 		Long: "Reads, of every shard's hour and resolution, the records down to the block that counts, its plan and every byte of\n" +
-			"its chunks and indexes (of a compaction where they are in one), the plans of generations in work, and deltas. Exits 3\n" +
-			"when something can't be read or is not what the record says; lmctl rollup repair mends it.\n\n" + bucketHelp,
+			"its chunks and indexes (of a compaction where they are in one), the plans of generations in work, and deltas. Then it\n" +
+			"lists the accepted batches: those of a boot that share sequence numbers must be inputs of the same hours, however\n" +
+			"far apart, or a record counts twice (COUNTED_TWICE: lmctl reprocess mends it). Exits 3 when something can't be read\n" +
+			"or is not what the record says; lmctl rollup repair mends it.\n\n" + bucketHelp,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o, err := hours.options()

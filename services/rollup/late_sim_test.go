@@ -16,6 +16,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/queries/published"
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
 	"lightmetrics.dev/lightmetrics/internal/rollups/progress"
+	"lightmetrics.dev/lightmetrics/internal/rollups/repair"
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
@@ -135,7 +136,7 @@ func TestDeltasMovesAndFaults(t *testing.T) {
 			from, to := hour0-past, hour0
 			overlaps := seed%2 == 1
 			var entered, held, gone []accepted.Batch
-			next, last, shared := map[string]uint64{}, map[string]timegrid.Hour{}, map[string]bool{}
+			next, shared := map[string]uint64{}, map[string]bool{}
 			owners := make([]*driven, 2)
 			fence, deltas := uint64(0), 0
 			for step := range 80 {
@@ -143,17 +144,15 @@ func TestDeltasMovesAndFaults(t *testing.T) {
 					agent := agentOf(0, rnd.IntN(3))
 					var ps []point
 					seq, first := next[agent], from+timegrid.Hour(rnd.IntN(past+1))
-					// Batches that overlap are found in the hours beside each other.
 					if overlaps && rnd.IntN(5) == 0 && seq > 0 && !shared[agent] {
-						seq, first, shared[agent] = seq-1, last[agent], true // it has the last number of the one before
+						seq, shared[agent] = seq-1, true // it has the last number of the one before, in whatever hour that is
 					} else {
 						shared[agent] = false
 					}
-					for h := first; h <= to && (!overlaps || h <= first+1); h++ {
+					for h := first; h <= to; h++ {
 						// No two records have the same millisecond.
 						n := len(w.accepted)
 						ps = append(ps, point{"m", series.Gauge, at(h, time.Duration(1+rnd.IntN(3000))*time.Second+time.Duration(n+1)*time.Millisecond), float64(n)})
-						last[agent] = h
 						if rnd.IntN(3) == 0 || shared[agent] {
 							break
 						}
@@ -230,6 +229,12 @@ func TestDeltasMovesAndFaults(t *testing.T) {
 			}
 			for h := range hours {
 				w.check(h, 0, w.generation(h, 0))
+			}
+			must(t, o.Arrivals.End(t.Context()))
+			rep, err := w.repairer().Verify(t.Context(), repair.Options{From: from, To: to})
+			must(t, err)
+			if rep.Found > 0 || overlaps != (rep.Overlaps > 0) {
+				t.Errorf("%+v", rep)
 			}
 			most = max(most, deltas)
 			t.Logf("%d batches of %d hours, up to %d deltas at once, %d requests", len(w.accepted), len(hours), deltas, faulty.Count("", ""))

@@ -87,10 +87,8 @@ func (c *Coverage) Check(ctx context.Context, e accepted.Batch) error {
 		c.Pending++
 		return nil
 	}
-	first, last := e.Hours()
 	s := shard.Of(e.Agent, c.r.cfg.Shards)
-	// Only the hours of the first and the last sample: those between may have no samples, and then no block.
-	for _, h := range slices.Compact([]timegrid.Hour{first, last}) {
+	for _, h := range hoursOfEnds(e) {
 		p, err := c.publishedIn(ctx, place{h, s})
 		if err != nil {
 			return fmt.Errorf("coverage of %s: %w", e.Identity, err)

@@ -30,6 +30,7 @@ const (
 	ObjectDamaged        Problem = "OBJECT_DAMAGED"        // its bytes or rows are not what the record says
 	CompactionUnreadable Problem = "COMPACTION_UNREADABLE" // the record to which a block redirects
 	DeltaUnreadable      Problem = "DELTA_UNREADABLE"      // late batches of the hour, which no block may have
+	CountedTwice         Problem = "COUNTED_TWICE"         // batches that share sequence numbers are not inputs of the same hours
 )
 
 // Finding is one defect of a shard's hour.
@@ -51,10 +52,13 @@ const maxFindings = 10_000
 
 // Report is the result of a check.
 type Report struct {
-	Hours    int
-	Blocks   int // that count, compactions included
-	Plans    int
-	Deltas   int
+	Hours  int
+	Blocks int // that count, compactions included
+	Plans  int
+	Deltas int
+	// Batches that were accepted, and pairs of them that share sequence numbers.
+	Batches  uint64
+	Overlaps uint64
 	Objects  int
 	Bytes    uint64
 	Found    uint64
@@ -78,7 +82,8 @@ type Options struct {
 
 // Verify checks what readers and workers rely on. Of every shard's hour and resolution these are the records down
 // to the block that counts, its plan, and its chunks and indexes, of which every row is decoded; and the plans of
-// undecided generations. An error means that the store could not be asked, or that a newer release wrote
+// undecided generations. Over all hours of a boot: whether batches that share sequence numbers are inputs of the same
+// ones, so that no record counts twice. An error means that the store could not be asked, or that a newer release wrote
 // something: record.ErrNewerVersion, chunk.UnknownEncoding and chunk.UnsupportedVersion.
 func (r *Repairer) Verify(ctx context.Context, o Options) (Report, error) {
 	v := &verifier{r: r, o: o, tops: map[place]uint64{}}
@@ -88,6 +93,9 @@ func (r *Repairer) Verify(ctx context.Context, o Options) (Report, error) {
 	}
 	if err == nil {
 		err = v.verifyDeltas(ctx)
+	}
+	if err == nil {
+		err = v.verifyOverlaps(ctx)
 	}
 	if err != nil {
 		return v.rep, fmt.Errorf("verify: %w", err)
@@ -110,7 +118,8 @@ type verifier struct {
 	o   Options
 	rep Report
 	// tops is the lowest of the resolutions' highest generations.
-	tops map[place]uint64
+	tops     map[place]uint64
+	coverage *Coverage // nil: no two batches overlap so far
 }
 
 func (v *verifier) addFinding(f Finding) {

@@ -1,0 +1,197 @@
+package rollup
+
+import (
+	"context"
+	cryptorand "crypto/rand"
+	"fmt"
+	"testing"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/rollups/progress"
+	"lightmetrics.dev/lightmetrics/internal/rollups/repair"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
+	"lightmetrics.dev/lightmetrics/pkg/series"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/ownership"
+)
+
+// folded folds everything that the journal has and deletes its segments: who did not follow it reads the files.
+func (w *world) folded() {
+	w.t.Helper()
+	must(w.t, w.journal.Close(w.t.Context()))
+	f, err := journal.NewFolder(journal.FolderConfig{Store: w.store, Rand: cryptorand.Reader})
+	must(w.t, err)
+	from, err := f.Load(w.t.Context())
+	must(w.t, err)
+	follower, err := journal.NewFollower(journal.FollowerConfig{Store: w.store, Authority: testAuthority, From: from, Segment: func(_ context.Context, s *journal.Segment) error { return f.Add(s) },
+		Folded: func(context.Context, []journal.Entry) error { return nil }})
+	must(w.t, err)
+	_, err = follower.Poll(w.t.Context())
+	must(w.t, err)
+	for range 3 {
+		_, err = f.Fold(w.t.Context(), w.clock.Add(int64(time.Second)))
+		must(w.t, err)
+	}
+}
+
+// A frame comes back after every process that knew of its loss is gone, and nobody says so to the workers: the batch is
+// rolled up, by the worker that waits for it, or by the shard's next owner. Nothing that a reconciler has takes part.
+func TestHealedBatchIsRolledUpByASuccessor(t *testing.T) {
+	for _, successor := range []bool{false, true} {
+		for _, dies := range []bool{false, true} {
+			for _, folds := range []bool{false, true} {
+				t.Run(fmt.Sprintf("successor %v, dies %v, folded %v", successor, dies, folds), func(t *testing.T) {
+					w := newWorld(t, newMem())
+					w.some(agentOf(0, 0), hour0, 0, 3, 0)
+					gone := w.accepted[1:2]
+					w.lose(gone)
+					o, err := w.owner(w.worker(testConfig(), w.store), ownership.Grant{Shard: 0, Fence: 1})
+					must(t, err)
+					w.turns(o)
+					if block := w.set(hour0, 0, timegrid.Raw); block == nil || block.Inputs.Batches() != 2 {
+						t.Fatalf("the others: %+v", block)
+					}
+					if !w.waiting(0)[gone[0].Identity] {
+						t.Fatal("the record of the shard's progress says that it is in a block")
+					}
+					if folds {
+						w.folded()
+					}
+					w.restore(gone)
+					if successor {
+						if !dies {
+							must(t, o.Arrivals.End(t.Context()))
+						}
+						o, err = w.owner(w.worker(testConfig(), w.store), ownership.Grant{Shard: 0, Fence: 2})
+						must(t, err)
+					}
+					w.drain(o, 10*time.Minute, 60)
+					if left := w.left(0); len(left) > 0 {
+						t.Fatalf("left: %v", left)
+					}
+					w.check(hour0, 0, w.generation(hour0, 0))
+				})
+			}
+		}
+	}
+}
+
+// numbers accepts a batch of n numbers from seq on, a minute apart.
+func (w *world) numbers(agent string, h timegrid.Hour, seq uint64, n int) accepted.Batch {
+	w.t.Helper()
+	var ps []point
+	for i := range n {
+		ps = append(ps, point{"m", series.Gauge, at(h, time.Duration(i+1)*time.Minute+time.Duration(seq)*time.Millisecond), float64(seq) + float64(i)})
+	}
+	return w.acceptSilently(agent, seq, ps...)
+}
+
+// published counts the records that the raw blocks of hours have.
+func (w *world) published(hours ...timegrid.Hour) (n uint64) {
+	w.t.Helper()
+	for _, h := range hours {
+		if block := w.set(h, 0, timegrid.Raw); block != nil {
+			n += block.Counts.Published
+		}
+	}
+	return n
+}
+
+// Numbers 0-9 and 5-14 of one boot are 15 records, however far apart their samples are, in whatever order they come, and
+// whoever owns the shard meanwhile.
+func TestNumbersCountOnceHoursApart(t *testing.T) {
+	for _, apart := range []timegrid.Hour{2, 3, 100} {
+		for name, waves := range map[string][][]int{"together": {{0, 1}}, "in order": {{0}, {1}}, "the first one late": {{1}, {0}}} {
+			for _, changes := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%d hours apart, %s, owner changes %v", apart, name, changes), func(t *testing.T) {
+					w := newWorld(t, newMem())
+					agent := agentOf(0, 0)
+					es := []accepted.Batch{w.numbers(agent, hour0-apart, 0, 10), w.numbers(agent, hour0, 5, 10)}
+					o, err := w.owner(w.worker(testConfig(), w.store), ownership.Grant{Shard: 0, Fence: 1})
+					must(t, err)
+					for i, wave := range waves {
+						if changes && i > 0 {
+							o, err = w.owner(w.worker(testConfig(), w.store), ownership.Grant{Shard: 0, Fence: 2})
+							must(t, err)
+						}
+						for _, k := range wave {
+							w.enter(es[k])
+						}
+						w.turns(o)
+					}
+					for _, h := range []timegrid.Hour{hour0 - apart, hour0} {
+						w.check(h, 0, w.generation(h, 0))
+					}
+					if n := w.published(hour0-apart, hour0); n != 15 {
+						t.Errorf("%d records of 15 numbers", n)
+					}
+					rep, err := w.repairer().Verify(t.Context(), repair.Options{From: hour0 - apart, To: hour0})
+					must(t, err)
+					if rep.Found != 0 || rep.Overlaps != 1 || rep.Batches != 2 {
+						t.Errorf("%+v", rep)
+					}
+				})
+			}
+		}
+	}
+}
+
+// Blocks of a worker that did not know of an overlap count numbers twice, each of them conserved: verify finds it over all
+// hours, not while one of the batches is on its way, and reading the journal again mends it.
+func TestVerifyFindsNumbersThatCountTwice(t *testing.T) {
+	w := newWorld(t, newMem())
+	agent := agentOf(0, 0)
+	x, y := w.numbers(agent, hour0-4, 0, 10), w.numbers(agent, hour0, 5, 10)
+	hidden := func(e accepted.Batch) (restore func()) {
+		b, _, err := w.store.Get(t.Context(), layout.Accepted(e.Identity), objstore.GetOptions{})
+		must(t, err)
+		must(t, w.store.Delete(t.Context(), layout.Accepted(e.Identity)))
+		return func() { w.spoil(layout.Accepted(e.Identity), string(b)) }
+	}
+	restore := hidden(y)
+	w.enter(x)
+	w.drive(testConfig(), ownership.Grant{Shard: 0, Fence: 1})
+	restore()
+	restore = hidden(x)
+	w.enter(y)
+	o, err := w.owner(w.worker(testConfig(), w.store), ownership.Grant{Shard: 0, Fence: 2})
+	must(t, err)
+	w.turns(o)
+	restore()
+	if n := w.published(hour0-4, hour0); n != 20 {
+		t.Fatalf("%d records", n)
+	}
+	must(t, o.Arrivals.End(t.Context()))
+	found := w.verify(repair.CountedTwice)
+	if len(found) != 2 || found[0].Hour != hour0-4 || found[1].Hour != hour0 {
+		t.Errorf("found %v", found)
+	}
+	// Of a shard or a range that does not have them, nothing is said.
+	other := repair.Options{From: hour0 + 1, To: hour0 + 5}
+	rep, err := w.repairer().Verify(t.Context(), other)
+	must(t, err)
+	if rep.Found != 0 || rep.Overlaps != 1 {
+		t.Errorf("%+v", rep)
+	}
+	// As lmctl reprocess does.
+	p, etag, err := progress.Read(t.Context(), w.store, testAuthority, 0, testShards)
+	must(t, err)
+	p.Positions = journal.Positions{}
+	_, err = p.Write(t.Context(), w.store, etag)
+	must(t, err)
+	w.verify() // both are behind the record's positions
+	o, err = w.owner(w.worker(testConfig(), w.store), ownership.Grant{Shard: 0, Fence: 3})
+	must(t, err)
+	w.turns(o)
+	must(t, o.Arrivals.End(t.Context()))
+	w.verify()
+	if n := w.published(hour0-4, hour0); n != 15 {
+		t.Errorf("%d records of 15 numbers", n)
+	}
+	for _, h := range []timegrid.Hour{hour0 - 4, hour0} {
+		w.check(h, 0, w.generation(h, 0))
+	}
+}
