@@ -116,7 +116,6 @@ func TestConfigCheckFindsWhatAStartRefuses(t *testing.T) {
 		{"query", "follow: {watch: ['http://r:4771']}", "query.follow.watch[0]: "},
 		{"query", "follow: {watch_client: {tls: {enabled: true}}}", "query.follow.watch_client.tls.enabled has no effect"},
 		{"query", "tls: {client_ca_file: " + here + "}", "client_ca_file needs cert_file"},
-		{"reconciler", "events: {secret_file: " + absent + "}", "reconciler.events.secret_file: open "},
 		{"rollup", "coordinator: {worker_id: w}", "rollup.coordinator.worker_id has no effect: it needs rollup.coordinator.addresses"},
 		{"rollup", "snapshot: {interval: 0, window: 3h}", "rollup.snapshot.window has no effect"},
 		{"rollup", "compact: {interval: 0, group: 3}", "rollup.compact.group has no effect"},

@@ -22,8 +22,8 @@ type authority struct {
 	authorityID string
 	// claim claims a boot for a spool.
 	claim func(ctx context.Context, boot identity.Boot, spoolID string) error
-	// decided is called with every accepted manifest.
-	decided func(key string, manifest []byte)
+	// decided is called after every acceptance.
+	decided func()
 	// local says that batches are accepted without the store (local_spool).
 	local bool
 	// pending calls fn for the ranges that are accepted but not in the bucket yet; may be nil.

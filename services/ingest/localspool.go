@@ -9,7 +9,6 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal/commit"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/spool"
-	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/platform/run"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
@@ -41,7 +40,7 @@ func (s *Service) openSpool(ctx context.Context, authorityID string, p *accept.P
 	return &authority{
 		Acceptor: sp, authorityID: authorityID, claim: sp.ClaimBoot, local: true,
 		// Reconcilers are notified only when the manifest is in the bucket, at the landing.
-		decided: func(string, []byte) { s.hub.spooled() },
+		decided: s.hub.spooled,
 		pending: func(boot identity.Boot, _ uint64, fn func(start, end uint64)) {
 			sp.Ranges(boot, fn)
 		},
@@ -98,9 +97,8 @@ func (s *Service) endEach(ctx context.Context, sp *spool.Spool, runs []journal.R
 func (s *Service) spoolEvents() spool.Events {
 	log := s.tel.Log
 	return spool.Events{
-		Landed: func(id identity.Batch, o accept.Outcome) {
+		Landed: func(_ identity.Batch, o accept.Outcome) {
 			s.metrics.landed.WithLabelValues(o.String()).Inc()
-			s.notify.accepted(layout.Accepted(id), nil)
 			s.hub.spooled()
 		},
 		Parked: func(id identity.Batch, d identity.Digest, cause error) {

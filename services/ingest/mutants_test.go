@@ -35,7 +35,7 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "a failed listing is an empty one", File: "welcome.go", Old: "return false, &accept.RetryError{Reason: accept.ReasonStoreUnavailable, Err: err}", New: "return false, nil", By: "TestHelloOverAFailedListing"},
 			{Name: "a compressed body is taken", File: "http.go", Old: `if e != "" && e != "identity" {`, New: "if false {", By: "TestHTTPRefuses"},
 			{Name: "a buffer is used again while the store may read it", File: "admission.go", Old: "if v.err == nil {", New: "if true {", By: "TestBytesOfAFailedFrameStay"},
-			{Name: "duplicates are notified", File: "submission.go", Old: "	case accept.Accepted:\n		failpoint", New: "	case accept.Accepted, accept.Duplicate:\n		failpoint", By: "TestReconcilersAreTold"},
+			{Name: "a hint names no segment", File: "notify.go", Old: "Position: at.String()", New: "Position: at.Run.String()", By: "TestReconcilersAreTold"},
 			{Name: "bounds come before duplicates", File: "bounds.go", Old: "	case accepted:\n		return nil\n", New: "	case accepted:\n", By: "TestAcceptedBatchesStay"},
 			{Name: "an unknown acceptance is a refusal", File: "bounds.go", Old: "	case err != nil: // nothing is known: the sender comes back\n		return err\n", New: "	case err != nil:\n", By: "TestAcceptedBatchesStay"},
 			{Name: "a refused batch counts its series", File: "series.go", Old: "			s.refused = now\n", New: "			s.refused = now\n			w.cur.Merge(seen)\n", By: "TestActiveSeriesWindow"},
@@ -52,7 +52,7 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "a spooler closes its run over a spool with batches", File: "journal.go", Old: "return s.unlanded() > 0", New: "return false", By: "TestARunStaysOpenOverASpool"},
 			{Name: "a dead spooler's run stays open for ever", File: "localspool.go", Old: "if err := journal.End(ctx, s.store, r); err != nil {", New: "if err := ctx.Err(); err != nil && r != (journal.RunID{}) {", By: "TestASpoolIsVisible"},
 			{Name: "a dead spooler's run ends before its batches have landed", File: "../../internal/acceptance/spool/runs.go", Old: "if e.order <= s.recovered {", New: "if e == nil {", By: "TestARunEndsAfterItsBatches"},
-			{Name: "watchers do not hear of a spooled batch", File: "localspool.go", Old: "decided: func(string, []byte) { s.hub.spooled() },", New: "decided: func(string, []byte) {},", By: "TestASpoolIsVisible"},
+			{Name: "watchers do not hear of a spooled batch", File: "localspool.go", Old: "decided: s.hub.spooled,", New: "decided: func() {},", By: "TestASpoolIsVisible"},
 			{Name: "one sender has all slots", File: "slots.go", Old: "s.taken < s.n && s.by[sender] < s.most", New: "s.taken < s.n", By: "TestHalfSentMessagesLeave"},
 		},
 	})

@@ -8,27 +8,26 @@ import (
 
 	"google.golang.org/grpc"
 
-	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
-	reconcilerv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1"
+	journalv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/journal/v1"
 	"lightmetrics.dev/lightmetrics/services/ingest"
 )
 
 // hints is a reconciler that only takes notifications.
 type hints struct {
-	reconcilerv1.UnimplementedReconcilerServiceServer
-	got chan *reconcilerv1.NotifyAcceptedRequest
+	journalv1.UnimplementedJournalServiceServer
+	got chan string
 }
 
-func (h *hints) NotifyAccepted(s grpc.ClientStreamingServer[reconcilerv1.NotifyAcceptedRequest, reconcilerv1.NotifyAcceptedResponse]) error {
+func (h *hints) NotifyJournal(s grpc.ClientStreamingServer[journalv1.NotifyJournalRequest, journalv1.NotifyJournalResponse]) error {
 	for {
 		m, err := s.Recv()
 		if errors.Is(err, io.EOF) {
-			return s.SendAndClose(&reconcilerv1.NotifyAcceptedResponse{})
+			return s.SendAndClose(&journalv1.NotifyJournalResponse{})
 		}
 		if err != nil {
 			return err
 		}
-		h.got <- m
+		h.got <- m.GetPosition()
 	}
 }
 
@@ -43,8 +42,8 @@ func TestReconcilersAreTold(t *testing.T) {
 	}
 	_ = dead.Close() // one reconciler is down: nothing may wait for it
 	g := grpc.NewServer()
-	h := &hints{got: make(chan *reconcilerv1.NotifyAcceptedRequest, 100)}
-	reconcilerv1.RegisterReconcilerServiceServer(g, h)
+	h := &hints{got: make(chan string, 100)}
+	journalv1.RegisterJournalServiceServer(g, h)
 	served := make(chan error, 1)
 	go func() { served <- g.Serve(l) }()
 	defer func() { g.Stop(); <-served }()
@@ -54,15 +53,9 @@ func TestReconcilersAreTold(t *testing.T) {
 		c.Notify.Queue = 8
 	})
 	s, _ := c.mustOpen(t, boot, 0)
-	keys := map[string]bool{}
 	for i := range uint64(20) {
-		f := encode(t, boot, i*5, 5, 0)
-		keys[s.ask(f).GetAcceptance().GetManifestKey()] = true
-		s.ask(f) // a duplicate tells nobody
-		m := <-h.got
-		manifest, err := accept.ParseManifest(m.GetManifest())
-		if err != nil || !keys[m.GetManifestKey()] || manifest.Identity.SeqStart != i*5 {
-			t.Fatalf("notification %d: %v, %v", i, m, err)
+		if at, told := s.ask(encode(t, boot, i*5, 5, 0)).GetAcceptance().GetJournalPosition(), <-h.got; at == "" || at != told {
+			t.Fatalf("batch %d stands at %q, the hint is at %q", i, at, told)
 		}
 	}
 	s.done()

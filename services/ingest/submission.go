@@ -120,8 +120,7 @@ func (s *Service) handle(ctx context.Context, sub submission) decision {
 	s.metrics.decided(v.result, len(sub.frame), took)
 	switch v.result.Outcome {
 	case accept.Accepted:
-		failpoint.Hit("ingest.accept.notify.before")
-		v.by.decided(v.result.ManifestKey, v.result.ManifestBytes)
+		v.by.decided()
 	case accept.Conflict:
 		s.errlog.log(ctx, "identity conflict", "reason", ReasonIdentityConflict, "agent", v.id.Agent, "boot", v.id.Boot,
 			"seq_start", v.id.SeqStart, "seq_end", v.id.SeqEnd, "submitted_sha256", v.sha256.String(),

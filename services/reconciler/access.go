@@ -11,15 +11,13 @@ var (
 	readers = []rpc.Role{rpc.RoleReader, rpc.RoleOperator}
 )
 
-// access allows hints and watches to other services, and ledgers and status to people.
+// access allows ledgers and status to people.
 var access = rpc.Access{
-	reconcilerv1.ReconcilerService_NotifyAccepted_FullMethodName: workers,
-	reconcilerv1.ReconcilerService_WatchAccepted_FullMethodName:  workers,
-	reconcilerv1.ReconcilerService_ListLedgers_FullMethodName:    readers,
-	reconcilerv1.ReconcilerService_GetStatus_FullMethodName:      readers,
+	reconcilerv1.ReconcilerService_ListLedgers_FullMethodName: readers,
+	reconcilerv1.ReconcilerService_GetStatus_FullMethodName:   readers,
 }
 
-// journalAccess allows hints to other services.
+// journalAccess allows hints and watches to other services.
 var journalAccess = rpc.Access{
 	journalv1.JournalService_NotifyJournal_FullMethodName: workers,
 	journalv1.JournalService_WatchJournal_FullMethodName:  workers,

@@ -16,9 +16,9 @@ import (
 func Command() *cobra.Command {
 	return service.Command(service.Spec[Config]{
 		Name:  "reconciler",
-		Short: "Turn accepted manifests into derived state, audit and repair it",
-		Long: "Finds accepted manifests (events, collectors' hints, scans, audits), writes what is derived from them,\n" +
-			"keeps the ledger of each (agent, boot), and passes reconciled manifests on. Any number may run.",
+		Short: "Follow and fold the journal, keep the ledgers, audit and repair",
+		Long: "Follows the journal of accepted batches and folds it, keeps the ledger of each (agent, boot), audits what\n" +
+			"was accepted against the journal, checks frames, and passes hints on to query nodes. Any number may run.",
 		Default: DefaultConfig,
 		New: func(c Config, tel *telemetry.Telemetry) (run.Service, error) {
 			store, err := storage.Open(context.Background(), c.Store, storage.Options{Process: "reconciler", Registry: tel.Registry})
@@ -29,7 +29,7 @@ func Command() *cobra.Command {
 		},
 		Banner: func(c Config, svc run.Service) [][2]string {
 			url := svc.(*Service).HTTPURL()
-			return [][2]string{bucket.Banner(c.Store), {"events", url + "/v1/events"}, {"status", "curl " + url + "/v1/status"}}
+			return [][2]string{bucket.Banner(c.Store), {"status", "curl " + url + "/v1/status"}}
 		},
 	})
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/internal/platform/config"
 	"lightmetrics.dev/lightmetrics/internal/service"
 	"lightmetrics.dev/lightmetrics/internal/service/bucket"
 	"lightmetrics.dev/lightmetrics/services/reconciler/internal/fold"
@@ -27,7 +26,6 @@ type Config struct {
 	Journal   JournalConfig   `koanf:"journal"`
 	Scrub     scrub.Scrubbing `koanf:"scrub"`
 	Queue     QueueConfig     `koanf:"queue"`
-	Events    EventsConfig    `koanf:"events"`
 	FullAudit FullAuditConfig `koanf:"full_audit"`
 	Repairs   RepairsConfig   `koanf:"repairs"`
 	Ledgers   LedgersConfig   `koanf:"ledgers"`
@@ -48,19 +46,10 @@ type JournalConfig struct {
 
 // QueueConfig bounds the queue of manifests.
 type QueueConfig struct {
-	Capacity   int           `koanf:"capacity" help:"most manifests that wait, are being reconciled or wait for a retry; hints beyond it are dropped"`
-	MaxRetries int           `koanf:"max_retries" help:"most manifests that wait for a retry; more are dropped and found again by a scan"`
+	Capacity   int           `koanf:"capacity" help:"most manifests that wait, are being reconciled or wait for a retry; beyond it reading the journal waits"`
+	MaxRetries int           `koanf:"max_retries" help:"most manifests that wait for a retry; more are dropped and found again later"`
 	RetryBase  time.Duration `koanf:"retry_base" help:"wait before the first retry; it doubles with each"`
 	RetryMax   time.Duration `koanf:"retry_max" help:"longest wait before a retry"`
-}
-
-// EventsConfig is for the webhook.
-type EventsConfig struct {
-	Secret config.Secret `koanf:"secret" help:"value that POST /v1/events must carry as Authorization, alone or as a bearer token; empty asks for the role worker"`
-	// SecretFile fills Secret when settings are loaded.
-	SecretFile string       `koanf:"secret_file" help:"file that holds that value, in place of secret"`
-	MaxBody    config.Bytes `koanf:"max_body" help:"longest body of POST /v1/events"`
-	KeyPrefix  string       `koanf:"key_prefix" help:"prefix of the acceptance authority in the bucket, as in the keys of events"`
 }
 
 // FullAuditConfig is for the audit of all manifests.
@@ -81,9 +70,9 @@ type LedgersConfig struct {
 	SaveInterval time.Duration `koanf:"save_interval" help:"time between two writes of the checkpoint of all ledgers"`
 }
 
-// WatchConfig bounds WatchJournal and WatchAccepted.
+// WatchConfig bounds WatchJournal.
 type WatchConfig struct {
-	Buffer      int `koanf:"buffer" help:"hints, or manifests, that wait for one watcher; more end its watch with LAGGED"`
+	Buffer      int `koanf:"buffer" help:"hints that wait for one watcher; more end its watch with LAGGED"`
 	MaxWatchers int `koanf:"max_watchers" help:"most watchers at once"`
 }
 
@@ -97,7 +86,6 @@ func DefaultConfig() Config {
 		Workers:     64,
 		ItemTimeout: 30 * time.Second,
 		Queue:       QueueConfig{Capacity: 100_000, MaxRetries: 50_000, RetryBase: 100 * time.Millisecond, RetryMax: 15 * time.Second},
-		Events:      EventsConfig{MaxBody: 1 << 20},
 		Journal: JournalConfig{
 			Polling: tail.Polling{Interval: 2 * time.Second, IdleInterval: 15 * time.Second, Timeout: 10 * time.Minute, Readers: 8},
 			Folding: fold.Folding{Interval: time.Minute, Retention: 10 * time.Minute, FenceAfter: 15 * time.Minute, Sweep: 24 * time.Hour, MaxWaiting: 200_000},
@@ -136,7 +124,6 @@ func (c Config) Validate() error {
 	if j.Retention < 0 || j.IdleInterval < j.Polling.Interval {
 		errs = append(errs, errors.New("journal.retention: must not be negative; journal.idle_interval: must be at least journal.poll_interval"))
 	}
-	positive("events.max_body", c.Events.MaxBody > 0)
 	positive("repairs.interval", c.Repairs.Interval > 0)
 	positive("watch.buffer", c.Watch.Buffer > 0)
 	positive("watch.max_watchers", c.Watch.MaxWatchers > 0)
@@ -147,9 +134,6 @@ func (c Config) Validate() error {
 	positive("repairs.timeout", c.Repairs.Timeout > 0)
 	if c.Derived != DerivedSegments && c.Derived != DerivedObjects {
 		errs = append(errs, fmt.Errorf("derived %q: want %s or %s", c.Derived, DerivedSegments, DerivedObjects))
-	}
-	if p := c.Events.KeyPrefix; p != "" && p[len(p)-1] != '/' {
-		errs = append(errs, fmt.Errorf("events.key_prefix %q: must end in a slash", p))
 	}
 	return errors.Join(append(errs, c.Base.Validate())...)
 }

@@ -8,11 +8,8 @@ import (
 // Failpoints of a reconciler; docs/protocol/failpoints.md lists them all.
 var (
 	_ = failpoint.Register(
-		failpoint.Point{Name: "reconciler.events.received.after", When: "a webhook's events were read; none is queued"},
-		failpoint.Point{Name: "reconciler.events.answer.before", When: "a webhook's events are queued in memory; it is not answered"},
-		failpoint.Point{Name: "reconciler.notify.received.after", When: "a collector's hint was read; it is not queued"},
-		failpoint.Point{Name: "reconciler.work.reconciled.after", When: "derived keys are written; no watcher was notified"},
-		failpoint.Point{Name: "reconciler.work.published.after", When: "watchers were notified"},
+		failpoint.Point{Name: "reconciler.notify.received.after", When: "a hint at a segment of the journal was read; it is not queued"},
+		failpoint.Point{Name: "reconciler.work.reconciled.after", When: "derived keys are written; the pass is not counted"},
 		failpoint.Point{Name: "reconciler.ledgers.save.before", When: "the ledgers are to be saved"},
 		failpoint.Point{Name: "reconciler.ledgers.save.after", When: "the ledgers were saved"},
 	)

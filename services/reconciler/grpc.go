@@ -3,21 +3,16 @@ package reconciler
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"io"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
 	"lightmetrics.dev/lightmetrics/internal/derived/ledger"
-	"lightmetrics.dev/lightmetrics/internal/derived/reconcile"
-	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	reconcilerv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1"
 )
 
-// ReasonLagged is the ErrorInfo reason of a watch that fell behind: scan, then watch again.
+// ReasonLagged is the ErrorInfo reason of a watch that fell behind: poll, then watch again.
 const ReasonLagged = "LAGGED"
 
 // Bounds of ListLedgers.
@@ -31,74 +26,6 @@ const (
 type server struct {
 	reconcilerv1.UnimplementedReconcilerServiceServer
 	s *Service
-}
-
-// NotifyAccepted queues hints until the collector ends the stream. The manifest is
-// read from the store in any case: a hint proves nothing.
-func (g server) NotifyAccepted(stream grpc.ClientStreamingServer[reconcilerv1.NotifyAcceptedRequest, reconcilerv1.NotifyAcceptedResponse]) error {
-	var res reconcilerv1.NotifyAcceptedResponse
-	ended := make(chan error, 1)
-	// Ends with the stream: Recv fails when the handler returns.
-	go func() {
-		for {
-			req, err := stream.Recv()
-			if err != nil {
-				ended <- err
-				return
-			}
-			failpoint.Hit("reconciler.notify.received.after")
-			switch key := req.GetManifestKey(); {
-			case !reconcile.IsManifestKey(key):
-				g.s.m.hints.WithLabelValues(string(fromNotify), "ignored").Inc()
-			case g.s.hint(key, fromNotify) == offerFull:
-				res.Dropped++
-			default:
-				res.Queued++
-			}
-		}
-	}()
-	select {
-	case err := <-ended:
-		if errors.Is(err, io.EOF) {
-			return stream.SendAndClose(&res)
-		}
-		return err
-	case <-g.s.stopping:
-		return draining()
-	}
-}
-
-// WatchAccepted sends the manifests that are reconciled from now on. Its first message is empty: it says that the watch has begun, so that a caller can list what came before.
-func (g server) WatchAccepted(_ *reconcilerv1.WatchAcceptedRequest, stream grpc.ServerStreamingServer[reconcilerv1.WatchAcceptedResponse]) error {
-	w, err := g.s.hub.watch()
-	switch {
-	case errors.Is(err, errHubClosed):
-		return draining()
-	case err != nil:
-		return rpc.Failure{Code: codes.ResourceExhausted, Reason: rpc.ReasonOverloaded, Message: err.Error(), RetryAfter: g.s.cfg.Journal.Polling.Interval}.Err()
-	}
-	defer g.s.hub.leave(w)
-	if err := stream.Send(&reconcilerv1.WatchAcceptedResponse{}); err != nil {
-		return err
-	}
-	for {
-		select {
-		case <-stream.Context().Done():
-			return stream.Context().Err()
-		case m, ok := <-w.ch:
-			switch {
-			case ok:
-				if err := stream.Send(m); err != nil {
-					return err
-				}
-			// err is set before the channel is closed, so it may be read now.
-			case errors.Is(w.err, errLagged):
-				return rpc.Failure{Code: codes.Aborted, Reason: ReasonLagged, Message: "watch fell behind: scan, then watch again"}.Err()
-			default:
-				return draining()
-			}
-		}
-	}
 }
 
 func draining() error {

@@ -140,7 +140,7 @@ func (k *journalKeeper) live(ctx context.Context) error {
 				return err
 			}
 			k.apply(set, s.Entries)
-			k.relay.publish(s.Position)
+			k.m.lagged.Add(float64(k.relay.publish(s.Position)))
 			return nil
 		},
 		Folded: func(ctx context.Context, es []journal.Entry) error {

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
+	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	journalv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/journal/v1"
 )
@@ -38,6 +39,7 @@ func (g journalServer) NotifyJournal(stream grpc.ClientStreamingServer[journalv1
 				ended <- invalid(err.Error())
 				return
 			}
+			failpoint.Hit("reconciler.notify.received.after")
 			if g.k.hint(p) {
 				res.Queued++
 				g.k.m.hints.WithLabelValues("queued").Inc()
@@ -63,7 +65,7 @@ func (g journalServer) NotifyJournal(stream grpc.ClientStreamingServer[journalv1
 func (g journalServer) WatchJournal(_ *journalv1.WatchJournalRequest, stream grpc.ServerStreamingServer[journalv1.WatchJournalResponse]) error {
 	w, err := g.k.relay.watch()
 	switch {
-	case errors.Is(err, errHubClosed):
+	case errors.Is(err, errStopping):
 		return draining()
 	case err != nil:
 		return rpc.Failure{Code: codes.ResourceExhausted, Reason: rpc.ReasonOverloaded, Message: err.Error(), RetryAfter: g.k.cfg.Journal.Polling.Interval}.Err()
@@ -75,7 +77,7 @@ func (g journalServer) WatchJournal(_ *journalv1.WatchJournalRequest, stream grp
 	return g.send(stream.Context(), w, stream)
 }
 
-func (g journalServer) send(ctx context.Context, w *journalWatcher, stream grpc.ServerStreamingServer[journalv1.WatchJournalResponse]) error {
+func (g journalServer) send(ctx context.Context, w *watcher, stream grpc.ServerStreamingServer[journalv1.WatchJournalResponse]) error {
 	for {
 		select {
 		case <-ctx.Done():

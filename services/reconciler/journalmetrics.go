@@ -16,9 +16,10 @@ type journalMetrics struct {
 	journalled prometheus.Counter
 	through    prometheus.Gauge
 	runs       prometheus.Gauge
+	lagged     prometheus.Counter
 }
 
-func newJournalMetrics(reg prometheus.Registerer) *journalMetrics {
+func newJournalMetrics(reg prometheus.Registerer, watchers func() int) *journalMetrics {
 	const p = "lightmetrics_reconciler_journal_"
 	vec := func(name, help string) *prometheus.CounterVec {
 		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: p + name, Help: help}, []string{"result"})
@@ -34,8 +35,10 @@ func newJournalMetrics(reg prometheus.Registerer) *journalMetrics {
 		journalled: prometheus.NewCounter(prometheus.CounterOpts{Name: p + "audited_total", Help: "Batches and conflicts that a full audit found in no run of the journal, and journalled."}),
 		through:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "lightmetrics_reconciler_complete_through_timestamp_seconds", Help: "Everything answered before this time (store clock) has been read from the journal."}),
 		runs:       prometheus.NewGauge(prometheus.GaugeOpts{Name: p + "runs", Help: "Runs of the journal that may have further segments."}),
+		lagged:     prometheus.NewCounter(prometheus.CounterOpts{Name: "lightmetrics_reconciler_watchers_lagged_total", Help: "Watches that ended because the watcher fell behind."}),
 	}
-	reg.MustRegister(m.entries, m.journalled, m.through, m.runs)
+	reg.MustRegister(m.entries, m.journalled, m.through, m.runs, m.lagged,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "lightmetrics_reconciler_watchers", Help: "Open watches."}, func() float64 { return float64(watchers()) }))
 	// Created with the value 0, because an alert on their increase would miss the first failure.
 	for _, v := range []*prometheus.CounterVec{m.polls, m.folds, m.saves} {
 		v.WithLabelValues("failed").Add(0)

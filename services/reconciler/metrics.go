@@ -14,7 +14,6 @@ type metrics struct {
 	reg       prometheus.Registerer
 	lag       prometheus.Histogram
 	items     *prometheus.CounterVec // source
-	hints     *prometheus.CounterVec // source, result
 	ends      *prometheus.CounterVec // result
 	created   *prometheus.CounterVec // kind
 	repairs   *prometheus.CounterVec // kind
@@ -25,10 +24,9 @@ type metrics struct {
 	auditTime *prometheus.HistogramVec
 	overlaps  prometheus.Counter
 	foreign   *prometheus.CounterVec // family
-	lagged    prometheus.Counter
 }
 
-func newMetrics(reg prometheus.Registerer, q *queue, h *hub, shared *sharedid.Detector, now func() time.Time) *metrics {
+func newMetrics(reg prometheus.Registerer, q *queue, shared *sharedid.Detector, now func() time.Time) *metrics {
 	const p = "lightmetrics_reconciler_"
 	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: p + name, Help: help}, labels)
@@ -45,7 +43,6 @@ func newMetrics(reg prometheus.Registerer, q *queue, h *hub, shared *sharedid.De
 			Help:    "From acceptance (the collector's clock) to the last derived key, for manifests that this reconciler indexed first.",
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200, 86400}}),
 		items:   vec("items_total", "Manifests that were queued, by how they were found.", "source"),
-		hints:   vec("hints_total", "Hints from events and collectors, by result: queued, known, dropped, ignored.", "source", "result"),
 		ends:    vec("outcomes_total", "Ends of passes: ok, removed (the frame is gone by retention), reported, absent, unknown, retry, aborted.", "result"),
 		created: vec("derived_created_total", "Derived keys written, by kind.", "kind"),
 		repairs: vec("repairs_total", "Derived keys that a scan or audit found missing and wrote, by kind.", "kind"),
@@ -57,14 +54,9 @@ func newMetrics(reg prometheus.Registerer, q *queue, h *hub, shared *sharedid.De
 			Help: "Duration of scans and audits, including the work that they found.", Buckets: prometheus.ExponentialBuckets(0.005, 4, 11)}, []string{"kind"}),
 		overlaps: counter("overlaps_total", "Identities that overlap others of their boot."),
 		foreign:  vec("foreign_keys_total", "Keys under our prefixes that we never write, by family; reported, never changed.", "family"),
-		lagged:   counter("watchers_lagged_total", "Watches that ended because the watcher fell behind."),
 	}
-	// Created with the value 0, because an alert on their increase would miss the first drop.
-	for _, src := range []source{fromEvent, fromNotify} {
-		m.hints.WithLabelValues(string(src), "dropped").Add(0)
-	}
-	reg.MustRegister(m.lag, m.items, m.hints, m.ends, m.created, m.repairs, m.opened, m.healed, m.open,
-		m.audits, m.auditTime, m.overlaps, m.foreign, m.lagged,
+	reg.MustRegister(m.lag, m.items, m.ends, m.created, m.repairs, m.opened, m.healed, m.open,
+		m.audits, m.auditTime, m.overlaps, m.foreign,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: p + "queue_length", Help: "Manifests that wait, are being reconciled or wait for a retry."},
 			func() float64 { n, _ := q.length(); return float64(n) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: p + "queue_age_seconds", Help: "How long the first manifest in the queue has waited."},
@@ -75,9 +67,7 @@ func newMetrics(reg prometheus.Registerer, q *queue, h *hub, shared *sharedid.De
 				return 0
 			}),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: p + "shared_agent_ids", Help: "Agent ids that several machines use at once: boots that send samples of the same minutes at the same time."},
-			func() float64 { return float64(len(shared.All(now()))) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: p + "watchers", Help: "Open watches."},
-			func() float64 { return float64(h.count()) }))
+			func() float64 { return float64(len(shared.All(now()))) }))
 	for _, s := range sources() {
 		m.items.WithLabelValues(string(s))
 	}

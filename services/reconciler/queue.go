@@ -13,8 +13,6 @@ import (
 type source string
 
 const (
-	fromEvent     source = "event"
-	fromNotify    source = "notify"
 	fromJournal   source = "journal"
 	fromFullAudit source = "full_audit"
 	fromScrub     source = "scrub"
@@ -22,7 +20,7 @@ const (
 )
 
 func sources() []source {
-	return []source{fromEvent, fromNotify, fromJournal, fromFullAudit, fromScrub, fromRepair}
+	return []source{fromJournal, fromFullAudit, fromScrub, fromRepair}
 }
 
 // item is one manifest to reconcile. Only the queue and the worker that took it use it.
@@ -37,7 +35,7 @@ type item struct {
 	rounds    []*round
 }
 
-// offerResult is what happened to a hint.
+// offerResult is what happened to an offer.
 type offerResult int
 
 const (
@@ -65,14 +63,14 @@ func newQueue(capacity, maxDelayed int) *queue {
 	return q
 }
 
-// offer adds a hint. It never waits.
+// offer adds an item. It never waits.
 func (q *queue) offer(it *item) offerResult {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.add(it, q.capacity)
 }
 
-// put adds the find of a scan and waits for room. A quarter of the queue is left to hints, which would otherwise be dropped during each full audit.
+// put adds an item and waits for room. A quarter of the queue is left to offers, which would otherwise be dropped during each full audit.
 func (q *queue) put(ctx context.Context, it *item) error {
 	stop := context.AfterFunc(ctx, q.wake)
 	defer stop()

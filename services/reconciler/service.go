@@ -55,7 +55,6 @@ type Service struct {
 	core    *reconcile.Reconciler
 	queue   *queue
 	shared  *sharedid.Detector
-	hub     *hub
 	journal *journalKeeper
 	m       *metrics
 
@@ -89,22 +88,19 @@ func New(cfg Config, d Deps) (*Service, error) {
 		core:     &reconcile.Reconciler{Store: store, AuthorityID: cfg.AuthorityID, Now: d.Now, ID: srv.ID(), KeysInJournal: cfg.Derived != DerivedObjects},
 		queue:    newQueue(cfg.Queue.Capacity, cfg.Queue.MaxRetries),
 		shared:   sharedid.New(),
-		hub:      newHub(cfg.Watch.Buffer, cfg.Watch.MaxWatchers),
 		bad:      newSeen(rememberBad),
 		stopping: make(chan struct{}),
 	}
 	srv.Probe("store", cfg.Probe(store))
 	srv.Readiness().Check("journal", s.notRead)
 	s.core.Removed = framelog.NewIndex(store, cfg.AuthorityID).Removed
-	s.m = newMetrics(d.Telemetry.Registry, s.queue, s.hub, s.shared, d.Now)
-	s.journal = newJournalKeeper(cfg, srv.ID(), store, srv.Log(), newJournalMetrics(d.Telemetry.Registry), sinks{
+	s.m = newMetrics(d.Telemetry.Registry, s.queue, s.shared, d.Now)
+	s.journal = newJournalKeeper(cfg, srv.ID(), store, srv.Log(), newJournalMetrics(d.Telemetry.Registry, func() int { return s.journal.relay.count() }), sinks{
 		reconcile: s.reconcileAll, added: s.added,
 		unusable: func(key string) { s.offer(key, fromFullAudit) }, foreign: s.reportForeign, listed: s.listed,
 	})
-	srv.Handle(s.eventsRoute())
 	srv.OnStop(func() {
 		close(s.stopping) // ends the streams, so that the servers can drain
-		s.hub.close()
 		s.journal.relay.close()
 	})
 	s.loops()

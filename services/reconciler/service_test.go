@@ -1,12 +1,8 @@
 package reconciler
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
-	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -21,34 +17,6 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	reconcilerv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1"
 )
-
-func event(keys ...string) []byte {
-	var b bytes.Buffer
-	b.WriteString(`{"Records":[`)
-	for i, k := range keys {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		fmt.Fprintf(&b, `{"eventName":"ObjectCreated:Put","s3":{"object":{"key":%q}}}`, url.QueryEscape(k))
-	}
-	b.WriteString("]}")
-	return b.Bytes()
-}
-
-func (r *running) post(body []byte, auth string) (int, eventsAnswer) {
-	r.t.Helper()
-	req, err := http.NewRequest(http.MethodPost, r.url("/v1/events"), bytes.NewReader(body))
-	must(r.t, err)
-	if auth != "" {
-		req.Header.Set("Authorization", auth)
-	}
-	res, err := httpClient.Do(req)
-	must(r.t, err)
-	defer res.Body.Close()
-	var a eventsAnswer
-	must(r.t, json.NewDecoder(res.Body).Decode(&a))
-	return res.StatusCode, a
-}
 
 func (r *running) get(path string) (int, string) {
 	r.t.Helper()
@@ -88,28 +56,6 @@ func TestJournalToLedgers(t *testing.T) {
 	if _, body = r.get("/metrics"); !strings.Contains(body, `lightmetrics_reconciler_lag_seconds_count 1`) ||
 		!strings.Contains(body, `lightmetrics_reconciler_items_total{source="journal"} 1`) {
 		t.Errorf("metrics: %s", body)
-	}
-}
-
-func TestNotifyAccepted(t *testing.T) {
-	s := newStore()
-	r := start(t, quiet(), s)
-	st, err := r.client().NotifyAccepted(bg)
-	must(t, err)
-	m := plantBatch(t, s, batch("a", 1, 10))
-	for _, k := range []string{layout.Accepted(m.Identity), "nonsense", layout.Accepted(batch("liar", 1, 2))} {
-		must(t, st.Send(&reconcilerv1.NotifyAcceptedRequest{ManifestKey: k, Manifest: m.Marshal()}))
-	}
-	res, err := st.CloseAndRecv()
-	must(t, err)
-	if res.Queued != 2 || res.Dropped != 0 {
-		t.Errorf("%v", res)
-	}
-	eventually(t, "indexed", func() bool { return indexed(t, s, m) })
-	eventually(t, "queue is empty", func() bool { n, _ := r.queue.length(); return n == 0 })
-	// What a hint says of a manifest that is not there makes nothing.
-	if diff := cmp.Diff(wanted(m), derived(t, s)); diff != "" {
-		t.Error(diff)
 	}
 }
 
@@ -423,39 +369,6 @@ func TestListLedgersPages(t *testing.T) {
 	}
 }
 
-func TestWebhookRefuses(t *testing.T) {
-	cfg := quiet()
-	cfg.Events.Secret, cfg.Events.MaxBody = "s3cret", 4096
-	r := start(t, cfg, newStore())
-	good := event(layout.Accepted(batch("a", 0, 1)))
-	for name, c := range map[string]struct {
-		body []byte
-		auth string
-		code int
-	}{
-		"no secret":     {good, "", 401},
-		"wrong secret":  {good, "Bearer nope", 401},
-		"prefix of it":  {good, "s3cre", 401},
-		"bare":          {good, "s3cret", 200},
-		"bearer":        {good, "Bearer s3cret", 200},
-		"not JSON":      {[]byte("x"), "s3cret", 400},
-		"empty":         {nil, "s3cret", 400},
-		"wrong shape":   {[]byte(`{"Records":7}`), "s3cret", 400},
-		"too long":      {bytes.Repeat([]byte(" "), 5000), "s3cret", 413},
-		"nothing of us": {[]byte(`{"Records":[{"eventName":"ObjectCreated:Put","s3":{"object":{"key":"x"}}}]}`), "s3cret", 200},
-	} {
-		if code, a := r.post(c.body, c.auth); code != c.code {
-			t.Errorf("%s: %d %+v, want %d", name, code, a, c.code)
-		}
-	}
-	if code, _ := r.get("/v1/events"); code != 404 && code != 405 {
-		t.Errorf("GET: %d", code)
-	}
-	if _, body := r.get("/config"); strings.Contains(body, "s3cret") {
-		t.Error("the secret is printed")
-	}
-}
-
 func TestWatcherLags(t *testing.T) {
 	h := newRelay(1, 1)
 	w, err := h.watch() // one that never reads
@@ -463,32 +376,14 @@ func TestWatcherLags(t *testing.T) {
 	if _, err := h.watch(); err != errManyWatchers {
 		t.Errorf("second watcher: %v", err)
 	}
+	lagged := 0
 	for i := range uint64(3) {
-		h.publish(journal.Position{Segment: i})
+		lagged += h.publish(journal.Position{Segment: i})
 	}
-	if len(h.watchers) != 0 {
-		t.Error("it is still there")
+	if h.count() != 0 || lagged != 1 {
+		t.Errorf("%d watchers, %d lagged", h.count(), lagged)
 	}
 	if p, ok := <-w.ch; !ok || p.Segment != 0 {
-		t.Error("what was buffered is lost")
-	}
-	if _, ok := <-w.ch; ok || w.err != errLagged {
-		t.Errorf("not told LAGGED: %v", w.err)
-	}
-}
-
-func TestWatcherOfManifestsLags(t *testing.T) {
-	s := newStore()
-	cfg := quiet()
-	cfg.Watch.Buffer, cfg.Watch.MaxWatchers = 1, 1
-	r := start(t, cfg, s)
-	w, err := r.hub.watch() // one that never reads
-	must(t, err)
-	for i := range uint64(3) {
-		acceptBatch(t, s, batch("a", i, i))
-	}
-	eventually(t, "ended", func() bool { return r.hub.count() == 0 })
-	if m, ok := <-w.ch; !ok || m.ManifestKey == "" {
 		t.Error("what was buffered is lost")
 	}
 	if _, ok := <-w.ch; ok || w.err != errLagged {

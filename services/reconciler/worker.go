@@ -10,7 +10,6 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 	"lightmetrics.dev/lightmetrics/internal/platform/retry"
-	reconcilerv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1"
 )
 
 // promoteEvery is how often due retries are moved to the queue.
@@ -56,10 +55,7 @@ func (s *Service) process(ctx context.Context, it *item) error {
 	// The pass that creates the last derived key is the first that has come to its end.
 	if m := res.Manifest; m != nil && res.WasCreated(reconcile.AcceptedByTime) {
 		s.m.lag.Observe(max(0, s.now().Sub(m.AcceptedTime()).Seconds()))
-		n := s.hub.publish(&reconcilerv1.WatchAcceptedResponse{ManifestKey: res.Key, Manifest: res.Bytes})
-		s.m.lagged.Add(float64(n))
 	}
-	failpoint.Hit("reconciler.work.published.after")
 	s.reconciled.Add(1)
 	return nil
 }
@@ -117,21 +113,6 @@ func (s *Service) offer(key string, src source) {
 	if s.queue.offer(&item{key: key, src: src, headFirst: true, queuedAt: s.now()}) == offerQueued {
 		s.m.items.WithLabelValues(string(src)).Inc()
 	}
-}
-
-// hint queues a key from an event or a collector. It never waits.
-func (s *Service) hint(key string, src source) offerResult {
-	o := s.queue.offer(&item{key: key, src: src, queuedAt: s.now()})
-	switch o {
-	case offerQueued:
-		s.m.items.WithLabelValues(string(src)).Inc()
-		s.m.hints.WithLabelValues(string(src), "queued").Inc()
-	case offerKnown:
-		s.m.hints.WithLabelValues(string(src), "known").Inc()
-	case offerFull:
-		s.m.hints.WithLabelValues(string(src), "dropped").Inc()
-	}
-	return o
 }
 
 // enqueue queues the find of a scan, and waits for room.

@@ -13,7 +13,6 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
-	"lightmetrics.dev/lightmetrics/internal/platform/config"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/internal/platform/run"
 	"lightmetrics.dev/lightmetrics/internal/platform/run/runtest"
@@ -101,14 +100,11 @@ func start(t testing.TB) system {
 		}
 		sys.http["ingest"], sys.grpc["lightmetrics.ingest.v1"] = s.HTTPAddr(), s.GRPCAddr()
 	}
-	for name, secret := range map[string]string{"reconciler": "", "reconciler with a secret": "secret"} {
-		c := reconciler.DefaultConfig()
-		c.HTTP.Listen, c.GRPC.Listen, c.Auth, c.Pprof = here, here, auth, true
-		c.Events.Secret = config.Secret(secret)
-		s, err := reconciler.New(c, reconciler.Deps{Store: store, Telemetry: tel()})
-		up(t, name, s, err)
-		sys.http[name], sys.grpc["lightmetrics.reconciler.v1"] = s.HTTPAddr(), s.GRPCAddr()
-	}
+	recc := reconciler.DefaultConfig()
+	recc.HTTP.Listen, recc.GRPC.Listen, recc.Auth, recc.Pprof = here, here, auth, true
+	rec, err := reconciler.New(recc, reconciler.Deps{Store: store, Telemetry: tel()})
+	up(t, "reconciler", rec, err)
+	sys.http["reconciler"], sys.grpc["lightmetrics.reconciler.v1"] = rec.HTTPAddr(), rec.GRPCAddr()
 	qc := query.DefaultConfig()
 	qc.HTTP.Listen, qc.GRPC.Listen, qc.Auth, qc.Pprof = here, here, auth, true
 	q, err := query.New(qc, query.Deps{Store: store, Telemetry: tel()})

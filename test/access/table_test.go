@@ -13,10 +13,8 @@ var methods = map[string]string{
 	"/lightmetrics.journal.v1.JournalService/NotifyJournal": "worker",
 	"/lightmetrics.journal.v1.JournalService/WatchJournal":  "worker",
 
-	"/lightmetrics.reconciler.v1.ReconcilerService/NotifyAccepted": "worker",
-	"/lightmetrics.reconciler.v1.ReconcilerService/WatchAccepted":  "worker",
-	"/lightmetrics.reconciler.v1.ReconcilerService/ListLedgers":    "reader operator",
-	"/lightmetrics.reconciler.v1.ReconcilerService/GetStatus":      "reader operator",
+	"/lightmetrics.reconciler.v1.ReconcilerService/ListLedgers": "reader operator",
+	"/lightmetrics.reconciler.v1.ReconcilerService/GetStatus":   "reader operator",
 
 	"/lightmetrics.query.v1.QueryService/Query":         "reader",
 	"/lightmetrics.query.v1.QueryService/QueryRange":    "reader",
@@ -83,11 +81,7 @@ var routes = map[string]map[string]string{
 	"ingest":       {"POST /v1/batches": "sender", "GET /status": "reader operator"},
 	"ingest admin": {},
 	"reconciler": {
-		"POST /v1/events": "worker", "GET /v1/ledgers": "reader operator", "GET /v1/status": "reader operator",
-	},
-	// With events.secret the webhook asks for that instead.
-	"reconciler with a secret": {
-		"POST /v1/events": open, "GET /v1/ledgers": "reader operator", "GET /v1/status": "reader operator",
+		"GET /v1/ledgers": "reader operator", "GET /v1/status": "reader operator",
 	},
 	"query": {
 		" /api/v1/": "reader", "GET /v1/query": "reader", "GET /v1/query_range": "reader",

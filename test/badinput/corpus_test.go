@@ -16,7 +16,7 @@ import (
 
 // classes are the tables of the corpus: testdata/<class>.yaml.
 var classes = []string{"frame", "http", "faces", "grpc", "http2", "auth", "mtls", "principals", "s3", "records", "condemned", "segments",
-	"events", "webhook", "scrape", "promql"}
+	"scrape", "promql"}
 
 // named is what every case has, whatever its class.
 type named struct {

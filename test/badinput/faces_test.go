@@ -13,7 +13,6 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/derived/ledgers"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
-	"lightmetrics.dev/lightmetrics/internal/platform/config"
 	"lightmetrics.dev/lightmetrics/services/ingest"
 	"lightmetrics.dev/lightmetrics/services/query"
 	"lightmetrics.dev/lightmetrics/services/reconciler"
@@ -38,7 +37,6 @@ type faceCase struct {
 
 type face struct {
 	addr, method, path, body, kind string
-	auth                           string // header line
 }
 
 func (k faceCase) bytes(f face) []byte {
@@ -46,9 +44,9 @@ func (k faceCase) bytes(f face) []byte {
 	for i := range k.Repeat {
 		fmt.Fprintf(&headers, "X-Name-%d-%s: v\r\n", i, strings.Repeat("x", i%7))
 	}
-	usual := fmt.Sprintf("%s %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: %s\r\nContent-Length: %d\r\n%s\r\n%s", f.method, f.path, f.kind, len(f.body), f.auth, f.body)
+	usual := fmt.Sprintf("%s %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s", f.method, f.path, f.kind, len(f.body), f.body)
 	fill := func(s, good string) string {
-		return strings.NewReplacer("{good}", good, "{path}", f.path, "{method}", f.method, "{kind}", f.kind, "{len}", itoa(len(f.body)), "{auth}", f.auth,
+		return strings.NewReplacer("{good}", good, "{path}", f.path, "{method}", f.method, "{kind}", f.kind, "{len}", itoa(len(f.body)),
 			"{fill}", strings.Repeat("a", k.Repeat), "{headers}", strings.TrimSuffix(headers.String(), "\r\n"), "{ff}", "\xff").Replace(s)
 	}
 	if k.Raw != "" {
@@ -65,7 +63,6 @@ func (k faceCase) bytes(f face) []byte {
 			b.WriteString(h + "\r\n")
 		}
 	}
-	b.WriteString(f.auth)
 	for _, h := range k.H {
 		b.WriteString(fill(h, "") + "\r\n")
 	}
@@ -82,13 +79,12 @@ func TestFaces(t *testing.T) {
 	rc.HTTP.Listen, rc.GRPC.Listen, rc.AuthorityID = "127.0.0.1:0", "127.0.0.1:0", authority
 	rc.Repairs.Interval, rc.Ledgers.SaveInterval = time.Hour, 10*time.Millisecond
 	rc.Journal.Polling.Interval, rc.Journal.Folding.Interval, rc.Journal.Retention = 10*time.Millisecond, 10*time.Millisecond, time.Hour
-	rc.Events.Secret = config.Secret("event-secret")
 	r, err := reconciler.New(rc, reconciler.Deps{Store: store, Telemetry: quietTelemetry()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	runService(t, r.Run, r.Ready())
-	faces["reconciler"] = face{r.HTTPAddr(), "POST", "/v1/events", "{}", "application/json", "Authorization: Bearer event-secret\r\n"}
+	faces["reconciler"] = face{r.HTTPAddr(), "GET", "/v1/ledgers", "{}", "application/json"}
 	qc := query.DefaultConfig()
 	qc.HTTP.Listen, qc.GRPC.Listen = "127.0.0.1:0", "127.0.0.1:0"
 	q, err := query.New(qc, query.Deps{Store: store, Telemetry: quietTelemetry()})
@@ -97,11 +93,11 @@ func TestFaces(t *testing.T) {
 	}
 	runService(t, q.Run, q.Ready())
 	<-q.Complete()
-	faces["query"] = face{q.HTTPAddr(), "POST", "/api/v1/query", "query=vector(1)", "application/x-www-form-urlencoded", ""}
+	faces["query"] = face{q.HTTPAddr(), "POST", "/api/v1/query", "query=vector(1)", "application/x-www-form-urlencoded"}
 	o := startObjectStore(t)
 	bucket := o.open(t)
-	faces["store"] = face{o.Addr(), "PUT", "/bucket-one/new", "body", "text/plain", ""}
-	faces["admin"] = face{o.AdminAddr(), "GET", "/-/healthy", "", "text/plain", ""}
+	faces["store"] = face{o.Addr(), "PUT", "/bucket-one/new", "body", "text/plain"}
+	faces["admin"] = face{o.AdminAddr(), "GET", "/-/healthy", "", "text/plain"}
 
 	eventually(t, "the reconciler has nothing left to write", func() bool { return reconciled(t, store) })
 	boundMemory(t, 128<<20)

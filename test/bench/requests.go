@@ -257,8 +257,6 @@ func idleDollars(ctx context.Context, e *env, c *cluster.Cluster, price prices) 
 // Only the wait for a late batch's rollup is shorter: its requests come once, whenever it is.
 func defaultSettings(process string, settings map[string]any) {
 	switch process {
-	case "objectstore":
-		delete(settings, "webhooks") // with hints of the collectors they would only be doubled
 	case "rollup-1":
 		delete(settings, "follow")
 		settings["schedule"] = map[string]any{"late_after": "20s"}

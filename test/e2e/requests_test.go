@@ -87,8 +87,6 @@ func TestRequestsOfTheGuide(t *testing.T) {
 // quietServices ask the store for little but their work.
 func quietServices(process string, settings map[string]any) {
 	switch process {
-	case "objectstore":
-		delete(settings, "webhooks") // else batches are found twice
 	case "reconciler":
 		settings["ledgers"] = map[string]any{"save_interval": "1h"}
 		settings["repairs"] = map[string]any{"interval": "1h"}

@@ -28,7 +28,7 @@ var everyday = []string{
 	"objectstore.body.", "objectstore.commit.", "objectstore.delete.", "objectstore.index.apply.", "objectstore.log.sync.",
 	"objectstore.log.write.", "objectstore.put.", "objectstore.webhook.",
 	"query.live.", "query.store.get.",
-	"reconciler.events.", "reconciler.notify.", "reconciler.work.", "reconciler.store.create.accepted-by-blob.",
+	"reconciler.notify.", "reconciler.work.", "reconciler.store.create.accepted-by-blob.",
 	"reconciler.store.create.accepted-by-time.", "reconciler.store.create.quarantine-by-blob.", "reconciler.store.create.raw-blobs-by-time.",
 	"reconciler.store.get.accepted.", "reconciler.store.get.quarantine.", "reconciler.store.head.raw-blobs.", "reconciler.ledger.write.",
 }

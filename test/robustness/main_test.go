@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -82,8 +84,14 @@ func newCluster(t *testing.T, o cluster.Options) *cluster.Cluster {
 	o.Bin, o.Dir = bin, t.TempDir()
 	o.ScrapeInterval, o.BatchAge = 50*time.Millisecond, time.Minute
 	own := o.Adjust
+	// Nobody in a cluster needs the store's events; the test takes them, so that the store sends some.
+	events := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(events.Close)
 	o.Adjust = func(process string, s map[string]any) {
 		hurry(process, s)
+		if process == "objectstore" {
+			s["webhooks"] = []map[string]any{{"name": "accepted", "bucket": "lightmetrics", "prefix": "accepted/v1/", "url": events.URL}}
+		}
 		if own != nil {
 			own(process, s)
 		}

@@ -25,12 +25,6 @@ func TestEnds(t *testing.T) {
 	if n := l.RecordCount(); n != top {
 		t.Errorf("records %d: the count that does not fit must stop at the greatest", n)
 	}
-	if f, ok := l.Frontier(0); !ok || f != top {
-		t.Errorf("frontier %d", f)
-	}
-	if from, _ := l.ListFrom(0, 0); from != top {
-		t.Errorf("list from %d", from)
-	}
 	if c := l.Add(Entry{5, 4, 1}); c.Kind != Invalid {
 		t.Errorf("reversed: %v", c.Kind)
 	}
@@ -79,45 +73,6 @@ func TestLateOverlapWithFolded(t *testing.T) {
 	}
 	if mine, exact := l.Own(Entry{31, 42, 7}); exact || mine != nil {
 		t.Errorf("over folded identities: %v, exact %v", mine, exact)
-	}
-}
-
-func TestFrontier(t *testing.T) {
-	l := New(testBoot)
-	for _, e := range []Entry{{0, 9, 10}, {10, 19, 11}, {30, 39, 50}, {60, 69, 90}} {
-		l.Add(e)
-	}
-	for _, c := range []struct {
-		settled  int64
-		frontier uint64
-	}{{0, 19}, {50, 19}, {51, 39}, {90, 39}, {91, 69}} {
-		if f, _ := l.Frontier(c.settled); f != c.frontier {
-			t.Errorf("settled before %d: frontier %d, want %d", c.settled, f, c.frontier)
-		}
-	}
-	for _, c := range []struct {
-		back int
-		from uint64
-	}{{0, 20}, {1, 10}, {2, 0}, {9, 0}} {
-		if f, _ := l.ListFrom(0, c.back); f != c.from {
-			t.Errorf("back %d: list from %d, want %d", c.back, f, c.from)
-		}
-	}
-}
-
-// The first identity that was seen need not be the first: what is below it may come yet.
-func TestFrontierBelowTheFirst(t *testing.T) {
-	l := New(testBoot)
-	l.Add(Entry{10, 19, 50})
-	if f, ok := l.ListFrom(50, 4); ok {
-		t.Errorf("lists from %d: never sees what comes before 10", f)
-	}
-	if f, ok := l.Frontier(51); !ok || f != 19 {
-		t.Errorf("settled: frontier %d %v", f, ok)
-	}
-	l.Add(Entry{0, 9, 60})
-	if f, ok := l.Frontier(0); !ok || f != 19 {
-		t.Errorf("filled: frontier %d %v", f, ok)
 	}
 }
 

@@ -92,6 +92,15 @@ func (r Result) WasCreated(k Kind) bool {
 	return false
 }
 
+// IsManifestKey reports whether key is one that Reconcile accepts: of an identity manifest or a quarantine record.
+func IsManifestKey(key string) bool {
+	if _, err := layout.ParseAccepted(key); err == nil {
+		return true
+	}
+	_, _, err := layout.ParseQuarantine(key)
+	return err == nil
+}
+
 // Reconcile reads the manifest under key (an identity manifest or a quarantine record) and
 // creates what is missing of its derived state. A fault of the manifest or its blob is in
 // the Result. An error means that the pass was not completed: it wraps an error of objstore

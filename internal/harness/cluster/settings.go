@@ -6,8 +6,6 @@ import (
 	"path/filepath"
 
 	"gopkg.in/yaml.v3"
-
-	"lightmetrics.dev/lightmetrics/internal/layout"
 )
 
 // section is a part of a settings file.
@@ -76,13 +74,7 @@ func (c *Cluster) storeSettings() section {
 		"dir":            filepath.Join(c.o.Dir, "objects"),
 		"buckets":        []string{c.o.Bucket},
 		"users":          users,
-		"webhooks":       []section{c.webhook("accepted", layout.AcceptedPrefix), c.webhook("quarantine", layout.QuarantinePrefix)},
 	}
-}
-
-// webhook tells the reconciler of what is created under a prefix.
-func (c *Cluster) webhook(name, prefix string) section {
-	return section{"name": name, "bucket": c.o.Bucket, "prefix": prefix, "url": "http://" + c.Addr.ReconcilerHTTP + "/v1/events"}
 }
 
 func (c *Cluster) collectorSettings(i int) section {

@@ -20,17 +20,17 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/platform/tlsfile"
 	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
-	reconcilerv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1"
+	journalv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/journal/v1"
 )
 
 // testAccess is a table of a few methods.
 var testAccess = Access{
-	coordinatorv1.OwnershipService_Own_FullMethodName:           {RoleWorker},
-	coordinatorv1.OwnershipService_ListShards_FullMethodName:    {RoleReader, RoleOperator},
-	coordinatorv1.WorkService_GetLog_FullMethodName:             {RoleReader},
-	coordinatorv1.WorkService_RedriveDeadLetter_FullMethodName:  {RoleOperator},
-	ingestv1.IngestService_SubmitBatch_FullMethodName:           {RoleSender},
-	reconcilerv1.ReconcilerService_WatchAccepted_FullMethodName: {RoleWorker},
+	coordinatorv1.OwnershipService_Own_FullMethodName:          {RoleWorker},
+	coordinatorv1.OwnershipService_ListShards_FullMethodName:   {RoleReader, RoleOperator},
+	coordinatorv1.WorkService_GetLog_FullMethodName:            {RoleReader},
+	coordinatorv1.WorkService_RedriveDeadLetter_FullMethodName: {RoleOperator},
+	ingestv1.IngestService_SubmitBatch_FullMethodName:          {RoleSender},
+	journalv1.JournalService_WatchJournal_FullMethodName:       {RoleWorker},
 }
 
 func TestWhatTheTableMissesIsNobodys(t *testing.T) {
@@ -155,13 +155,13 @@ func TestARefusedFileIsLoggedOnce(t *testing.T) {
 
 // watched is a reconciler whose watch sends as long as it is let.
 type watched struct {
-	reconcilerv1.UnimplementedReconcilerServiceServer
+	journalv1.UnimplementedJournalServiceServer
 	next chan struct{}
 }
 
-func (w watched) WatchAccepted(_ *reconcilerv1.WatchAcceptedRequest, st grpc.ServerStreamingServer[reconcilerv1.WatchAcceptedResponse]) error {
+func (w watched) WatchJournal(_ *journalv1.WatchJournalRequest, st grpc.ServerStreamingServer[journalv1.WatchJournalResponse]) error {
 	for range w.next {
-		if err := st.Send(&reconcilerv1.WatchAcceptedResponse{}); err != nil {
+		if err := st.Send(&journalv1.WatchJournalResponse{}); err != nil {
 			return err
 		}
 	}
@@ -181,7 +181,7 @@ func TestAWatcherIsTakenOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := watched{next: make(chan struct{})}
-	reconcilerv1.RegisterReconcilerServiceServer(s.Server, w)
+	journalv1.RegisterJournalServiceServer(s.Server, w)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -195,7 +195,7 @@ func TestAWatcherIsTakenOut(t *testing.T) {
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	st, err := reconcilerv1.NewReconcilerServiceClient(conn).WatchAccepted(ctx, &reconcilerv1.WatchAcceptedRequest{})
+	st, err := journalv1.NewJournalServiceClient(conn).WatchJournal(ctx, &journalv1.WatchJournalRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}

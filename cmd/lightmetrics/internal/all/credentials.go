@@ -20,7 +20,6 @@ import (
 const (
 	storeSecret   = "store-secret"   // of the object store's user for all services but the reconciler
 	foldSecret    = "fold-secret"    // of the reconciler's, which may fold the journal
-	eventsSecret  = "events-secret"  // that the store's events carry to the reconciler
 	workerToken   = "worker-token"   // of the services among themselves
 	senderToken   = "sender-token"   // of agents
 	readerToken   = "reader-token"   // of queries
@@ -29,7 +28,7 @@ const (
 	principalsFile = "principals.yaml"
 )
 
-var secrets = []string{storeSecret, foldSecret, eventsSecret, workerToken, senderToken, readerToken, operatorToken}
+var secrets = []string{storeSecret, foldSecret, workerToken, senderToken, readerToken, operatorToken}
 
 // credentials is the folder of the secrets, 0700.
 type credentials struct {

@@ -11,7 +11,6 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/bucketpolicy"
-	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/platform/config"
 )
 
@@ -180,8 +179,7 @@ func (p *plan) own(service string) section {
 		return section{"auth": p.auth(), "store": p.bucket(),
 			"etcd": section{"embedded": section{"data_dir": p.dir("coordinator")}}}
 	case reconciler:
-		return section{"auth": p.auth(), "store": p.bucketAs(reconcilerUser, foldSecret), "authority_id": p.cfg.AuthorityID,
-			"events": section{"secret_file": p.creds.path(eventsSecret)}}
+		return section{"auth": p.auth(), "store": p.bucketAs(reconcilerUser, foldSecret), "authority_id": p.cfg.AuthorityID}
 	case ingest:
 		return section{"auth": p.auth(), "store": p.bucket(), "authority_id": p.cfg.AuthorityID,
 			"notify": section{"addresses": []string{p.reconcilerGRPC()}, "client": p.client(workerToken)}}
@@ -226,14 +224,9 @@ func (p *plan) bucketAs(user, secret string) section {
 }
 
 func (p *plan) storeSettings() section {
-	hook := func(name, prefix string) section {
-		return section{"name": name, "bucket": p.cfg.Bucket, "prefix": prefix,
-			"url": "http://" + p.reconcilerHTTP() + "/v1/events", "authorization_file": p.creds.path(eventsSecret)}
-	}
 	return section{
 		"dir": p.dir("objects"), "buckets": []string{p.cfg.Bucket},
-		"users":    []section{p.user(servicesUser, storeSecret), p.user(reconcilerUser, foldSecret)},
-		"webhooks": []section{hook("accepted", layout.AcceptedPrefix), hook("quarantine", layout.QuarantinePrefix)},
+		"users": []section{p.user(servicesUser, storeSecret), p.user(reconcilerUser, foldSecret)},
 	}
 }
 

@@ -24,208 +24,6 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// NotifyAcceptedRequest hints at one manifest.
-type NotifyAcceptedRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Key of the identity manifest, without the authority's prefix.
-	ManifestKey string `protobuf:"bytes,1,opt,name=manifest_key,json=manifestKey,proto3" json:"manifest_key,omitempty"`
-	// The manifest's bytes; empty when the sender does not have them at hand.
-	Manifest      []byte `protobuf:"bytes,2,opt,name=manifest,proto3" json:"manifest,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *NotifyAcceptedRequest) Reset() {
-	*x = NotifyAcceptedRequest{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[0]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *NotifyAcceptedRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*NotifyAcceptedRequest) ProtoMessage() {}
-
-func (x *NotifyAcceptedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[0]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use NotifyAcceptedRequest.ProtoReflect.Descriptor instead.
-func (*NotifyAcceptedRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{0}
-}
-
-func (x *NotifyAcceptedRequest) GetManifestKey() string {
-	if x != nil {
-		return x.ManifestKey
-	}
-	return ""
-}
-
-func (x *NotifyAcceptedRequest) GetManifest() []byte {
-	if x != nil {
-		return x.Manifest
-	}
-	return nil
-}
-
-// NotifyAcceptedResponse ends a stream of hints.
-type NotifyAcceptedResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Hints that were queued.
-	Queued uint64 `protobuf:"varint,1,opt,name=queued,proto3" json:"queued,omitempty"`
-	// Hints that were dropped; the scans find them.
-	Dropped       uint64 `protobuf:"varint,2,opt,name=dropped,proto3" json:"dropped,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *NotifyAcceptedResponse) Reset() {
-	*x = NotifyAcceptedResponse{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[1]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *NotifyAcceptedResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*NotifyAcceptedResponse) ProtoMessage() {}
-
-func (x *NotifyAcceptedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[1]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use NotifyAcceptedResponse.ProtoReflect.Descriptor instead.
-func (*NotifyAcceptedResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{1}
-}
-
-func (x *NotifyAcceptedResponse) GetQueued() uint64 {
-	if x != nil {
-		return x.Queued
-	}
-	return 0
-}
-
-func (x *NotifyAcceptedResponse) GetDropped() uint64 {
-	if x != nil {
-		return x.Dropped
-	}
-	return 0
-}
-
-// WatchAcceptedRequest opens a watch from now on.
-type WatchAcceptedRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *WatchAcceptedRequest) Reset() {
-	*x = WatchAcceptedRequest{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[2]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *WatchAcceptedRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*WatchAcceptedRequest) ProtoMessage() {}
-
-func (x *WatchAcceptedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[2]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use WatchAcceptedRequest.ProtoReflect.Descriptor instead.
-func (*WatchAcceptedRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{2}
-}
-
-// WatchAcceptedResponse is one reconciled manifest, or the first, empty message that says that the watch is on.
-type WatchAcceptedResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Key of the identity manifest; empty in the first message.
-	ManifestKey string `protobuf:"bytes,1,opt,name=manifest_key,json=manifestKey,proto3" json:"manifest_key,omitempty"`
-	// The manifest's bytes.
-	Manifest      []byte `protobuf:"bytes,2,opt,name=manifest,proto3" json:"manifest,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *WatchAcceptedResponse) Reset() {
-	*x = WatchAcceptedResponse{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[3]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *WatchAcceptedResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*WatchAcceptedResponse) ProtoMessage() {}
-
-func (x *WatchAcceptedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[3]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use WatchAcceptedResponse.ProtoReflect.Descriptor instead.
-func (*WatchAcceptedResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{3}
-}
-
-func (x *WatchAcceptedResponse) GetManifestKey() string {
-	if x != nil {
-		return x.ManifestKey
-	}
-	return ""
-}
-
-func (x *WatchAcceptedResponse) GetManifest() []byte {
-	if x != nil {
-		return x.Manifest
-	}
-	return nil
-}
-
 // ListLedgersRequest selects ledgers.
 type ListLedgersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -241,7 +39,7 @@ type ListLedgersRequest struct {
 
 func (x *ListLedgersRequest) Reset() {
 	*x = ListLedgersRequest{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[4]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -253,7 +51,7 @@ func (x *ListLedgersRequest) String() string {
 func (*ListLedgersRequest) ProtoMessage() {}
 
 func (x *ListLedgersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[4]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -266,7 +64,7 @@ func (x *ListLedgersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLedgersRequest.ProtoReflect.Descriptor instead.
 func (*ListLedgersRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{4}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{0}
 }
 
 func (x *ListLedgersRequest) GetAgentId() string {
@@ -303,7 +101,7 @@ type ListLedgersResponse struct {
 
 func (x *ListLedgersResponse) Reset() {
 	*x = ListLedgersResponse{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[5]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -315,7 +113,7 @@ func (x *ListLedgersResponse) String() string {
 func (*ListLedgersResponse) ProtoMessage() {}
 
 func (x *ListLedgersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[5]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -328,7 +126,7 @@ func (x *ListLedgersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLedgersResponse.ProtoReflect.Descriptor instead.
 func (*ListLedgersResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{5}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *ListLedgersResponse) GetLedgers() []*Ledger {
@@ -374,7 +172,7 @@ type Ledger struct {
 
 func (x *Ledger) Reset() {
 	*x = Ledger{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[6]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -386,7 +184,7 @@ func (x *Ledger) String() string {
 func (*Ledger) ProtoMessage() {}
 
 func (x *Ledger) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[6]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -399,7 +197,7 @@ func (x *Ledger) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ledger.ProtoReflect.Descriptor instead.
 func (*Ledger) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{6}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Ledger) GetAgentId() string {
@@ -485,7 +283,7 @@ type SeqRange struct {
 
 func (x *SeqRange) Reset() {
 	*x = SeqRange{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[7]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -497,7 +295,7 @@ func (x *SeqRange) String() string {
 func (*SeqRange) ProtoMessage() {}
 
 func (x *SeqRange) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[7]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -510,7 +308,7 @@ func (x *SeqRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeqRange.ProtoReflect.Descriptor instead.
 func (*SeqRange) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{7}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *SeqRange) GetStart() uint64 {
@@ -536,7 +334,7 @@ type GetStatusRequest struct {
 
 func (x *GetStatusRequest) Reset() {
 	*x = GetStatusRequest{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[8]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -548,7 +346,7 @@ func (x *GetStatusRequest) String() string {
 func (*GetStatusRequest) ProtoMessage() {}
 
 func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[8]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -561,7 +359,7 @@ func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetStatusRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{8}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{4}
 }
 
 // GetStatusResponse says how far reconciliation is.
@@ -583,7 +381,7 @@ type GetStatusResponse struct {
 
 func (x *GetStatusResponse) Reset() {
 	*x = GetStatusResponse{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[9]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -595,7 +393,7 @@ func (x *GetStatusResponse) String() string {
 func (*GetStatusResponse) ProtoMessage() {}
 
 func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[9]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -608,7 +406,7 @@ func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetStatusResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{9}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *GetStatusResponse) GetCompleteThroughUnixNs() int64 {
@@ -650,17 +448,7 @@ var File_lightmetrics_reconciler_v1_reconciler_proto protoreflect.FileDescriptor
 
 const file_lightmetrics_reconciler_v1_reconciler_proto_rawDesc = "" +
 	"\n" +
-	"+lightmetrics/reconciler/v1/reconciler.proto\x12\x1alightmetrics.reconciler.v1\x1a\x1cgoogle/api/annotations.proto\"V\n" +
-	"\x15NotifyAcceptedRequest\x12!\n" +
-	"\fmanifest_key\x18\x01 \x01(\tR\vmanifestKey\x12\x1a\n" +
-	"\bmanifest\x18\x02 \x01(\fR\bmanifest\"J\n" +
-	"\x16NotifyAcceptedResponse\x12\x16\n" +
-	"\x06queued\x18\x01 \x01(\x04R\x06queued\x12\x18\n" +
-	"\adropped\x18\x02 \x01(\x04R\adropped\"\x16\n" +
-	"\x14WatchAcceptedRequest\"V\n" +
-	"\x15WatchAcceptedResponse\x12!\n" +
-	"\fmanifest_key\x18\x01 \x01(\tR\vmanifestKey\x12\x1a\n" +
-	"\bmanifest\x18\x02 \x01(\fR\bmanifest\"k\n" +
+	"+lightmetrics/reconciler/v1/reconciler.proto\x12\x1alightmetrics.reconciler.v1\x1a\x1cgoogle/api/annotations.proto\"k\n" +
 	"\x12ListLedgersRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1b\n" +
 	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
@@ -696,10 +484,8 @@ const file_lightmetrics_reconciler_v1_reconciler_proto_rawDesc = "" +
 	"\fopen_repairs\x18\x05 \x01(\x04R\vopenRepairs\x1a:\n" +
 	"\fRepairsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x012\x8a\x04\n" +
-	"\x11ReconcilerService\x12y\n" +
-	"\x0eNotifyAccepted\x121.lightmetrics.reconciler.v1.NotifyAcceptedRequest\x1a2.lightmetrics.reconciler.v1.NotifyAcceptedResponse(\x01\x12v\n" +
-	"\rWatchAccepted\x120.lightmetrics.reconciler.v1.WatchAcceptedRequest\x1a1.lightmetrics.reconciler.v1.WatchAcceptedResponse0\x01\x12\x83\x01\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x012\x97\x02\n" +
+	"\x11ReconcilerService\x12\x83\x01\n" +
 	"\vListLedgers\x12..lightmetrics.reconciler.v1.ListLedgersRequest\x1a/.lightmetrics.reconciler.v1.ListLedgersResponse\"\x13\x82\xd3\xe4\x93\x02\r\x12\v/v1/ledgers\x12|\n" +
 	"\tGetStatus\x12,.lightmetrics.reconciler.v1.GetStatusRequest\x1a-.lightmetrics.reconciler.v1.GetStatusResponse\"\x12\x82\xd3\xe4\x93\x02\f\x12\n" +
 	"/v1/statusBQZOlightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1;reconcilerv1b\x06proto3"
@@ -716,38 +502,30 @@ func file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP() []byte {
 	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescData
 }
 
-var file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_lightmetrics_reconciler_v1_reconciler_proto_goTypes = []any{
-	(*NotifyAcceptedRequest)(nil),  // 0: lightmetrics.reconciler.v1.NotifyAcceptedRequest
-	(*NotifyAcceptedResponse)(nil), // 1: lightmetrics.reconciler.v1.NotifyAcceptedResponse
-	(*WatchAcceptedRequest)(nil),   // 2: lightmetrics.reconciler.v1.WatchAcceptedRequest
-	(*WatchAcceptedResponse)(nil),  // 3: lightmetrics.reconciler.v1.WatchAcceptedResponse
-	(*ListLedgersRequest)(nil),     // 4: lightmetrics.reconciler.v1.ListLedgersRequest
-	(*ListLedgersResponse)(nil),    // 5: lightmetrics.reconciler.v1.ListLedgersResponse
-	(*Ledger)(nil),                 // 6: lightmetrics.reconciler.v1.Ledger
-	(*SeqRange)(nil),               // 7: lightmetrics.reconciler.v1.SeqRange
-	(*GetStatusRequest)(nil),       // 8: lightmetrics.reconciler.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),      // 9: lightmetrics.reconciler.v1.GetStatusResponse
-	nil,                            // 10: lightmetrics.reconciler.v1.GetStatusResponse.RepairsEntry
+	(*ListLedgersRequest)(nil),  // 0: lightmetrics.reconciler.v1.ListLedgersRequest
+	(*ListLedgersResponse)(nil), // 1: lightmetrics.reconciler.v1.ListLedgersResponse
+	(*Ledger)(nil),              // 2: lightmetrics.reconciler.v1.Ledger
+	(*SeqRange)(nil),            // 3: lightmetrics.reconciler.v1.SeqRange
+	(*GetStatusRequest)(nil),    // 4: lightmetrics.reconciler.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),   // 5: lightmetrics.reconciler.v1.GetStatusResponse
+	nil,                         // 6: lightmetrics.reconciler.v1.GetStatusResponse.RepairsEntry
 }
 var file_lightmetrics_reconciler_v1_reconciler_proto_depIdxs = []int32{
-	6,  // 0: lightmetrics.reconciler.v1.ListLedgersResponse.ledgers:type_name -> lightmetrics.reconciler.v1.Ledger
-	7,  // 1: lightmetrics.reconciler.v1.Ledger.gaps:type_name -> lightmetrics.reconciler.v1.SeqRange
-	7,  // 2: lightmetrics.reconciler.v1.Ledger.overlaps:type_name -> lightmetrics.reconciler.v1.SeqRange
-	10, // 3: lightmetrics.reconciler.v1.GetStatusResponse.repairs:type_name -> lightmetrics.reconciler.v1.GetStatusResponse.RepairsEntry
-	0,  // 4: lightmetrics.reconciler.v1.ReconcilerService.NotifyAccepted:input_type -> lightmetrics.reconciler.v1.NotifyAcceptedRequest
-	2,  // 5: lightmetrics.reconciler.v1.ReconcilerService.WatchAccepted:input_type -> lightmetrics.reconciler.v1.WatchAcceptedRequest
-	4,  // 6: lightmetrics.reconciler.v1.ReconcilerService.ListLedgers:input_type -> lightmetrics.reconciler.v1.ListLedgersRequest
-	8,  // 7: lightmetrics.reconciler.v1.ReconcilerService.GetStatus:input_type -> lightmetrics.reconciler.v1.GetStatusRequest
-	1,  // 8: lightmetrics.reconciler.v1.ReconcilerService.NotifyAccepted:output_type -> lightmetrics.reconciler.v1.NotifyAcceptedResponse
-	3,  // 9: lightmetrics.reconciler.v1.ReconcilerService.WatchAccepted:output_type -> lightmetrics.reconciler.v1.WatchAcceptedResponse
-	5,  // 10: lightmetrics.reconciler.v1.ReconcilerService.ListLedgers:output_type -> lightmetrics.reconciler.v1.ListLedgersResponse
-	9,  // 11: lightmetrics.reconciler.v1.ReconcilerService.GetStatus:output_type -> lightmetrics.reconciler.v1.GetStatusResponse
-	8,  // [8:12] is the sub-list for method output_type
-	4,  // [4:8] is the sub-list for method input_type
-	4,  // [4:4] is the sub-list for extension type_name
-	4,  // [4:4] is the sub-list for extension extendee
-	0,  // [0:4] is the sub-list for field type_name
+	2, // 0: lightmetrics.reconciler.v1.ListLedgersResponse.ledgers:type_name -> lightmetrics.reconciler.v1.Ledger
+	3, // 1: lightmetrics.reconciler.v1.Ledger.gaps:type_name -> lightmetrics.reconciler.v1.SeqRange
+	3, // 2: lightmetrics.reconciler.v1.Ledger.overlaps:type_name -> lightmetrics.reconciler.v1.SeqRange
+	6, // 3: lightmetrics.reconciler.v1.GetStatusResponse.repairs:type_name -> lightmetrics.reconciler.v1.GetStatusResponse.RepairsEntry
+	0, // 4: lightmetrics.reconciler.v1.ReconcilerService.ListLedgers:input_type -> lightmetrics.reconciler.v1.ListLedgersRequest
+	4, // 5: lightmetrics.reconciler.v1.ReconcilerService.GetStatus:input_type -> lightmetrics.reconciler.v1.GetStatusRequest
+	1, // 6: lightmetrics.reconciler.v1.ReconcilerService.ListLedgers:output_type -> lightmetrics.reconciler.v1.ListLedgersResponse
+	5, // 7: lightmetrics.reconciler.v1.ReconcilerService.GetStatus:output_type -> lightmetrics.reconciler.v1.GetStatusResponse
+	6, // [6:8] is the sub-list for method output_type
+	4, // [4:6] is the sub-list for method input_type
+	4, // [4:4] is the sub-list for extension type_name
+	4, // [4:4] is the sub-list for extension extendee
+	0, // [0:4] is the sub-list for field type_name
 }
 
 func init() { file_lightmetrics_reconciler_v1_reconciler_proto_init() }
@@ -761,7 +539,7 @@ func file_lightmetrics_reconciler_v1_reconciler_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lightmetrics_reconciler_v1_reconciler_proto_rawDesc), len(file_lightmetrics_reconciler_v1_reconciler_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   11,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

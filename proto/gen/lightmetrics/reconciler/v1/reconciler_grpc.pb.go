@@ -21,25 +21,17 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	ReconcilerService_NotifyAccepted_FullMethodName = "/lightmetrics.reconciler.v1.ReconcilerService/NotifyAccepted"
-	ReconcilerService_WatchAccepted_FullMethodName  = "/lightmetrics.reconciler.v1.ReconcilerService/WatchAccepted"
-	ReconcilerService_ListLedgers_FullMethodName    = "/lightmetrics.reconciler.v1.ReconcilerService/ListLedgers"
-	ReconcilerService_GetStatus_FullMethodName      = "/lightmetrics.reconciler.v1.ReconcilerService/GetStatus"
+	ReconcilerService_ListLedgers_FullMethodName = "/lightmetrics.reconciler.v1.ReconcilerService/ListLedgers"
+	ReconcilerService_GetStatus_FullMethodName   = "/lightmetrics.reconciler.v1.ReconcilerService/GetStatus"
 )
 
 // ReconcilerServiceClient is the client API for ReconcilerService service.
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// ReconcilerService takes hints about new manifests and passes reconciled ones on.
-// Every hint may be lost, repeated or reordered; the scans find what hints miss.
+// ReconcilerService says what a reconciler has derived from the journal. Its hints are those of the
+// JournalService.
 type ReconcilerServiceClient interface {
-	// NotifyAccepted is the collectors' shortcut past bucket events. Best effort: the
-	// response counts what was queued and what was dropped because the queue was full.
-	NotifyAccepted(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[NotifyAcceptedRequest, NotifyAcceptedResponse], error)
-	// WatchAccepted sends every manifest after its derived keys were written. A watcher
-	// that falls behind is told so by the error LAGGED and must scan.
-	WatchAccepted(ctx context.Context, in *WatchAcceptedRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchAcceptedResponse], error)
 	// ListLedgers lists what is known of each (agent, boot).
 	ListLedgers(ctx context.Context, in *ListLedgersRequest, opts ...grpc.CallOption) (*ListLedgersResponse, error)
 	// GetStatus says how far reconciliation is.
@@ -53,38 +45,6 @@ type reconcilerServiceClient struct {
 func NewReconcilerServiceClient(cc grpc.ClientConnInterface) ReconcilerServiceClient {
 	return &reconcilerServiceClient{cc}
 }
-
-func (c *reconcilerServiceClient) NotifyAccepted(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[NotifyAcceptedRequest, NotifyAcceptedResponse], error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &ReconcilerService_ServiceDesc.Streams[0], ReconcilerService_NotifyAccepted_FullMethodName, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	x := &grpc.GenericClientStream[NotifyAcceptedRequest, NotifyAcceptedResponse]{ClientStream: stream}
-	return x, nil
-}
-
-// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type ReconcilerService_NotifyAcceptedClient = grpc.ClientStreamingClient[NotifyAcceptedRequest, NotifyAcceptedResponse]
-
-func (c *reconcilerServiceClient) WatchAccepted(ctx context.Context, in *WatchAcceptedRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchAcceptedResponse], error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &ReconcilerService_ServiceDesc.Streams[1], ReconcilerService_WatchAccepted_FullMethodName, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	x := &grpc.GenericClientStream[WatchAcceptedRequest, WatchAcceptedResponse]{ClientStream: stream}
-	if err := x.ClientStream.SendMsg(in); err != nil {
-		return nil, err
-	}
-	if err := x.ClientStream.CloseSend(); err != nil {
-		return nil, err
-	}
-	return x, nil
-}
-
-// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type ReconcilerService_WatchAcceptedClient = grpc.ServerStreamingClient[WatchAcceptedResponse]
 
 func (c *reconcilerServiceClient) ListLedgers(ctx context.Context, in *ListLedgersRequest, opts ...grpc.CallOption) (*ListLedgersResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -110,15 +70,9 @@ func (c *reconcilerServiceClient) GetStatus(ctx context.Context, in *GetStatusRe
 // All implementations must embed UnimplementedReconcilerServiceServer
 // for forward compatibility.
 //
-// ReconcilerService takes hints about new manifests and passes reconciled ones on.
-// Every hint may be lost, repeated or reordered; the scans find what hints miss.
+// ReconcilerService says what a reconciler has derived from the journal. Its hints are those of the
+// JournalService.
 type ReconcilerServiceServer interface {
-	// NotifyAccepted is the collectors' shortcut past bucket events. Best effort: the
-	// response counts what was queued and what was dropped because the queue was full.
-	NotifyAccepted(grpc.ClientStreamingServer[NotifyAcceptedRequest, NotifyAcceptedResponse]) error
-	// WatchAccepted sends every manifest after its derived keys were written. A watcher
-	// that falls behind is told so by the error LAGGED and must scan.
-	WatchAccepted(*WatchAcceptedRequest, grpc.ServerStreamingServer[WatchAcceptedResponse]) error
 	// ListLedgers lists what is known of each (agent, boot).
 	ListLedgers(context.Context, *ListLedgersRequest) (*ListLedgersResponse, error)
 	// GetStatus says how far reconciliation is.
@@ -133,12 +87,6 @@ type ReconcilerServiceServer interface {
 // pointer dereference when methods are called.
 type UnimplementedReconcilerServiceServer struct{}
 
-func (UnimplementedReconcilerServiceServer) NotifyAccepted(grpc.ClientStreamingServer[NotifyAcceptedRequest, NotifyAcceptedResponse]) error {
-	return status.Error(codes.Unimplemented, "method NotifyAccepted not implemented")
-}
-func (UnimplementedReconcilerServiceServer) WatchAccepted(*WatchAcceptedRequest, grpc.ServerStreamingServer[WatchAcceptedResponse]) error {
-	return status.Error(codes.Unimplemented, "method WatchAccepted not implemented")
-}
 func (UnimplementedReconcilerServiceServer) ListLedgers(context.Context, *ListLedgersRequest) (*ListLedgersResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListLedgers not implemented")
 }
@@ -165,24 +113,6 @@ func RegisterReconcilerServiceServer(s grpc.ServiceRegistrar, srv ReconcilerServ
 	}
 	s.RegisterService(&ReconcilerService_ServiceDesc, srv)
 }
-
-func _ReconcilerService_NotifyAccepted_Handler(srv interface{}, stream grpc.ServerStream) error {
-	return srv.(ReconcilerServiceServer).NotifyAccepted(&grpc.GenericServerStream[NotifyAcceptedRequest, NotifyAcceptedResponse]{ServerStream: stream})
-}
-
-// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type ReconcilerService_NotifyAcceptedServer = grpc.ClientStreamingServer[NotifyAcceptedRequest, NotifyAcceptedResponse]
-
-func _ReconcilerService_WatchAccepted_Handler(srv interface{}, stream grpc.ServerStream) error {
-	m := new(WatchAcceptedRequest)
-	if err := stream.RecvMsg(m); err != nil {
-		return err
-	}
-	return srv.(ReconcilerServiceServer).WatchAccepted(m, &grpc.GenericServerStream[WatchAcceptedRequest, WatchAcceptedResponse]{ServerStream: stream})
-}
-
-// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type ReconcilerService_WatchAcceptedServer = grpc.ServerStreamingServer[WatchAcceptedResponse]
 
 func _ReconcilerService_ListLedgers_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListLedgersRequest)
@@ -236,17 +166,6 @@ var ReconcilerService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _ReconcilerService_GetStatus_Handler,
 		},
 	},
-	Streams: []grpc.StreamDesc{
-		{
-			StreamName:    "NotifyAccepted",
-			Handler:       _ReconcilerService_NotifyAccepted_Handler,
-			ClientStreams: true,
-		},
-		{
-			StreamName:    "WatchAccepted",
-			Handler:       _ReconcilerService_WatchAccepted_Handler,
-			ServerStreams: true,
-		},
-	},
+	Streams:  []grpc.StreamDesc{},
 	Metadata: "lightmetrics/reconciler/v1/reconciler.proto",
 }
