@@ -3,6 +3,7 @@ package query_test
 import (
 	"context"
 	"crypto/rand"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -214,4 +215,34 @@ func (a *authority) progressed(pending ...built) {
 		_, err := r.Write(ctx, a.Store, "")
 		must(err)
 	}
+}
+
+// forget folds the journal, and makes the head forget an ended run, as folders do a
+// thousand moves later.
+func (a *authority) forget(run journal.RunID) {
+	a.t.Helper()
+	must := func(err error) {
+		if err != nil {
+			a.t.Helper()
+			a.t.Fatal(err)
+		}
+	}
+	ctx := context.Background()
+	_, err := journaltest.Fold(ctx, a.Store, "test")
+	must(err)
+	head, etag, err := journal.ReadHead(ctx, a.Store)
+	must(err)
+	r := head.Run(run)
+	if r == nil || r.Ended == 0 {
+		a.t.Fatalf("run %s has not ended: %+v", run, r)
+	}
+	if r.Deleted < r.Folded {
+		a.t.Fatalf("run %s: %d of %d segments are deleted", run, r.Deleted, r.Folded)
+	}
+	head.Number, head.Forgotten = head.Number+1, max(head.Forgotten, r.Ended)
+	head.Runs = slices.DeleteFunc(head.Runs, func(r journal.HeadRun) bool { return r.Run == run })
+	body, err := head.Marshal()
+	must(err)
+	_, err = a.Replace(ctx, layout.JournalHeadKey, body, etag, objstore.PutOptions{})
+	must(err)
 }

@@ -28,6 +28,8 @@ const (
 	reasonExecution = "QUERY_FAILED"
 	// reasonNotVisible: what min_tokens or strong ask for is not visible here yet.
 	reasonNotVisible = "TOKEN_NOT_VISIBLE"
+	// reasonUnknown: no collector has answered with what min_tokens ask for.
+	reasonUnknown = "TOKEN_UNKNOWN"
 )
 
 // server is the QueryService.
@@ -44,6 +46,7 @@ func failure(err error) error {
 		busy  *answer.BusyError
 		full  *answer.MemoryError
 		token *follow.NotVisibleError
+		none  *follow.UnknownTokenError
 		late  promql.ErrQueryTimeout
 		gone  promql.ErrQueryCanceled
 	)
@@ -56,6 +59,8 @@ func failure(err error) error {
 		f.Metadata = map[string]string{"limit": limit.Limit}
 	case errors.As(err, &busy), errors.As(err, &full):
 		f.Code, f.Reason, f.RetryAfter = codes.Unavailable, rpc.ReasonOverloaded, time.Second
+	case errors.As(err, &none):
+		f.Code, f.Reason = codes.InvalidArgument, reasonUnknown
 	// Before the deadline: its cause may be one.
 	case errors.As(err, &token):
 		f.Code, f.Reason, f.RetryAfter = codes.Unavailable, reasonNotVisible, time.Second

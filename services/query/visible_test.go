@@ -49,20 +49,27 @@ func TestReadYourWrites(t *testing.T) {
 		t.Errorf("over gRPC: %v, %v", q, err)
 	}
 
-	// What no collector has answered.
+	// What no collector has answered is said at once, however long one would wait for a token.
 	never := journal.Position{Run: journal.RunID{1, 2}, Segment: 3}
 	for _, p := range []journal.Position{never, {Run: last.Run, Segment: last.Segment + 1}} {
-		if e := n.get("/api/v1/query", "query", count, "min_token", p.String()); e.code != 503 || e.ErrorType != "unavailable" || !strings.Contains(e.Error, "TOKEN_NOT_VISIBLE") {
+		if e := n.get("/api/v1/query", "query", count, "min_token", p.String()); e.code != 400 || e.ErrorType != "bad_data" || !strings.Contains(e.Error, "TOKEN_UNKNOWN") {
 			t.Errorf("%s: %d %s %s", p, e.code, e.ErrorType, e.Error)
 		}
 	}
 	_, err = c.Query(t.Context(), &queryv1.QueryRequest{Expression: count, MinTokens: []string{never.String()}})
-	if status.Code(err) != codes.Unavailable || rpc.Reason(err) != "TOKEN_NOT_VISIBLE" {
+	if status.Code(err) != codes.InvalidArgument || rpc.Reason(err) != "TOKEN_UNKNOWN" {
 		t.Errorf("over gRPC: %v", err)
 	}
 	a.down.Store(true)
 	if e := n.get("/api/v1/query", "query", count, "consistency", "strong"); e.code != 503 || !strings.Contains(e.Error, "TOKEN_NOT_VISIBLE") {
 		t.Errorf("the store is down: %d %s", e.code, e.Error)
+	}
+	if e := n.get("/api/v1/query", "query", count, "min_token", never.String()); e.code != 503 || !strings.Contains(e.Error, "TOKEN_NOT_VISIBLE") {
+		t.Errorf("the store is down: %d %s", e.code, e.Error)
+	}
+	_, err = c.Query(t.Context(), &queryv1.QueryRequest{Expression: count, MinTokens: []string{never.String()}})
+	if status.Code(err) != codes.Unavailable || rpc.Reason(err) != "TOKEN_NOT_VISIBLE" {
+		t.Errorf("over gRPC, the store is down: %v", err)
 	}
 	a.down.Store(false)
 	for _, params := range [][]string{{"min_token", "nonsense"}, {"consistency", "weak"}} {
@@ -77,5 +84,26 @@ func TestReadYourWrites(t *testing.T) {
 	at := w.accept(a.build(host, 23, now, point{"fresh", 1, now}))
 	if e := n.get("/api/v1/label/__name__/values", "min_token", at.String()); !strings.Contains(string(e.Data), "fresh") {
 		t.Errorf("label values: %s", e.Data)
+	}
+}
+
+// TestTokensOfRunsThatTheHeadHasForgotten: the run of an old token has ended, and the head of the journal does not name
+// it any more. Its batches are visible, to a node that has read them and to one that begins afterwards.
+func TestTokensOfRunsThatTheHeadHasForgotten(t *testing.T) {
+	a := newAuthority(t)
+	w := a.writer("c1", journal.RoleCollector)
+	now := time.Now()
+	at := w.accept(a.build(host, 1, now, point{"up", 1, now.Add(-time.Second)}))
+	if err := w.w.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	before := start(t, a, slowPolls)
+	<-before.Complete()
+	a.forget(at.Run)
+	after := start(t, a, slowPolls)
+	for name, n := range map[string]*node{"before": before, "after": after} {
+		if e := n.get("/api/v1/query", "query", "up", "min_token", at.String()); e.code != 200 || e.value() != "1" || e.Lightmetrics.Partial {
+			t.Errorf("a node that began %s: %d %s %s %+v", name, e.code, e.value(), e.Error, e.Lightmetrics)
+		}
 	}
 }

@@ -502,7 +502,7 @@ func (f *Follower) Positions() Positions {
 }
 
 // Has reports whether what stands at a position is applied. It is false for a run that nobody knows yet, and
-// for one that the head has forgotten.
+// for one that the head has forgotten; see Forgotten.
 func (f *Follower) Has(p Position) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -511,6 +511,16 @@ func (f *Follower) Has(p Position) bool {
 	}
 	h := f.head.Run(p.Run)
 	return h != nil && p.Segment < h.Folded
+}
+
+// Forgotten reports that a run has ended, was read to its end, and that the head does not name it any more; or that
+// it never was. Only who knows that the run had begun before the last poll that succeeded, because a position of it had
+// been answered, can tell these apart: a poll finds every run that is open or that the head names, and reads the files
+// of those that the head has forgotten since the poll before.
+func (f *Follower) Forgotten(run RunID) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.runs[run] == nil && f.head.Run(run) == nil && f.head.Forgotten > 0
 }
 
 // Run describes a run that is followed.

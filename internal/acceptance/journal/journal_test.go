@@ -681,11 +681,17 @@ func TestTheHeadForgetsRunsSoonerWhenThereAreMany(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := newWriter(t, s, 1)
-	var last Position
+	var first, last Position
 	for n := range uint64(30) {
 		_, _ = w.Add(entry("a", n))
 		if last, _, err = w.Flush(ctx); err != nil {
 			t.Fatal(err)
+		}
+		if n == 0 {
+			first = last
+			if early.Forgotten(first.Run) {
+				t.Error("a run is forgotten that has just begun")
+			}
 		}
 		if err := w.Close(ctx); err != nil {
 			t.Fatal(err)
@@ -698,6 +704,19 @@ func TestTheHeadForgetsRunsSoonerWhenThereAreMany(t *testing.T) {
 	}
 	if _, err := early.Poll(ctx); err != nil || len(earlyGot) != 30 {
 		t.Errorf("%d batches, %v", len(earlyGot), err)
+	}
+	// What the head does not name any more was read all the same.
+	if early.Has(first) || !early.Forgotten(first.Run) || !early.Has(last) || early.Forgotten(last.Run) {
+		t.Errorf("the first: %v %v, the last: %v %v", early.Has(first), early.Forgotten(first.Run), early.Has(last), early.Forgotten(last.Run))
+	}
+	open := newWriter(t, s, 2)
+	_, _ = open.Add(entry("b", 0))
+	at, _, err := open.Flush(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := early.Poll(ctx); err != nil || !early.Has(at) || early.Forgotten(at.Run) {
+		t.Errorf("an open run: %v %v, %v", early.Has(at), early.Forgotten(at.Run), err)
 	}
 }
 

@@ -47,6 +47,8 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "runs that end after the positions were read", File: "follower.go", Old: "if r.Ended > 0 && r.Ended <= f.known && f.runs[r.Run] == nil {", New: "if r.Ended > 0 && f.runs[r.Run] == nil {"},
 			{Name: "a run that is not listed is dropped", File: "follower.go", Old: "if !r.listed && (h == nil || h.Ended > 0 && r.ended) {", New: "if !r.listed {"},
 			{Name: "a forgotten run is asked for ever", File: "follower.go", Old: "if !r.listed && (h == nil || h.Ended > 0 && r.ended) {", New: "if !r.listed && r.ended && (h == nil || h.Ended > 0) {"},
+			{Name: "a run that nobody has begun was forgotten", File: "follower.go", Old: "f.head.Run(run) == nil && f.head.Forgotten > 0", New: "f.head.Run(run) == nil", By: "TestTheHeadForgetsRunsSooner"},
+			{Name: "a run that is followed was forgotten", File: "follower.go", Old: "return f.runs[run] == nil && f.head.Run(run) == nil", New: "return f.head.Run(run) == nil", By: "TestTheHeadForgetsRunsSooner"},
 			{Name: "the head of earlier positions is the later one", File: "positions.go", Old: "Head: min(a.Head, b.Head)", New: "Head: max(a.Head, b.Head)"},
 			{Name: "the next segment of earlier positions is the later one", File: "positions.go", Old: "Next: min(r.Next, o.Next)", New: "Next: max(r.Next, o.Next)"},
 			{Name: "a run that ended for one has ended for both", File: "positions.go", Old: "r.Ended && o.Ended", New: "r.Ended || o.Ended"},

@@ -90,6 +90,9 @@ func (l *Ledger) GapsFrom(seq uint64, limit int) []Range {
 	return gaps
 }
 
+// Uneven reports whether there are gaps or overlaps.
+func (l *Ledger) Uneven() bool { return len(l.all) > 1 || len(l.overlaps) > 0 }
+
 // Intervals are the accepted sequence numbers as merged ranges, lowest first.
 func (l *Ledger) Intervals() []Range { return l.all.ranges(0) }
 

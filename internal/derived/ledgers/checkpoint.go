@@ -61,7 +61,7 @@ func (o *Loaded) readParts(ctx context.Context, g objstore.Getter, fan journal.F
 		fan = journal.OneByOne
 	}
 	n := len(o.root.Parts)
-	s := &Set{parts: newParts(n)}
+	s := newSet(n)
 	err := fan(ctx, n, func(ctx context.Context, i int) error {
 		p := o.root.Parts[i]
 		s.parts[i].stored = p
@@ -87,6 +87,9 @@ func (o *Loaded) readParts(ctx context.Context, g objstore.Getter, fan journal.F
 	})
 	for i := range s.parts {
 		s.boots += len(s.parts[i].boots)
+		for _, l := range s.parts[i].boots {
+			s.sort(l)
+		}
 	}
 	o.Set = s
 	return err

@@ -8,6 +8,7 @@ package ledgers
 
 import (
 	"hash/fnv"
+	"maps"
 	"slices"
 	"sync"
 
@@ -28,6 +29,12 @@ type Set struct {
 	mu    sync.Mutex
 	parts []part // a power of two
 	boots int
+	// order is all boots in their order, for lists; nil after one was added.
+	order []identity.Boot
+	// uneven are the boots with gaps or overlaps. Every query asks for the first of them, and most boots never
+	// have any.
+	uneven map[identity.Boot]struct{}
+	sorted []identity.Boot // of uneven; nil after it has changed
 }
 
 // part is the boots whose hash is its index.
@@ -39,7 +46,11 @@ type part struct {
 }
 
 // NewSet makes an empty set.
-func NewSet() *Set { return &Set{parts: newParts(1)} }
+func NewSet() *Set { return newSet(1) }
+
+func newSet(parts int) *Set {
+	return &Set{parts: newParts(parts), uneven: map[identity.Boot]struct{}{}}
+}
 
 func newParts(n int) []part {
 	out := make([]part, n)
@@ -83,10 +94,14 @@ func (s *Set) Apply(entries []journal.Entry, each func(Change)) {
 			l = ledger.NewSmall(boot)
 			p.boots[boot] = l
 			s.boots++
+			s.order = nil
 		}
 		c := l.Add(ledger.Entry{Start: e.ID.SeqStart, End: e.ID.SeqEnd, AcceptedAt: e.At})
 		if earlier := l.AddTime(e.MinTime); earlier || c.Kind == ledger.Added {
 			p.changed = true
+		}
+		if c.Kind == ledger.Added {
+			s.sort(l)
 		}
 		if each != nil {
 			each(Change{e, c})
@@ -95,6 +110,35 @@ func (s *Set) Apply(entries []journal.Entry, each func(Change)) {
 	if s.boots > len(s.parts)*bootsPerPart && len(s.parts) < maxParts {
 		s.grow()
 	}
+}
+
+// sort puts a boot among those with gaps or overlaps, or takes it out. The caller holds mu.
+func (s *Set) sort(l *ledger.Ledger) {
+	_, was := s.uneven[l.Boot()]
+	switch is := l.Uneven(); {
+	case is && !was:
+		s.uneven[l.Boot()] = struct{}{}
+	case was && !is:
+		delete(s.uneven, l.Boot())
+	default:
+		return
+	}
+	s.sorted = nil
+}
+
+// Uneven copies at most limit ledgers with gaps or overlaps, in the order of their boots, and counts all of them. It
+// costs what it returns; after a boot got its first gap or lost its last one, once as much as there are such boots.
+func (s *Set) Uneven(limit int) ([]*ledger.Ledger, int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sorted == nil && len(s.uneven) > 0 {
+		s.sorted = slices.SortedFunc(maps.Keys(s.uneven), identity.Boot.Compare)
+	}
+	var out []*ledger.Ledger
+	for _, b := range s.sorted[:min(limit, len(s.sorted))] {
+		out = append(out, s.parts[indexOf(b, len(s.parts))].boots[b].Clone())
+	}
+	return out, len(s.sorted)
 }
 
 // grow doubles the parts until they are small enough. All of them have to be written again.
@@ -133,21 +177,29 @@ func (s *Set) Get(b identity.Boot) *ledger.Ledger {
 }
 
 // After copies at most limit ledgers of the boots after the given one, in their order; only those of
-// agent if it is set.
+// agent if it is set. It costs what it returns; after new boots have come, once as much as there are boots.
 func (s *Set) After(boot identity.Boot, agent string, limit int) []*ledger.Ledger {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var boots []identity.Boot
-	for _, p := range s.parts {
-		for b := range p.boots {
-			if (agent == "" || b.Agent == agent) && b.Compare(boot) > 0 {
-				boots = append(boots, b)
-			}
+	if s.order == nil {
+		s.order = make([]identity.Boot, 0, s.boots)
+		for _, p := range s.parts {
+			s.order = slices.AppendSeq(s.order, maps.Keys(p.boots))
 		}
+		slices.SortFunc(s.order, identity.Boot.Compare)
 	}
-	slices.SortFunc(boots, identity.Boot.Compare)
-	out := make([]*ledger.Ledger, 0, min(limit, len(boots)))
-	for _, b := range boots[:min(limit, len(boots))] {
+	if first := (identity.Boot{Agent: agent}); first.Compare(boot) > 0 {
+		boot = first
+	}
+	i, found := slices.BinarySearchFunc(s.order, boot, identity.Boot.Compare)
+	if found {
+		i++
+	}
+	var out []*ledger.Ledger
+	for _, b := range s.order[i:] {
+		if len(out) == limit || agent != "" && b.Agent != agent {
+			break
+		}
 		out = append(out, s.parts[indexOf(b, len(s.parts))].boots[b].Clone())
 	}
 	return out

@@ -296,3 +296,68 @@ func TestDamagedRootIsReplaced(t *testing.T) {
 		t.Errorf("%d boots, root %d", got.Set.Boots(), got.root.Number)
 	}
 }
+
+// The boots with gaps and overlaps are those of which the ledgers say so, however they came to be, in memory and in a
+// set that was read.
+func TestUnevenBootsAreKnown(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	s, store := NewSet(), mem.New(nil)
+	check := func(s *Set) {
+		t.Helper()
+		var want []string
+		for _, l := range s.After(identity.Boot{}, "", 1<<30) {
+			if len(l.Gaps(1))+len(l.Overlaps(1)) > 0 {
+				want = append(want, l.Boot().String())
+			}
+		}
+		var got []string
+		ls, n := s.Uneven(1 << 30)
+		for _, l := range ls {
+			got = append(got, l.Boot().String())
+		}
+		if n != len(want) || fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Fatalf("got %d %v, want %v", n, got, want)
+		}
+		if few, n := s.Uneven(2); n != len(want) || len(few) != min(2, n) || n > 0 && few[0].Boot() != ls[0].Boot() {
+			t.Fatalf("two of them: %d of %d", len(few), n)
+		}
+	}
+	closed := 0
+	for range 3000 {
+		_, before := s.Uneven(0)
+		start := uint64(rnd.IntN(8) * 10)
+		s.Apply([]journal.Entry{entry(fmt.Sprint("agent-", rnd.IntN(300)), start, start+9+uint64(rnd.IntN(40)/39))}, nil)
+		if _, after := s.Uneven(0); after < before {
+			closed++
+		}
+		check(s)
+	}
+	if closed == 0 {
+		t.Error("no boot has lost its last gap")
+	}
+	_, err := NewSaver(store, source(1), 1, Loaded{Set: s}).Save(t.Context(), positions(1), 0)
+	must(t, err)
+	check(load(t, store).Set)
+}
+
+// A list costs what is asked for, however many boots there are, and so do the boots with gaps, which every answer names.
+func TestListsCostWhatTheyReturn(t *testing.T) {
+	costs := func(boots int) [2]float64 {
+		s := NewSet()
+		for i := range boots {
+			agent := fmt.Sprintf("agent-%06d", i)
+			s.Apply([]journal.Entry{entry(agent, 0, 9), entry(agent, 20, 29)}, nil)
+		}
+		at := identity.Boot{Agent: fmt.Sprintf("agent-%06d", boots/2)}
+		return [2]float64{
+			testing.AllocsPerRun(100, func() { s.Uneven(10) }),
+			testing.AllocsPerRun(100, func() { s.After(at, "", 10) }),
+		}
+	}
+	few := costs(500)
+	for _, n := range []int{2000, 8000} {
+		if many := costs(n); many != few || few[0] > 100 {
+			t.Errorf("%v allocations for 10 of %d boots, %v for 10 of 500", many, n, few)
+		}
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -69,10 +70,24 @@ type Fleet struct {
 	busy sync.RWMutex
 	http *http.Client
 
+	// start is the time of the first sample of every sender's first batch.
+	start time.Time
+
 	mu   sync.Mutex
 	sent Sent
 	at   map[identity.Batch]time.Time
-	errs []error
+	// lines are the batches of each agent, in the order in which it sends them.
+	lines map[string]*line
+	errs  []error
+}
+
+// line is what is known of one agent's batches. Batch k has the samples of the k-th span of times.
+type line struct {
+	// acked is when each batch that was begun was acknowledged; zero until then.
+	acked []time.Time
+	// token is the journal's position in the last answer that had one, and tokened its batch.
+	token   string
+	tokened int
 }
 
 // StartFleet starts the senders. They end with Stop, with ctx, or at an answer that breaks a promise.
@@ -86,19 +101,20 @@ func StartFleet(ctx context.Context, c *cluster.Cluster, o FleetOptions) *Fleet 
 	if len(o.Addresses) == 0 {
 		o.Addresses = c.Addr.Collectors
 	}
-	f := &Fleet{o: o, quit: make(chan struct{}), at: map[identity.Batch]time.Time{},
+	// Milliseconds, because PromQL rounds times down to them, and the Asker asks for exact ones.
+	start := time.Now().Add(-time.Hour).Truncate(time.Millisecond)
+	f := &Fleet{o: o, quit: make(chan struct{}), start: start, at: map[identity.Batch]time.Time{}, lines: map[string]*line{},
 		sent: Sent{Acked: map[identity.Batch]identity.Digest{}, Calls: history.NewLog(maxCalls)}}
 	if o.Dial != nil {
 		f.http = &http.Client{Transport: &http.Transport{DialContext: o.Dial}}
 	}
-	start := time.Now().Add(-time.Hour)
 	for i := range o.Senders {
 		f.wg.Add(1)
 		go func() {
 			defer f.wg.Done()
 			// One sender that meets a broken promise ends; the others continue to load the system until
 			// Stop.
-			if err := f.run(ctx, i, start); err != nil {
+			if err := f.run(ctx, i); err != nil {
 				f.mu.Lock()
 				defer f.mu.Unlock()
 				f.errs = append(f.errs, fmt.Errorf("fleet sender %d: %w", i, err))
@@ -160,11 +176,13 @@ type sender struct {
 	s     *Sender
 	other *Sender // races s; nil until then
 	seq   uint64  // next of the boot
+	// position of the journal in the answer to the last batch; empty where it came another way than a stream.
+	position string
 }
 
 // run sends batches in order, each until it has an outcome; now and then the same bytes
 // again, and now and then other bytes for an identity that is taken.
-func (f *Fleet) run(ctx context.Context, i int, start time.Time) error {
+func (f *Fleet) run(ctx context.Context, i int) error {
 	x := &sender{f: f, agent: fmt.Sprintf("fleet-%d", i), i: i, rnd: rand.New(rand.NewPCG(f.o.Seed, uint64(i)+100))}
 	for k := range f.o.Addresses {
 		a := f.o.Addresses[(i+k)%len(f.o.Addresses)]
@@ -183,7 +201,8 @@ func (f *Fleet) run(ctx context.Context, i int, start time.Time) error {
 		}
 		// Held for the whole batch: Pause takes the lock for writing, and so waits for every outcome.
 		f.busy.RLock()
-		err := x.batch(ctx, start.Add(time.Duration(k*f.o.Rows)*RowStep))
+		f.begins(x.agent)
+		err := x.batch(ctx, f.start.Add(time.Duration(k)*f.span()))
 		f.busy.RUnlock()
 		if err != nil {
 			return err
@@ -235,6 +254,7 @@ func (x *sender) batch(ctx context.Context, at time.Time) error {
 		return fmt.Errorf("%s: answered %s", id, st)
 	}
 	x.f.acked(id, body, value, int(n))
+	x.f.notes(x.agent, x.position)
 	return x.provoke(ctx, id, body, at, value)
 }
 
@@ -271,9 +291,12 @@ func (x *sender) provoke(ctx context.Context, id identity.Batch, body []byte, at
 func (x *sender) send(ctx context.Context, body []byte) (string, error) {
 	if n := x.f.o.HTTPEvery; n > 0 && x.rnd.IntN(n+1) == 0 {
 		p := Poster{Spool: x.s.Spool, Client: x.f.http, Calls: x.f.sent.Calls, ClientID: 2 * x.i}
+		x.position = ""
 		return p.Post(ctx, body, x.http...)
 	}
-	return outcomeOf(x.s.Send(ctx, body))
+	r, err := x.s.Send(ctx, body)
+	x.position = r.GetAcceptance().GetJournalPosition()
+	return outcomeOf(r, err)
 }
 
 func outcomeOf(r *ingestv1.BatchResult, err error) (string, error) {
@@ -290,7 +313,68 @@ func outcomeOf(r *ingestv1.BatchResult, err error) (string, error) {
 func (f *Fleet) acked(id identity.Batch, body []byte, value float64, n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.sent.Acked[id], f.at[id] = identity.Sum(body), time.Now()
+	now := time.Now()
+	f.sent.Acked[id], f.at[id] = identity.Sum(body), now
+	l := f.lines[id.Agent]
+	l.acked[len(l.acked)-1] = now
 	f.sent.Sum += float64(n)*value + float64(n*(n-1))/2
 	f.sent.Count += n
+}
+
+// span is the time from the first sample of a batch to that of its sender's next one.
+func (f *Fleet) span() time.Duration { return time.Duration(f.o.Rows) * RowStep }
+
+// begins notes that an agent's next batch may be accepted from now on.
+func (f *Fleet) begins(agent string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	l := f.lines[agent]
+	if l == nil {
+		l = &line{}
+		f.lines[agent] = l
+	}
+	l.acked = append(l.acked, time.Time{})
+}
+
+// notes notes the position of an agent's last batch.
+func (f *Fleet) notes(agent, position string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if l := f.lines[agent]; position != "" {
+		l.token, l.tokened = position, len(l.acked)-1
+	}
+}
+
+// longest is the largest number of batches that one agent has begun.
+func (f *Fleet) longest() (n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, l := range f.lines {
+		n = max(n, len(l.acked))
+	}
+	return n
+}
+
+// some copies what is known of each agent's batches first to last-1.
+func (f *Fleet) some(first, last int) map[string][]time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := map[string][]time.Time{}
+	for agent, l := range f.lines {
+		n := len(l.acked)
+		out[agent] = slices.Clone(l.acked[min(first, n):min(last, n)])
+	}
+	return out
+}
+
+// lastToken is the position of a batch of some agent, and which one it is; empty where there is none yet.
+func (f *Fleet) lastToken(pick int) (agent, token string, k int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	agents := slices.Sorted(maps.Keys(f.lines))
+	if len(agents) == 0 {
+		return "", "", 0
+	}
+	agent = agents[pick%len(agents)]
+	return agent, f.lines[agent].token, f.lines[agent].tokened
 }

@@ -52,6 +52,35 @@ func Manifests(ctx context.Context, s objstore.Store, authority string) error {
 	return errors.Join(Append(ctx, s, authority, entries...), Complete(ctx, s, authority))
 }
 
+// Fold moves what the segments have into files, as a reconciler does, and deletes the segments.
+func Fold(ctx context.Context, s objstore.Store, authority string) (journal.Head, error) {
+	folder, err := journal.NewFolder(journal.FolderConfig{Store: s, Rand: rand.Reader, Retention: 1})
+	if err != nil {
+		return journal.Head{}, err
+	}
+	from, err := folder.Load(ctx)
+	if err != nil {
+		return journal.Head{}, err
+	}
+	f, err := journal.NewFollower(journal.FollowerConfig{Store: s, Authority: authority, From: from,
+		Segment: func(_ context.Context, s *journal.Segment) error { return folder.Add(s) },
+		Folded:  func(context.Context, []journal.Entry) error { return nil },
+	})
+	if err != nil {
+		return journal.Head{}, err
+	}
+	if _, err := f.Poll(ctx); err != nil {
+		return journal.Head{}, err
+	}
+	// Once to fold, and once to delete what the first time has folded.
+	for now := int64(10); now < 40; now += 10 {
+		if _, err := folder.Fold(ctx, now); err != nil {
+			return journal.Head{}, err
+		}
+	}
+	return folder.Head(), nil
+}
+
 // Complete says that the journal has every batch that was answered.
 func Complete(ctx context.Context, s objstore.Creator, authority string) error {
 	return journal.Begin{AuthorityID: authority, By: journal.ByAuthority}.Create(ctx, s)

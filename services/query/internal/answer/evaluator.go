@@ -205,7 +205,8 @@ func ParseFresh(tokens []string, strong bool) (f Fresh, err error) {
 	return f, nil
 }
 
-// Await waits until what f asks for is visible. Call it before Open. Errors: *follow.NotVisibleError, a context error.
+// Await waits until what f asks for is visible. Call it before Open. Errors: *follow.NotVisibleError,
+// *follow.UnknownTokenError, a context error.
 func (e *Evaluator) Await(ctx context.Context, f Fresh) error {
 	return e.d.Follower.WaitFor(ctx, f.Tokens, f.Strong)
 }

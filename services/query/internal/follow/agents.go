@@ -2,7 +2,6 @@ package follow
 
 import (
 	"math"
-	"slices"
 
 	"lightmetrics.dev/lightmetrics/internal/derived/ledger"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -46,20 +45,8 @@ func (f *Follower) Agents(agent string, after identity.Boot, limit int) []Agent 
 
 // WithGaps lists at most limit boots that have gaps or overlaps, and counts all of them.
 func (f *Follower) WithGaps(limit int) ([]Agent, int) {
-	set := f.book.ledgers()
-	var boots []identity.Boot
-	set.Each(func(l *ledger.Ledger) {
-		if len(l.Gaps(1))+len(l.Overlaps(1)) > 0 {
-			boots = append(boots, l.Boot())
-		}
-	})
-	n := len(boots)
-	slices.SortFunc(boots, identity.Boot.Compare)
-	var found []*ledger.Ledger
-	for _, b := range boots[:min(limit, n)] {
-		found = append(found, set.Get(b))
-	}
-	return f.describe(found), n
+	found, all := f.book.ledgers().Uneven(limit)
+	return f.describe(found), all
 }
 
 func (f *Follower) describe(found []*ledger.Ledger) []Agent {

@@ -75,8 +75,9 @@ type Follower struct {
 // polls counts polls, for those who wait for one.
 type polls struct {
 	begun uint64
-	done  uint64        // the newest that succeeded
-	ended chan struct{} // closed when one ends, however
+	done  uint64            // the newest that succeeded
+	by    *journal.Follower // which made that one
+	ended chan struct{}     // closed when one ends, however
 }
 
 // New makes a Follower; Run does the work.

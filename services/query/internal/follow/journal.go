@@ -95,7 +95,7 @@ func (f *Follower) poll(ctx context.Context) (news bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.lastErr = err; err == nil {
-		f.polls.done, f.since = number, began
+		f.polls.done, f.polls.by, f.since = number, f.journal, began
 	}
 	close(f.polls.ended)
 	f.polls.ended = make(chan struct{})

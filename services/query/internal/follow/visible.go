@@ -2,6 +2,7 @@ package follow
 
 import (
 	"context"
+	"errors"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/platform/run"
@@ -28,9 +29,16 @@ func (e *NotVisibleError) Error() string {
 
 func (e *NotVisibleError) Unwrap() error { return e.Err }
 
+// UnknownTokenError says that no collector of this authority has ever answered with a position.
+type UnknownTokenError struct{ Token journal.Position }
+
+func (e *UnknownTokenError) Error() string {
+	return "TOKEN_UNKNOWN: min_token " + e.Token.String() + " is in no answer of this authority's collectors"
+}
+
 // WaitFor waits until the batches at all of these positions are in memory, in blocks or known to be missing, at
 // most follow.token_timeout; with strong until everything is that was accepted before the call. Errors:
-// *NotVisibleError, a context error.
+// *NotVisibleError, *UnknownTokenError, a context error.
 func (f *Follower) WaitFor(ctx context.Context, tokens []journal.Position, strong bool) error {
 	if len(tokens) == 0 && !strong {
 		return nil
@@ -48,6 +56,10 @@ func (f *Follower) WaitFor(ctx context.Context, tokens []journal.Position, stron
 	case ctx.Err() != nil:
 		return ctx.Err()
 	}
+	var unknown *UnknownTokenError
+	if errors.As(err, &unknown) {
+		return err
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return &NotVisibleError{Token: at, Err: f.lastErr}
@@ -60,9 +72,17 @@ func (f *Follower) reach(ctx context.Context, tokens []journal.Position, strong 
 	f.mu.Unlock()
 	for _, p := range tokens {
 		for {
+			j := f.polledSince(need)
 			ok, ended, _ := f.has(ctx, p)
 			if ok {
 				break
+			}
+			if j != nil {
+				// Everything that was answered before the call is read. What stands there was, too, if it was answered.
+				if j.Forgotten(p.Run) {
+					break
+				}
+				return p, &UnknownTokenError{p}
 			}
 			if err := f.nextPoll(ctx, ended); err != nil {
 				return p, err
@@ -81,6 +101,17 @@ func (f *Follower) reach(ctx context.Context, tokens []journal.Position, strong 
 		}
 	}
 	return journal.Position{}, nil
+}
+
+// polledSince is the journal's follower if a poll with that number, or a later one, has succeeded; else nil.
+func (f *Follower) polledSince(number uint64) *journal.Follower {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	// A follower that has just been opened has read nothing yet, whatever the one before had.
+	if f.polls.done < number || f.polls.by != f.journal {
+		return nil
+	}
+	return f.journal
 }
 
 // nextPoll asks for a poll, and waits until one ends. After one that failed it waits a little longer, so that a store

@@ -76,6 +76,7 @@ func classify(err error) errorType {
 		busy  *answer.BusyError
 		full  *answer.MemoryError
 		late  *follow.NotVisibleError
+		none  *follow.UnknownTokenError
 		eqc   promql.ErrQueryCanceled
 		eqt   promql.ErrQueryTimeout
 		es    promql.ErrStorage
@@ -84,7 +85,7 @@ func classify(err error) errorType {
 	switch {
 	case errors.As(err, &api):
 		return api.typ
-	case errors.As(err, &query):
+	case errors.As(err, &query), errors.As(err, &none):
 		return badData
 	case errors.As(err, &limit):
 		return execution
