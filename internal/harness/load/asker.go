@@ -11,6 +11,9 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"lightmetrics.dev/lightmetrics/internal/harness/cluster"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	queryv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/query/v1"
@@ -176,10 +179,7 @@ func (a *Asker) ask(ctx context.Context) error {
 	q.asked = time.Now()
 	counts, comp, err := a.send(ctx, req)
 	if err != nil {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.seen.Refused[rpc.Reason(err)]++
-		return nil
+		return a.refused(q, err)
 	}
 	if q.whole {
 		q.first, q.last = 0, a.f.longest()
@@ -189,6 +189,20 @@ func (a *Asker) ask(ctx context.Context) error {
 			time.Unix(0, comp.GetCompleteThroughUnixNs()).UTC().Format(time.RFC3339Nano), comp.GetPartial(), comp.GetReasons())
 	}
 	return nil
+}
+
+// refused counts a request without an answer. While processes are killed the node may be away, or unable to see what
+// was asked for; nothing else is a reason.
+func (a *Asker) refused(q question, err error) error {
+	reason := rpc.Reason(err)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.seen.Refused[reason]++
+	switch status.Code(err) {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
+		return nil
+	}
+	return fmt.Errorf("%s: %w", q, err)
 }
 
 // send gives the points of each agent and the completeness.
