@@ -123,4 +123,3 @@ func victims(c *cluster.Cluster) []victim {
 	}
 	return all
 }
-

@@ -134,6 +134,8 @@ func TestKillAtEveryFailpoint(t *testing.T) {
 	}
 
 	f := load.StartFleet(ctx, c, load.FleetOptions{Seed: seed, Senders: 4, Rows: 5, Pause: 25 * time.Millisecond, BootBatches: 12, HTTPEvery: 4, Races: true})
+	asker, err := load.StartAsker(ctx, c, f)
+	must(t, err)
 	sc, err := startScratch(ctx, c, seed)
 	must(t, err)
 	began := time.Now()
@@ -180,5 +182,8 @@ func TestKillAtEveryFailpoint(t *testing.T) {
 		t.Error(err)
 	}
 	finish(ctx, t, c, f)
+	asked, err := asker.Stop()
+	must(t, err)
+	t.Logf("answers: %d complete, %d batches proven; marked %v; refused %v", asked.Complete, asked.Proven, asked.Partial, asked.Refused)
 	t.Logf("%d points, %d kills in %v", total/2, total, time.Since(began).Round(time.Millisecond))
 }

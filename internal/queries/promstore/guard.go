@@ -53,8 +53,8 @@ func (r *reading) points(m *merged) int64 {
 		return 1
 	}
 	// After its last sample a series has points for the range of the selector or the lookback, and none
-	// outside of the query.
-	return min(to-from+max(r.span, lookback), r.maxt-r.mint)/r.step + 1
+	// outside of the query, whose first step reads the range before it.
+	return min(to-from+max(r.span, lookback), r.maxt-r.mint-r.span)/r.step + 1
 }
 
 // checkSamples is how many samples are read between two checks: a power of two.

@@ -172,6 +172,20 @@ func TestSamplesAreReserved(t *testing.T) {
 	}
 }
 
+// TestStepsAreReserved: what the engine makes of a series is reserved for the steps of the query, however small they are
+// beside the range that the first of them reads.
+func TestStepsAreReserved(t *testing.T) {
+	e := small(t, 8, 100, time.Second, func(l *Limits) { l.Memory = 8 << 20 })
+	s, err := e.Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if _, err := s.Range(t.Context(), `sum(count_over_time(x[1h50m]))`, limitsNow, limitsNow, time.Millisecond, Options{}); err != nil {
+		t.Errorf("one step: %v", err)
+	}
+}
+
 // TestASeriesIsInterrupted: a function over a long range of one series, at thousands of
 // times, ends with its time although the engine checks its context once a series. Else
 // this takes minutes.
