@@ -129,7 +129,33 @@ func parseNumbered(name string) (number uint64, id [16]byte, part int, err error
 // AuditPrefix has a record of every audit.
 const AuditPrefix = "audit/v1/"
 
+// Audits is the prefix of the records of all audits of a kind; it ends in a slash.
+func Audits(kind string) string { return AuditPrefix + kind + "/" }
+
 // Audit is the key of the record of an audit: its kind, when it began by the store's clock, and a random id.
 func Audit(kind string, began time.Time, id [16]byte) string {
-	return AuditPrefix + kind + "/" + fmt.Sprintf("%020d-%s.json", max(0, began.Unix()), hex.EncodeToString(id[:]))
+	return Audits(kind) + fmt.Sprintf("%020d-%s.json", max(0, began.Unix()), hex.EncodeToString(id[:]))
 }
+
+// ParseAudit reads the key of the record of an audit.
+func ParseAudit(key string) (kind string, began time.Time, id [16]byte, err error) {
+	rest, ok := strings.CutPrefix(key, AuditPrefix)
+	kind, name, ok2 := strings.Cut(rest, "/")
+	digits, name, ok3 := strings.Cut(name, "-")
+	name, ok4 := strings.CutSuffix(name, ".json")
+	seconds, err := strconv.ParseInt(digits, 10, 64)
+	b, herr := hex.DecodeString(name)
+	began = time.Unix(seconds, 0)
+	if !ok || !ok2 || !ok3 || !ok4 || err != nil || herr != nil || copy(id[:], b) != len(id) || Audit(kind, began, id) != key {
+		return "", time.Time{}, id, notAKey(key, "audit")
+	}
+	return kind, began, id, nil
+}
+
+// AuditShard is the key of the record of one shard of the audit whose record is under the given key.
+func AuditShard(audit string, shard int) string {
+	return strings.TrimSuffix(audit, ".json") + "/" + fmt.Sprintf("%04d.json", shard)
+}
+
+// ScrubKey has the record of how far the scrub is.
+const ScrubKey = "reconcile/v1/scrub.json"

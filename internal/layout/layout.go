@@ -112,6 +112,31 @@ func ParseBoot(key string) (identity.Boot, error) {
 // AcceptedBoot is the prefix of all identity manifests of a boot; it ends in a slash.
 func AcceptedBoot(b identity.Boot) string { return AcceptedPrefix + bootDir(b) }
 
+// OfAgent is the prefix of everything of an agent under AcceptedPrefix, QuarantinePrefix or BootsPrefix; it ends in a
+// slash. These prefixes are in the order of the agents' bytes.
+func OfAgent(prefix, agent string) string { return prefix + "agent=" + hexText(agent) + "/" }
+
+// ParseOfAgent reads what OfAgent writes.
+func ParseOfAgent(prefix, key string) (agent string, err error) {
+	rest, ok := strings.CutPrefix(key, prefix+"agent=")
+	b, herr := hex.DecodeString(strings.TrimSuffix(rest, "/"))
+	if agent = string(b); !ok || herr != nil || OfAgent(prefix, agent) != key {
+		return "", notAKey(key, "accepted")
+	}
+	return agent, nil
+}
+
+// BootFrom lies before the keys of a boot under AcceptedPrefix or QuarantinePrefix whose batches begin at seq or
+// later, and after the others of the boot.
+func BootFrom(prefix string, b identity.Boot, seq uint64) string {
+	return prefix + bootDir(b) + fmt.Sprintf("%020d", seq)
+}
+
+// BootEnd lies after all keys of a boot under the prefix, and before those of the next one.
+func BootEnd(prefix string, b identity.Boot) string {
+	return strings.TrimSuffix(prefix+bootDir(b), "/") + "0"
+}
+
 // Accepted is the key of the identity manifest.
 func Accepted(id identity.Batch) string { return AcceptedPrefix + identityPath(id) }
 

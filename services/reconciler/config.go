@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/derived/audit"
 	"lightmetrics.dev/lightmetrics/internal/service"
 	"lightmetrics.dev/lightmetrics/internal/service/bucket"
 	"lightmetrics.dev/lightmetrics/services/reconciler/internal/fold"
@@ -23,13 +24,13 @@ type Config struct {
 	// Derived says where derived keys are.
 	Derived string `koanf:"derived" help:"where references to accepted batches by time and by blob are: segments, in the files of the journal, or objects, one by one for tools that list the bucket, four more requests a batch"`
 
-	Journal   JournalConfig   `koanf:"journal"`
-	Scrub     scrub.Scrubbing `koanf:"scrub"`
-	Queue     QueueConfig     `koanf:"queue"`
-	FullAudit FullAuditConfig `koanf:"full_audit"`
-	Repairs   RepairsConfig   `koanf:"repairs"`
-	Ledgers   LedgersConfig   `koanf:"ledgers"`
-	Watch     WatchConfig     `koanf:"watch"`
+	Journal JournalConfig   `koanf:"journal"`
+	Scrub   scrub.Scrubbing `koanf:"scrub"`
+	Queue   QueueConfig     `koanf:"queue"`
+	Audit   AuditConfig     `koanf:"audit"`
+	Repairs RepairsConfig   `koanf:"repairs"`
+	Ledgers LedgersConfig   `koanf:"ledgers"`
+	Watch   WatchConfig     `koanf:"watch"`
 }
 
 // Values of Derived.
@@ -52,11 +53,13 @@ type QueueConfig struct {
 	RetryMax   time.Duration `koanf:"retry_max" help:"longest wait before a retry"`
 }
 
-// FullAuditConfig is for the audit of all manifests.
-type FullAuditConfig struct {
+// AuditConfig is for the audits of what was accepted against the journal.
+type AuditConfig struct {
 	AtStart  bool          `koanf:"at_start" help:"begin with a full audit"`
-	Interval time.Duration `koanf:"interval" help:"time between two full audits; 0 is never"`
-	Rate     float64       `koanf:"rate" help:"most requests a second of one full audit: pages of 1,000 manifests, and manifests that are not in the journal"`
+	Interval time.Duration `koanf:"interval" help:"time between two audits of what is new; 0 is never"`
+	Period   time.Duration `koanf:"period" help:"time over which a full audit is spread, and after which the next one begins; 0 is never, but for the first one of a bucket that is older than its journal"`
+	Rate     float64       `koanf:"rate" help:"most requests a second of audits: pages of 1,000 manifests, files of the journal, and manifests that are not in it"`
+	Shards   int           `koanf:"shards" help:"parts of a full audit, which reconcilers share"`
 }
 
 // RepairsConfig is for the check of open repair records.
@@ -90,10 +93,10 @@ func DefaultConfig() Config {
 			Polling: tail.Polling{Interval: 2 * time.Second, IdleInterval: 15 * time.Second, Timeout: 10 * time.Minute, Readers: 8},
 			Folding: fold.Folding{Interval: time.Minute, Retention: 10 * time.Minute, FenceAfter: 15 * time.Minute, Sweep: 24 * time.Hour, MaxWaiting: 200_000},
 		},
-		FullAudit: FullAuditConfig{Interval: 24 * time.Hour, Rate: 50},
-		Repairs:   RepairsConfig{Interval: 30 * time.Second, Timeout: 10 * time.Minute},
-		Ledgers:   LedgersConfig{SaveInterval: time.Minute},
-		Watch:     WatchConfig{Buffer: 4096, MaxWatchers: 64},
+		Audit:   AuditConfig{Interval: 24 * time.Hour, Period: 30 * 24 * time.Hour, Rate: 50, Shards: 16},
+		Repairs: RepairsConfig{Interval: 30 * time.Second, Timeout: 10 * time.Minute},
+		Ledgers: LedgersConfig{SaveInterval: time.Minute},
+		Watch:   WatchConfig{Buffer: 4096, MaxWatchers: 64},
 	}
 }
 
@@ -119,7 +122,10 @@ func (c Config) Validate() error {
 	positive("journal.fence_after", j.FenceAfter > 0)
 	positive("journal.sweep_interval", j.Sweep > 0)
 	positive("journal.max_waiting", j.MaxWaiting > 0)
-	positive("full_audit.rate", c.FullAudit.Rate > 0)
+	positive("audit.rate", c.Audit.Rate > 0)
+	if c.Audit.Shards < 1 || c.Audit.Shards > audit.MaxShards {
+		errs = append(errs, fmt.Errorf("audit.shards: must be 1 to %d", audit.MaxShards))
+	}
 	positive("ledgers.save_interval", c.Ledgers.SaveInterval > 0)
 	if j.Retention < 0 || j.IdleInterval < j.Polling.Interval {
 		errs = append(errs, errors.New("journal.retention: must not be negative; journal.idle_interval: must be at least journal.poll_interval"))
@@ -127,8 +133,8 @@ func (c Config) Validate() error {
 	positive("repairs.interval", c.Repairs.Interval > 0)
 	positive("watch.buffer", c.Watch.Buffer > 0)
 	positive("watch.max_watchers", c.Watch.MaxWatchers > 0)
-	if c.FullAudit.Interval < 0 || c.Scrub.Period < 0 {
-		errs = append(errs, errors.New("full_audit.interval, scrub.period: must not be negative"))
+	if c.Audit.Interval < 0 || c.Audit.Period < 0 || c.Scrub.Period < 0 {
+		errs = append(errs, errors.New("audit.interval, audit.period, scrub.period: must not be negative"))
 	}
 	positive("scrub.rate", c.Scrub.Rate > 0)
 	positive("repairs.timeout", c.Repairs.Timeout > 0)

@@ -95,7 +95,7 @@ func quiet() Config {
 	c.Journal.Polling.Interval, c.Journal.IdleInterval = 10*time.Millisecond, 10*time.Millisecond
 	c.Journal.Folding.Interval = time.Hour
 	c.Repairs.Interval = time.Hour
-	c.FullAudit.Interval, c.FullAudit.Rate = 0, 1e6
+	c.Audit.Interval, c.Audit.Period, c.Audit.Rate = 0, 0, 1e6
 	c.Scrub.Period = 0
 	c.Ledgers.SaveInterval = 20 * time.Millisecond
 	c.Queue.RetryBase, c.Queue.RetryMax = time.Millisecond, 20*time.Millisecond

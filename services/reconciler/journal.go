@@ -11,11 +11,9 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/time/rate"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
-	"lightmetrics.dev/lightmetrics/internal/derived/audit"
 	"lightmetrics.dev/lightmetrics/internal/derived/ledger"
 	"lightmetrics.dev/lightmetrics/internal/derived/ledgers"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
@@ -165,7 +163,7 @@ func (k *journalKeeper) live(ctx context.Context) error {
 	g.Go(func() error {
 		return k.save(gctx, t, ledgers.NewSaver(k.store, rand.Reader, int64(k.cfg.Journal.Retention), loaded))
 	})
-	g.Go(func() error { return k.audits(gctx, authority) })
+	g.Go(func() error { return k.audits(gctx, authority, set) })
 	return g.Wait()
 }
 
@@ -250,68 +248,3 @@ var errNotReconciled = errors.New("not everything that was read was reconciled")
 
 // saveTimeout bounds one write of the checkpoint.
 const saveTimeout = 5 * time.Minute
-
-// audits runs full audits when they are due, and at once where the journal is not known to be complete.
-func (k *journalKeeper) audits(ctx context.Context, authority string) error {
-	w, err := journal.NewWriter(journal.WriterConfig{
-		Store: k.store, Rand: rand.Reader, Clock: func() int64 { return time.Now().UnixNano() },
-		Opening: journal.Opening{Writer: k.id, Role: journal.RoleReconciler, Authority: authority},
-	})
-	if err != nil {
-		return fmt.Errorf("reconciler: %w", err)
-	}
-	limit := rate.NewLimiter(rate.Limit(k.cfg.FullAudit.Rate), 1)
-	a := &audit.Auditor{
-		Store: k.store, Rand: rand.Reader, Authority: authority, By: k.id, Writer: w, Fan: tail.Fan(k.cfg.Journal.Readers),
-		Pace: limit.Wait, Unusable: k.to.unusable, Foreign: k.to.foreign, Listed: k.to.listed,
-	}
-	for first := true; ; first = false {
-		due, err := k.auditDue(ctx, first)
-		if err == nil && due {
-			err = k.audit(ctx, a)
-		}
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if err != nil && !errors.Is(err, audit.ErrTakenOver) {
-			k.log.Warn("the full audit was interrupted; it goes on where it was", "error", err)
-		}
-		if err := run.Sleep(ctx, fullAuditAgain); err != nil {
-			return err
-		}
-	}
-}
-
-func (k *journalKeeper) audit(ctx context.Context, a *audit.Auditor) error {
-	r, err := a.Run(ctx)
-	if err != nil {
-		return err
-	}
-	k.m.journalled.Add(float64(r.Journalled))
-	k.log.Info("full audit finished", "record", r.Key, "manifests", r.Manifests, "conflicts", r.Conflicts, "journalled", r.Journalled, "unusable", r.Unusable)
-	return nil
-}
-
-// auditDue asks the store: the last audit may have been another reconciler's.
-func (k *journalKeeper) auditDue(ctx context.Context, first bool) (bool, error) {
-	begun, err := journal.HasBegun(ctx, k.store)
-	if err != nil || !begun {
-		return err == nil, err
-	}
-	if first && k.cfg.FullAudit.AtStart {
-		return true, nil
-	}
-	_, through, ready := k.status()
-	if !ready || k.cfg.FullAudit.Interval == 0 {
-		return false, nil
-	}
-	history, err := audit.History(ctx, k.store, 1)
-	if err != nil {
-		return false, err
-	}
-	// A new bucket has the journal from its beginning, so its first audit may wait.
-	if len(history) == 0 {
-		return k.monotonic() >= int64(k.cfg.FullAudit.Interval), nil
-	}
-	return audit.Due(history, through, k.cfg.FullAudit.Interval), nil
-}

@@ -29,7 +29,7 @@ func following() Config {
 	c.Journal.Polling.Interval, c.Journal.IdleInterval = 5*time.Millisecond, 5*time.Millisecond
 	c.Journal.Folding.Interval, c.Journal.Retention = 5*time.Millisecond, 0
 	c.Ledgers.SaveInterval = 5 * time.Millisecond
-	c.FullAudit.Rate = 1e6
+	c.Audit.Rate = 1e6
 	return c
 }
 
@@ -192,12 +192,48 @@ func TestFormerBucketIsAudited(t *testing.T) {
 	start(t, following(), s)
 	eventually(t, "the journal is complete", func() bool { ok, err := journal.HasBegun(bg, s); return err == nil && ok })
 	eventually(t, "the ledgers are saved", func() bool { return saved(t, s, "a0") == 100 && saved(t, s, "a2") == 100 })
-	history, err := audit.History(bg, s, 10)
+	history, err := audit.History(bg, s, audit.Full, 10)
 	must(t, err)
 	if len(history) == 0 || !history[len(history)-1].Finished() || history[len(history)-1].Journalled != uint64(len(ms)) {
 		t.Errorf("%+v", history)
 	}
 	eventually(t, "the auditor's run has ended and is folded", func() bool { return count(t, s, layout.JournalOpenPrefix) == 0 })
+}
+
+// What is due is begun: an audit of what is new, which finds a batch that was created and never answered, and the next full
+// one, spread over its period, which finds one that no news tell of.
+func TestAuditsAreBegunWhenTheyAreDue(t *testing.T) {
+	s := newStore()
+	must(t, journaltest.Complete(bg, s, testAuthority))
+	acceptBatch(t, s, batch("a", 0, 9))
+	plantBatch(t, s, batch("a", 10, 19))
+	long := audit.Record{Scope: audit.Full, By: "r0", StartedAt: 1000, UpdatedAt: 1000, FinishedAt: 1000}
+	create(t, s, layout.Audit(audit.Full, time.Unix(1000, 0), [16]byte{1}), long.Marshal())
+	cfg := following()
+	cfg.Audit.Interval, cfg.Audit.Period = time.Hour, time.Hour
+	r := start(t, cfg, s)
+	eventually(t, "the batch without an answer is in the ledgers", func() bool { return saved(t, s, "a") == 20 })
+	finished := func(scope string) bool {
+		h, err := audit.History(bg, s, scope, 5)
+		must(t, err)
+		return len(h) > 0 && h[0].Finished() && h[0].StartedAt > 1000
+	}
+	eventually(t, "both audits have finished", func() bool { return finished(audit.News) && finished(audit.Full) })
+	full, err := audit.History(bg, s, audit.Full, 5)
+	must(t, err)
+	if len(full) != 2 || full[0].Spread != 3600 || full[0].Manifests != 2 {
+		t.Errorf("%+v", full)
+	}
+	must(t, r.stop())
+	// Nothing is due again.
+	r = start(t, cfg, s)
+	eventually(t, "the journal is read", func() bool { _, _, ready := r.journal.status(); return ready })
+	news, err := audit.History(bg, s, audit.News, 5)
+	must(t, err)
+	a := &audit.Auditor{Store: s, Rand: rand.Reader, Authority: testAuthority, By: "r"}
+	if begun, err := r.journal.beginAudits(bg, a, full, news, true); err != nil || len(begun) > 0 {
+		t.Errorf("%v, %v", begun, err)
+	}
 }
 
 // journalReads counts the requests for the journal and for manifests.

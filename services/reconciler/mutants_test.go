@@ -11,14 +11,16 @@ import (
 func TestMutantsAreCaught(t *testing.T) {
 	mutants.Check(t, mutants.List{
 		// Without what runs whole services and waits long.
-		Run: "TestJournalIs|TestLostCheckpoint|TestRunsWithout|TestFormer|TestReadingCosts|TestHintsAt|TestQueueHolds|TestRoundsJoin|TestSeenForgets|TestWatcherLags|TestRestartLists|TestListLedgers",
+		Run: "TestJournalIs|TestLostCheckpoint|TestRunsWithout|TestFormer|TestReadingCosts|TestHintsAt|TestQueueHolds|TestRoundsJoin|TestSeenForgets|TestWatcherLags|TestRestartLists|TestListLedgers|TestAuditsAreBegun",
 		Mutants: []mutants.Mutant{
 			{Name: "nothing is given to the folder", File: "journal.go", Old: "			if err := keeper.Offer(ctx, s); err != nil {\n				return err\n			}\n", New: "", By: "TestJournalIs"},
 			{Name: "the ledgers are not applied", File: "journal.go", Old: "			k.apply(set, s.Entries)\n			k.m", New: "			k.m", By: "TestJournalIs"},
 			{Name: "folded files are not applied", File: "journal.go", Old: "			k.apply(set, es)\n", New: "", By: "TestLostCheckpoint"},
 			{Name: "the follower starts at the head", File: "journal.go", Old: "From: journal.Earliest(loaded.Positions, head),", New: "From: head,", By: "TestLostCheckpoint"},
-			{Name: "no audit of a former bucket", File: "journal.go", Old: "	if err != nil || !begun {\n		return err == nil, err", New: "	if err != nil || !begun {\n		return false, err", By: "TestFormer"},
-			{Name: "an audit at every start", File: "journal.go", Old: "if first && k.cfg.FullAudit.AtStart {", New: "if first {", By: "TestRestartLists"},
+			{Name: "no audit of a former bucket", File: "audits.go", Old: "case !begun || first && k.cfg.Audit.AtStart:", New: "case first && k.cfg.Audit.AtStart && !begun:", By: "TestFormer"},
+			{Name: "an audit at every start", File: "audits.go", Old: "case !begun || first && k.cfg.Audit.AtStart:", New: "case !begun || first:", By: "TestRestartLists"},
+			{Name: "no audit of what is new", File: "audits.go", Old: "	if due(news, k.cfg.Audit.Interval) {", New: "	if due(news, 0) {", By: "TestAuditsAreBegun"},
+			{Name: "a full audit once only", File: "audits.go", Old: "	if due(full, k.cfg.Audit.Period) {", New: "	if len(full) == 0 {", By: "TestAuditsAreBegun"},
 			{Name: "hints are not passed on", File: "journal.go", Old: "			k.m.lagged.Add(float64(k.relay.publish(s.Position)))\n", New: "", By: "TestHintsAt"},
 			{Name: "hints are not read", File: "journal.go", Old: "return t != nil && t.Hint(p.Run)", New: "return t != nil", By: "TestHintsAt"},
 			{Name: "a watcher that lags is let go silently", File: "relay.go", Old: "h.end(w, errLagged)", New: "continue", By: "TestWatcherLags"},

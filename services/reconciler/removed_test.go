@@ -39,7 +39,7 @@ func TestFramesRemovedByRetentionAreNoRepairs(t *testing.T) {
 		removeFrame(t, s, lost, false)
 		// An older reconciler called it missing.
 		old := quiet()
-		old.FullAudit.AtStart = full
+		old.Audit.AtStart = full
 		first := start(t, old, s)
 		c := first.client()
 		eventually(t, "ledger", func() bool { return first.ledgerOf(c, "h").GetAcceptedThrough() == 29 })

@@ -30,11 +30,8 @@ import (
 // rememberBad bounds the foreign keys that were reported. One that was dropped is reported again.
 const rememberBad = 100_000
 
-// Longest waits after a failed scan.
-const (
-	scanAgain      = time.Second
-	fullAuditAgain = time.Minute
-)
+// scanAgain is the longest wait after a scan that failed.
+const scanAgain = time.Second
 
 // Deps are the dependencies of a reconciler.
 type Deps struct {

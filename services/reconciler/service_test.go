@@ -1,6 +1,7 @@
 package reconciler
 
 import (
+	"crypto/rand"
 	"fmt"
 	"io"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal/journaltest"
+	"lightmetrics.dev/lightmetrics/internal/derived/audit"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -204,7 +206,8 @@ func TestRestartListsNoHistory(t *testing.T) {
 	if n := counted.get("list accepted") + counted.get("get accepted") + counted.get("list boots"); n > 100 {
 		t.Errorf("%d requests for manifests and boots of 300 batches", n)
 	}
-	if due, err := r.journal.auditDue(bg, true); err != nil || due {
+	a := &audit.Auditor{Store: counted, Rand: rand.Reader, Authority: testAuthority, By: "r"}
+	if begun, err := r.journal.beginAudits(bg, a, nil, nil, true); err != nil || len(begun) > 0 {
 		t.Errorf("a full audit is due at the start: %v", err)
 	}
 	if n := counted.get("get journal"); n > 20 {
@@ -318,7 +321,7 @@ func TestFullAuditFindsAndRepairs(t *testing.T) {
 	create(t, s, layout.Quarantine(rec.Identity, d), rec.Marshal())
 
 	cfg := quiet()
-	cfg.FullAudit.AtStart = true
+	cfg.Audit.AtStart = true
 	r = start(t, cfg, s)
 	c = r.client()
 	eventually(t, "indexed", func() bool { return indexed(t, s, ms...) })

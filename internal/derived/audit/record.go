@@ -1,17 +1,20 @@
-// Package audit compares what was accepted with what the journal has. A full audit lists all
-// identity manifests and quarantine records, and writes an entry for each that stands in no run: the
-// collector that created it died before it could write, or the bucket is older than its journal. A
-// manifest that the journal has costs a thousandth of a LIST, and no other request.
+// Package audit compares what was accepted with what the journal has, and writes an entry for each manifest and
+// quarantine record that stands in no run: the collector that created it died before it could write, or the bucket
+// is older than its journal.
 //
-// An audit goes on where it was interrupted, in whatever process. Its record under audit/v1/ says how far it is and
-// what it found. docs/protocol/reconcile.md has the order of the writes. The package is deterministic: no goroutines, no clock.
+// There are two scopes. A full audit takes all keys, from listings or from an inventory of the bucket; it is divided into
+// shards by agents, which any number of reconcilers take, and may be spread over weeks. A news audit lists what the boots
+// that were active lately have from their first new batch on, and boots that the journal does not know; it costs what is new.
+// Neither sends a request for a manifest that the journal has, but for the thousandth of a LIST.
+//
+// An audit goes on where it was interrupted, in whatever process. docs/protocol/reconcile.md says what each proves, and
+// the order of the writes. The package is deterministic: no goroutines, no clock.
 package audit
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/layout"
@@ -20,15 +23,24 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// Full is the kind of an audit of everything that was accepted, in keys.
-const Full = "full"
+// Scopes of audits, in their keys.
+const (
+	// Full is an audit of everything that was accepted.
+	Full = "full"
+	// News is an audit of what was accepted lately.
+	News = "news"
+)
 
-// Kind is the kind of the record of an audit.
+// MaxShards bounds the shards of an audit.
+const MaxShards = 128
+
+// Kind is the kind of the record of an audit, and of one of its shards.
 var Kind = record.Kind{Schema: "lightmetrics.audit.v1", Title: "record of an audit", MaxBytes: 64 << 10}
 
-// Record is how far an audit is, and what it found.
+// Record is how far an audit is, and what it found; or the same of one shard. That of the audit has the sums of its
+// shards once it has finished.
 type Record struct {
-	// Scope is Full.
+	// Scope is Full or News.
 	Scope string `json:"scope"`
 	// By is the reconciler that moved the record last.
 	By string `json:"by"`
@@ -37,7 +49,7 @@ type Record struct {
 	StartedAt  int64 `json:"started_at_unix_s"`
 	UpdatedAt  int64 `json:"updated_at_unix_s"`
 	FinishedAt int64 `json:"finished_at_unix_s,omitempty"`
-	// Cursor is the last key that was listed and dealt with; empty at the beginning.
+	// Cursor of a shard is the last key that was listed and dealt with; empty at the beginning.
 	Cursor string `json:"cursor"`
 	// Manifests and Conflicts that were listed.
 	Manifests uint64 `json:"manifests"`
@@ -47,13 +59,58 @@ type Record struct {
 	Journalled uint64 `json:"journalled"`
 	Unusable   uint64 `json:"unusable"`
 	Foreign    uint64 `json:"foreign"`
-	// Digest is the exclusive or of the SHA-256 of all keys that were listed: two audits of the same
-	// manifests have the same one, in however many parts they ran.
+	// Digest is the exclusive or of the SHA-256 of all keys that were listed: two full audits of the same
+	// manifests have the same one, in however many shards and parts they ran.
 	Digest identity.Digest `json:"digest"`
+
+	// Through is the number of the journal's head before the audit began. A news audit takes what was journalled
+	// after Since, which is such a number of an earlier audit.
+	Since   uint64 `json:"since,omitempty"`
+	Through uint64 `json:"through,omitempty"`
+	// Spread is the time over which the shards begin, in seconds: shard i of n after i/n of it.
+	Spread int64 `json:"spread_s,omitempty"`
+	// Bounds are the first agents of all shards but shard 0.
+	Bounds []string `json:"bounds,omitempty"`
+	// Inventory is the key of the manifest of the inventory that the keys come from, InventoryAt when it
+	// was begun, Unix seconds, and Files its files, which are dealt out to Shards shards.
+	Inventory   string `json:"inventory,omitempty"`
+	InventoryAt int64  `json:"inventory_at_unix_s,omitempty"`
+	Files       int    `json:"files,omitempty"`
+	Shards      int    `json:"shards,omitempty"`
+	// Claim of a shard is the random id of the process that works on it.
+	Claim string `json:"claim,omitempty"`
 }
 
-// Finished reports whether the audit has come to its end.
+// Finished reports whether the audit, or the shard, has come to its end.
 func (r *Record) Finished() bool { return r.FinishedAt > 0 }
+
+// ShardCount is the number of shards of an audit.
+func (r *Record) ShardCount() int { return max(r.Shards, len(r.Bounds)+1) }
+
+// Agents are the agents of a shard: from the first until before the second, which is empty for the last shard.
+func (r *Record) Agents(shard int) (from, until string) {
+	if shard > 0 && shard <= len(r.Bounds) {
+		from = r.Bounds[shard-1]
+	}
+	if shard < len(r.Bounds) {
+		until = r.Bounds[shard]
+	}
+	return from, until
+}
+
+// DueAt is when a shard may begin.
+func (r *Record) DueAt(shard int) time.Time {
+	return time.Unix(r.StartedAt+r.Spread*int64(shard)/int64(r.ShardCount()), 0)
+}
+
+// add adds what a shard found.
+func (r *Record) add(s *Record) {
+	r.Manifests, r.Conflicts = r.Manifests+s.Manifests, r.Conflicts+s.Conflicts
+	r.Journalled, r.Unusable, r.Foreign = r.Journalled+s.Journalled, r.Unusable+s.Unusable, r.Foreign+s.Foreign
+	for i := range s.Digest {
+		r.Digest[i] ^= s.Digest[i]
+	}
+}
 
 // Marshal writes the canonical JSON.
 func (r Record) Marshal() []byte { return Kind.Marshal(r) }
@@ -62,10 +119,25 @@ func (r Record) Marshal() []byte { return Kind.Marshal(r) }
 func ParseRecord(b []byte) (Record, error) {
 	var r Record
 	err := Kind.Unmarshal(b, &r)
-	if err == nil && (r.Scope != Full || r.StartedAt <= 0 || len(r.Cursor) > 2048) {
-		err = fmt.Errorf("scope %.40q, started at %d", r.Scope, r.StartedAt)
+	if err == nil {
+		err = r.validate()
 	}
 	return r, Kind.Wrap("", err)
+}
+
+func (r *Record) validate() error {
+	if r.Scope != Full && r.Scope != News || r.StartedAt <= 0 || len(r.Cursor) > 2048 || r.Spread < 0 {
+		return fmt.Errorf("scope %.40q, started at %d, spread over %d s", r.Scope, r.StartedAt, r.Spread)
+	}
+	if r.Shards < 0 || r.Files < r.Shards || r.ShardCount() > MaxShards || r.Shards > 0 && (len(r.Bounds) > 0 || r.Inventory == "") {
+		return fmt.Errorf("%d shards with %d bounds of %d files", r.Shards, len(r.Bounds), r.Files)
+	}
+	for i, b := range r.Bounds {
+		if b == "" || i > 0 && r.Bounds[i-1] >= b {
+			return fmt.Errorf("the bound %.80q is out of order", b)
+		}
+	}
+	return nil
 }
 
 // Stored is a record and where it stands.
@@ -75,27 +147,52 @@ type Stored struct {
 	etag string
 }
 
-// History lists the records of full audits, the newest first, at most limit. Records that can't be used
-// are left out.
-func History(ctx context.Context, s interface {
+// Store that records are read from.
+type recordStore interface {
 	objstore.Getter
 	objstore.Lister
-}, limit int) ([]Stored, error) {
+}
+
+// Read reads the record of an audit, or of a shard.
+func Read(ctx context.Context, s objstore.Getter, key string) (Stored, error) {
+	r, info, err := record.Read(ctx, s, key, Kind, ParseRecord)
+	return Stored{r, key, info.ETag}, err
+}
+
+// Progress reads the records of the shards of an audit; those that nobody has begun are zero.
+func Progress(ctx context.Context, s objstore.Getter, r *Stored) ([]Stored, error) {
+	out := make([]Stored, r.ShardCount())
+	for i := range out {
+		key := layout.AuditShard(r.Key, i)
+		got, err := Read(ctx, s, key)
+		if err != nil && !errors.Is(err, objstore.ErrNotFound) {
+			return nil, fmt.Errorf("progress of the audit: %w", err)
+		}
+		out[i] = got
+		out[i].Key = key
+	}
+	return out, nil
+}
+
+// History lists the records of audits of a scope, the newest first, at most limit. Records that can't be used
+// are left out.
+func History(ctx context.Context, s recordStore, scope string, limit int) ([]Stored, error) {
 	var keys []string
-	for o, err := range objstore.List(ctx, s, objstore.ListOptions{Prefix: layout.AuditPrefix + Full + "/"}) {
+	// With the delimiter, the records of shards are no keys of the listing.
+	for o, err := range objstore.List(ctx, s, objstore.ListOptions{Prefix: layout.Audits(scope), Delimiter: "/"}) {
 		if err != nil {
 			return nil, fmt.Errorf("list audits: %w", err)
 		}
-		if strings.HasSuffix(o.Key, ".json") {
+		if _, _, _, err := layout.ParseAudit(o.Key); err == nil {
 			keys = append(keys, o.Key)
 		}
 	}
 	var out []Stored
 	for i := len(keys) - 1; i >= 0 && len(out) < limit; i-- {
-		r, info, err := record.Read(ctx, s, keys[i], Kind, ParseRecord)
+		r, err := Read(ctx, s, keys[i])
 		switch {
 		case err == nil:
-			out = append(out, Stored{r, keys[i], info.ETag})
+			out = append(out, r)
 		case record.Opaque(err), errors.Is(err, objstore.ErrNotFound):
 		default:
 			return nil, fmt.Errorf("list audits: %w", err)
@@ -104,11 +201,13 @@ func History(ctx context.Context, s interface {
 	return out, nil
 }
 
-// Due reports whether an audit has to run: the last one was interrupted, or began longer than
-// interval before now, the store's time. An interval of 0 asks for none but the first.
+// Due reports whether an audit has to begin: none of the history has begun within the interval before now, the store's
+// time, and none is under way. An interval of 0 asks for none but the first.
 func Due(history []Stored, now time.Time, interval time.Duration) bool {
-	if len(history) == 0 || !history[0].Finished() {
-		return true
+	for i := range history {
+		if !history[i].Finished() {
+			return false
+		}
 	}
-	return interval > 0 && now.Sub(time.Unix(history[0].StartedAt, 0)) >= interval
+	return len(history) == 0 || interval > 0 && now.Sub(time.Unix(history[0].StartedAt, 0)) >= interval
 }

@@ -170,10 +170,49 @@ func (s *Set) Boots() int {
 func (s *Set) Get(b identity.Boot) *ledger.Ledger {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if l := s.parts[indexOf(b, len(s.parts))].boots[b]; l != nil {
+	if l := s.ledger(b); l != nil {
 		return l.Clone()
 	}
 	return nil
+}
+
+// HasBoot reports whether there is a ledger of the boot.
+func (s *Set) HasBoot(b identity.Boot) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ledger(b) != nil
+}
+
+// Seen reports whether Apply would change nothing of the batch's ledger: it is kept one by one, or lies wholly
+// in ranges of which the union alone is kept.
+func (s *Set) Seen(id identity.Batch) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.ledger(id.BootOf())
+	return l != nil && l.Seen(id.SeqStart, id.SeqEnd)
+}
+
+// GapBefore is where the gap begins that ends right before seq; seq itself where none does.
+func (s *Set) GapBefore(b identity.Boot, seq uint64) uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	gap := uint64(0)
+	if l := s.ledger(b); l != nil {
+		for _, r := range l.Intervals() {
+			if r.Start >= seq {
+				break
+			}
+			if r.End >= seq-1 {
+				return seq
+			}
+			gap = r.End + 1
+		}
+	}
+	return gap
+}
+
+func (s *Set) ledger(b identity.Boot) *ledger.Ledger {
+	return s.parts[indexOf(b, len(s.parts))].boots[b]
 }
 
 // After copies at most limit ledgers of the boots after the given one, in their order; only those of

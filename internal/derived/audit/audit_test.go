@@ -70,6 +70,22 @@ func auditor(t testing.TB, s Store, seed byte) *Auditor {
 	return &Auditor{Store: s, Rand: rnd, Authority: authority, By: fmt.Sprint("r", seed), Writer: w}
 }
 
+// resume goes on with the newest full audit if it has not finished, else it begins one; it works until nothing is left.
+func resume(ctx context.Context, a *Auditor) (Stored, error) {
+	history, err := History(ctx, a.Store, Full, 1)
+	if err != nil {
+		return Stored{}, err
+	}
+	var r Stored
+	if len(history) > 0 && !history[0].Finished() {
+		r = history[0]
+	} else if r, err = a.Begin(ctx, 0); err != nil {
+		return r, err
+	}
+	_, err = a.Work(ctx, &r)
+	return r, err
+}
+
 // journalled reads everything that the journal has: how often each batch, and each conflict, stands in it.
 func journalled(t testing.TB, s journal.FollowerStore) (batches, conflicts map[identity.Batch]int) {
 	t.Helper()
@@ -153,8 +169,10 @@ func (c *counting) Replace(ctx context.Context, key string, b []byte, etag strin
 }
 
 // former is a bucket of the layout before the journal.
-func former(t testing.TB) (s *mem.Store, batches, conflicts int) {
-	s = mem.New(time.Now)
+func former(t testing.TB) (s *mem.Store, batches, conflicts int) { return formerAt(t, time.Now) }
+
+func formerAt(t testing.TB, clock func() time.Time) (s *mem.Store, batches, conflicts int) {
+	s = mem.New(clock)
 	for a := range 7 {
 		// One name is the beginning of another.
 		agent := strings.Repeat("host", 1+a%2) + fmt.Sprint(a)
@@ -188,7 +206,7 @@ func TestFirstAuditOfAFormerBucket(t *testing.T) {
 	a := auditor(t, store, 1)
 	var unusable []string
 	a.Unusable = func(key string) { unusable = append(unusable, key) }
-	r, err := a.Run(ctx)
+	r, err := resume(ctx, a)
 	must(t, err)
 	check(t, s, batches, conflicts)
 	if !r.Finished() || r.Journalled != uint64(batches+conflicts) || r.Manifests != uint64(batches)+2 || r.Conflicts != uint64(conflicts) ||
@@ -201,7 +219,7 @@ func TestFirstAuditOfAFormerBucket(t *testing.T) {
 	}
 	// What the journal has costs no request but the listing.
 	*store = counting{Store: s}
-	again, err := auditor(t, store, 2).Run(ctx)
+	again, err := resume(ctx, auditor(t, store, 2))
 	must(t, err)
 	if store.accepted != 2 || store.lists != 1 {
 		t.Errorf("%d records read and %d pages listed, want the two that can't be used and 1", store.accepted, store.lists)
@@ -209,7 +227,7 @@ func TestFirstAuditOfAFormerBucket(t *testing.T) {
 	if again.Key == r.Key || again.Journalled != 0 || again.Digest != r.Digest {
 		t.Errorf("%+v", again.Record)
 	}
-	history, err := History(ctx, s, 10)
+	history, err := History(ctx, s, Full, 10)
 	if err != nil || len(history) != 2 || Due(history, time.Unix(again.StartedAt, 0), time.Hour) || !Due(history, time.Unix(again.StartedAt+3600, 0), time.Hour) {
 		t.Errorf("%d in the history, %v", len(history), err)
 	}
@@ -221,7 +239,7 @@ func TestWhatIsJournalledStays(t *testing.T) {
 	s, batches, conflicts := former(t)
 	m := plant(t, s, "live", 1)
 	must(t, journaltest.Append(ctx, s, authority, m.Entry(journal.Accepted)))
-	_, err := auditor(t, s, 1).Run(ctx)
+	_, err := resume(ctx, auditor(t, s, 1))
 	must(t, err)
 	check(t, s, batches+1, conflicts)
 	if b, _ := journalled(t, s); b[m.Identity] != 1 {
@@ -239,7 +257,8 @@ func TestKilledAuditGoesOn(t *testing.T) {
 			store := &counting{Store: s, failFrom: n, after: after}
 			a := auditor(t, store, 1)
 			a.MaxInMemory = 12
-			r, err := a.Run(ctx)
+			a.Shards = 3
+			r, err := resume(ctx, a)
 			if err == nil {
 				if n < 10 {
 					t.Errorf("an audit with %d requests", n)
@@ -252,7 +271,8 @@ func TestKilledAuditGoesOn(t *testing.T) {
 			}
 			b := auditor(t, s, 2)
 			b.MaxInMemory = 12
-			r, err = b.Run(ctx)
+			b.Shards = 3
+			r, err = resume(ctx, b)
 			must(t, err)
 			check(t, s, batches, conflicts)
 			if want.Digest.IsZero() {
@@ -268,23 +288,169 @@ func TestKilledAuditGoesOn(t *testing.T) {
 	}
 }
 
-// Two reconcilers that run one audit: one goes on, the other learns that.
-func TestTwoAuditors(t *testing.T) {
+// Two reconcilers that take one shard for dead: one goes on, the other learns that, and neither lists it twice for the sums.
+func TestTwoAuditorsOfOneShard(t *testing.T) {
 	ctx := t.Context()
 	s, batches, conflicts := former(t)
 	first := auditor(t, s, 1)
+	r, err := first.Begin(ctx, 0)
+	must(t, err)
+	done := false
 	first.Pace = func() func(context.Context) error {
 		n := 0
 		return func(context.Context) error {
-			if n++; n == 3 {
-				_, err := auditor(t, s, 2).Run(ctx)
+			if n++; n == 6 {
+				second := r
+				done, err = auditor(t, s, 2).Work(ctx, &second)
 				must(t, err)
 			}
 			return nil
 		}
 	}()
-	if _, err := first.Run(ctx); !errors.Is(err, ErrTakenOver) {
-		t.Errorf("%v", err)
+	mine := r
+	if ok, err := first.Work(ctx, &mine); err != nil || ok || !done {
+		t.Errorf("%v, %v; the second: %v", ok, err, done)
 	}
 	check(t, s, batches, conflicts)
+	got, err := Read(ctx, s, r.Key)
+	if err != nil || !got.Finished() || got.Manifests != uint64(batches) || got.Conflicts != uint64(conflicts) {
+		t.Errorf("%+v, %v", got.Record, err)
+	}
+}
+
+// While a shard's lease lasts nobody else takes it, and the others are taken. Each shard is listed by one process, and the sums
+// are those of one audit without shards.
+func TestShardsAreSharedOut(t *testing.T) {
+	ctx := t.Context()
+	at := time.Unix(1_700_000_000, 0)
+	s, batches, conflicts := formerAt(t, func() time.Time { return at })
+	a, b := auditor(t, s, 1), auditor(t, s, 2)
+	a.Shards, b.Shards = 4, 4
+	a.Lease, b.Lease = time.Hour, time.Hour
+	r, err := a.Begin(ctx, 0)
+	must(t, err)
+	if r.ShardCount() != 4 {
+		t.Fatalf("%d shards", r.ShardCount())
+	}
+	other := r
+	a.claim = "first"
+	for i := range 2 {
+		_, mine, err := a.take(ctx, &r, layout.AuditShard(r.Key, i), at)
+		if err != nil || !mine {
+			t.Fatal(mine, err)
+		}
+	}
+	if done, err := b.Work(ctx, &other); done || err != nil {
+		t.Fatalf("%v, %v: two shards are the first one's", done, err)
+	}
+	shards, err := Progress(ctx, s, &r)
+	must(t, err)
+	for i, sh := range shards {
+		if sh.Finished() != (i >= 2) || i >= 2 && sh.By != "r2" || i < 2 && sh.By != "r1" {
+			t.Errorf("shard %d: %+v", i, sh.Record)
+		}
+	}
+	// The first one is killed. Its shards are taken when their leases are over.
+	at = at.Add(2 * time.Hour)
+	if done, err := b.Work(ctx, &other); !done || err != nil {
+		t.Fatal(done, err)
+	}
+	check(t, s, batches, conflicts)
+	whole, err := resume(ctx, auditor(t, s, 3))
+	must(t, err)
+	if whole.ShardCount() != 1 || whole.Digest != other.Digest || whole.Manifests != other.Manifests || whole.Conflicts != other.Conflicts {
+		t.Errorf("%+v\n%+v", whole.Record, other.Record)
+	}
+	if b, c := journalled(t, s); b[manifest("host0", 1, authority).Identity] != 1 || len(c) != conflicts {
+		t.Error("entries were written twice")
+	}
+}
+
+// A rolling audit begins its shards one after the other over its time.
+func TestShardsBeginOverTheirTime(t *testing.T) {
+	ctx := t.Context()
+	at := time.Unix(1_700_000_000, 0)
+	s, batches, _ := formerAt(t, func() time.Time { return at })
+	store := &counting{Store: s}
+	a := auditor(t, store, 1)
+	a.Shards = 7
+	r, err := a.Begin(ctx, 7*24*time.Hour)
+	must(t, err)
+	for day := range 7 {
+		for range 3 {
+			store.lists = 0
+			done, err := a.Work(ctx, &r)
+			if err != nil || done != (day == 6) {
+				t.Fatal(day, done, err)
+			}
+			at = at.Add(time.Hour)
+		}
+		if got, err := Progress(ctx, s, &r); err != nil || day < 6 && (!got[day].Finished() || got[day+1].StartedAt != 0) {
+			t.Errorf("day %d: %v, %v", day, got[day], err)
+		}
+		if store.lists != 0 {
+			t.Errorf("day %d: %d pages for shards that have finished", day, store.lists)
+		}
+		at = at.Add(21 * time.Hour)
+	}
+	if r.Manifests != uint64(batches) || r.Journalled == 0 {
+		t.Errorf("%+v", r.Record)
+	}
+}
+
+// A collector that writes its entry while the audit runs is read before anything is written for it.
+func TestLateEntryIsNotDoubled(t *testing.T) {
+	ctx := t.Context()
+	s, _, _ := former(t)
+	m := plant(t, s, "live", 1)
+	a := auditor(t, s, 1)
+	r, err := a.Begin(ctx, 0)
+	must(t, err)
+	a.Listed = func(_ context.Context, key string) error {
+		if key == layout.Accepted(m.Identity) {
+			must(t, journaltest.Append(ctx, s, authority, m.Entry(journal.Accepted)))
+		}
+		return nil
+	}
+	_, err = a.Work(ctx, &r)
+	must(t, err)
+	if b, _ := journalled(t, s); b[m.Identity] != 1 {
+		t.Errorf("%d entries of a batch that its collector journals during the audit", b[m.Identity])
+	}
+}
+
+// As long as one shard has not finished, the journal is not called complete, whoever adds up.
+func TestFinishWaitsForEveryShard(t *testing.T) {
+	ctx := t.Context()
+	s, _, _ := former(t)
+	a, b := auditor(t, s, 1), auditor(t, s, 2)
+	a.Shards, a.Lease, b.Lease = 4, time.Hour, time.Hour
+	r, err := a.Begin(ctx, 0)
+	must(t, err)
+	a.claim = "first"
+	_, _, err = a.take(ctx, &r, layout.AuditShard(r.Key, 2), time.Now())
+	must(t, err)
+	done, err := b.Work(ctx, &r)
+	must(t, err)
+	finished, err := b.finish(ctx, &r)
+	must(t, err)
+	if begun, err := journal.HasBegun(ctx, s); done || finished || begun || err != nil {
+		t.Errorf("%v, %v, %v, %v", done, finished, begun, err)
+	}
+}
+
+// What does not fit into memory is read in passes, each over its agents.
+func TestPassesCoverEverything(t *testing.T) {
+	ctx := t.Context()
+	s, batches, conflicts := former(t)
+	_, err := resume(ctx, auditor(t, s, 1))
+	must(t, err)
+	store := &counting{Store: s}
+	a := auditor(t, store, 2)
+	a.MaxInMemory = 12
+	r, err := resume(ctx, a)
+	must(t, err)
+	if r.Manifests != uint64(batches) || r.Conflicts != uint64(conflicts) || r.Journalled != 0 || store.accepted != 0 || store.lists < 3 {
+		t.Errorf("%+v, %d records read in %d passes", r.Record, store.accepted, store.lists)
+	}
 }

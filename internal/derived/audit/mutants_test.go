@@ -1,0 +1,32 @@
+package audit
+
+import (
+	"testing"
+
+	"lightmetrics.dev/lightmetrics/internal/harness/mutants"
+)
+
+// TestMutantsAreCaught plants known bugs of audits: what a cursor passes over, who works on a shard, what counts as known,
+// which boots have news, and when the journal may be called complete.
+func TestMutantsAreCaught(t *testing.T) {
+	mutants.Check(t, mutants.List{
+		Mutants: []mutants.Mutant{
+			{Name: "the cursor passes over what is not durable", File: "pass.go", Old: "	if err := p.resolve(ctx); err != nil {\n		return err\n	}\n	p.requests = 0", New: "	p.requests = 0", By: "TestFirst|TestKilled"},
+			{Name: "no poll before an entry is written", File: "pass.go", Old: "	if _, err := p.follower.Poll(ctx); err != nil {\n		return err\n	}\n	for _, m", New: "	for _, m", By: "TestLateEntry"},
+			{Name: "a shard is taken while its lease lasts", File: "auditor.go", Old: "now.Sub(time.Unix(s.UpdatedAt, 0)) < a.Lease:", New: "now.Sub(time.Unix(s.UpdatedAt, 0)) < 0:", By: "TestShardsAreShared"},
+			{Name: "a shard of a dead process is never taken", File: "auditor.go", Old: "case s.Claim != a.claim && now", New: "case s.Claim != a.claim || now", By: "TestShardsAreShared|TestKilled"},
+			{Name: "a shard begins before it is due", File: "auditor.go", Old: "		if now.Before(r.DueAt(i)) {", New: "		if now.Before(r.DueAt(0)) {", By: "TestShardsBegin"},
+			{Name: "the journal is complete after a shard", File: "auditor.go", Old: "		if !shards[i].Finished() {\n			return false, nil\n		}\n", New: "", By: "TestFinish"},
+			{Name: "the last shard has no end", File: "record.go", Old: "	if shard < len(r.Bounds) {", New: "	if false {", By: "TestShardsAreShared"},
+			{Name: "a record is moved by whoever comes", File: "auditor.go", Old: "case gerr == nil && errors.Is(err, objstore.ErrPreconditionFailed):", New: "case false:", By: "TestTwoAuditors"},
+			{Name: "what a pass leaves out is not read again", File: "scopes.go", Old: "			at = p.known.end()\n", New: "			at = until\n", By: "TestKilled|TestPasses"},
+			{Name: "news are those since the last audit", File: "auditor.go", Old: "		return news[1].Through, nil", New: "		return news[0].Through, nil", By: "TestNewsAreFound"},
+			{Name: "boots that the journal does not know have no news", File: "scopes.go", Old: "err == nil && !n.hasAccepted && (", New: "err != nil && !n.hasAccepted && (", By: "TestNewsAreFound"},
+			{Name: "nothing comes before the first new batch", File: "scopes.go", Old: "			first = p.a.Ledgers.GapBefore(b, first)", New: "			first = max(first, p.a.Ledgers.GapBefore(b, first))", By: "TestNewsAreFound"},
+			{Name: "what the ledgers know is written again", File: "pass.go", Old: "p.a.Ledgers != nil && p.a.Ledgers.Seen(id)", New: "p.a.Ledgers == nil", By: "TestLateBatch"},
+			{Name: "a boot that was begun counts as listed", File: "scopes.go", Old: "p.s.Cursor < end {", New: "p.s.Cursor < layout.BootFrom(f.prefix, b.Boot, 0) {", By: "TestKilledNews|TestLongBoot"},
+			{Name: "segments that are not folded are no news", File: "pass.go", Old: "	if p.follower, err = p.known.follow(p.a, head.Positions()); err != nil {\n		return err\n	}\n	_, err = p.follower.Poll(ctx)", New: "	if p.follower, err = p.known.follow(p.a, head.Positions()); err != nil {\n		return err\n	}", By: "TestNewsAreFound"},
+			{Name: "a manifest of another authority is journalled", File: "pass.go", Old: "err == nil && authority != p.a.Authority {", New: "err == nil && authority == \"\" {", By: "TestFirstAudit"},
+		},
+	})
+}

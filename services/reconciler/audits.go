@@ -1,0 +1,134 @@
+package reconciler
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
+	"lightmetrics.dev/lightmetrics/internal/derived/audit"
+	"lightmetrics.dev/lightmetrics/internal/derived/ledgers"
+	"lightmetrics.dev/lightmetrics/internal/platform/run"
+	"lightmetrics.dev/lightmetrics/services/reconciler/internal/tail"
+)
+
+const (
+	// auditAgain is how often the store is asked whether there is something to audit: somebody else may have begun it.
+	auditAgain = 2 * time.Minute
+	// auditLease is after how long a shard is taken from a process that does not move its record. It moves each quarter
+	// of that, or each thousand requests.
+	auditLease = 10 * time.Minute
+)
+
+// audits begins audits when they are due, and works on all that have not finished.
+func (k *journalKeeper) audits(ctx context.Context, authority string, set *ledgers.Set) error {
+	w, err := journal.NewWriter(journal.WriterConfig{
+		Store: k.store, Rand: rand.Reader, Clock: func() int64 { return time.Now().UnixNano() },
+		Opening: journal.Opening{Writer: k.id, Role: journal.RoleReconciler, Authority: authority},
+	})
+	if err != nil {
+		return fmt.Errorf("reconciler: %w", err)
+	}
+	limit := rate.NewLimiter(rate.Limit(k.cfg.Audit.Rate), 1)
+	a := &audit.Auditor{
+		Store: k.store, Rand: rand.Reader, Authority: authority, By: k.id, Writer: w, Ledgers: set, Fan: tail.Fan(k.cfg.Journal.Readers),
+		Shards: k.cfg.Audit.Shards, Lease: max(auditLease, time.Duration(2000/k.cfg.Audit.Rate*float64(time.Second))),
+		Pace: limit.Wait, Unusable: k.to.unusable, Foreign: k.to.foreign, Listed: k.to.listed,
+	}
+	for first := true; ; first = false {
+		_, _, ready := k.status()
+		err := k.audit(ctx, a, first)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			k.log.Warn("the audit was interrupted; it goes on where it was", "error", err)
+		}
+		wait := auditAgain
+		if !ready {
+			wait = scanAgain
+		}
+		if err := run.Sleep(ctx, wait); err != nil {
+			return err
+		}
+	}
+}
+
+// audit begins what is due, and works on what there is.
+func (k *journalKeeper) audit(ctx context.Context, a *audit.Auditor, first bool) error {
+	// More than one full audit is under way where an operator has begun one beside the one that is spread.
+	full, err := audit.History(ctx, k.store, audit.Full, 3)
+	if err != nil {
+		return err
+	}
+	news, err := audit.History(ctx, k.store, audit.News, 2)
+	if err != nil {
+		return err
+	}
+	begun, err := k.beginAudits(ctx, a, full, news, first)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, r := range append(append(begun, news...), full...) {
+		if r.Finished() {
+			continue
+		}
+		done, err := a.Work(ctx, &r)
+		errs = append(errs, err)
+		if done {
+			k.m.journalled.Add(float64(r.Journalled))
+			k.log.Info("audit finished", "record", r.Key, "manifests", r.Manifests, "conflicts", r.Conflicts, "journalled", r.Journalled, "unusable", r.Unusable)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// beginAudits begins what is due. The store says what there was: the last audit may have been another reconciler's.
+func (k *journalKeeper) beginAudits(ctx context.Context, a *audit.Auditor, full, news []audit.Stored, first bool) (out []audit.Stored, err error) {
+	begin := func(r audit.Stored, err error) error {
+		if err == nil {
+			out = append(out, r)
+		}
+		return err
+	}
+	begun, err := journal.HasBegun(ctx, k.store)
+	switch {
+	case err != nil:
+		return nil, err
+	// Nothing that is spread, and no inventory, says that the journal is complete now.
+	case !begun || first && k.cfg.Audit.AtStart:
+		for i := range full {
+			if r := &full[i]; !r.Finished() && r.Spread == 0 && r.Inventory == "" {
+				return nil, nil
+			}
+		}
+		return out, begin(a.Begin(ctx, 0))
+	}
+	_, now, ready := k.status()
+	if !ready {
+		return nil, nil
+	}
+	// A new bucket has the journal from its beginning, so its first audits may wait.
+	due := func(history []audit.Stored, interval time.Duration) bool {
+		return interval > 0 && audit.Due(history, now, interval) && (len(history) > 0 || k.monotonic() >= int64(min(interval, k.cfg.Audit.Interval)))
+	}
+	if len(news) == 0 {
+		// After the first full audit, what came since then is the first news.
+		news = slices.DeleteFunc(slices.Clone(full), func(r audit.Stored) bool { return !r.Finished() })
+	}
+	if due(news, k.cfg.Audit.Interval) {
+		if err := begin(a.BeginNews(ctx)); err != nil {
+			return out, err
+		}
+	}
+	if due(full, k.cfg.Audit.Period) {
+		return out, begin(a.Begin(ctx, k.cfg.Audit.Period))
+	}
+	return out, nil
+}
