@@ -12,6 +12,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
+	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
 func TestDelaysHaveTheStatedShape(t *testing.T) {
@@ -96,5 +100,98 @@ func TestPage(t *testing.T) {
 		if !strings.Contains(string(b), want) {
 			t.Errorf("the page lacks %q:\n%s", want, b)
 		}
+	}
+}
+
+func TestAskedIsByServiceAndKind(t *testing.T) {
+	a := asked{}
+	a.count("query", scraped{
+		`lightmetrics_store_requests_total{family="journal",op="get",outcome="ok"}`:        30,
+		`lightmetrics_store_requests_total{family="journal",op="get",outcome="not_found"}`: 10,
+		`lightmetrics_store_requests_total{family="journal",op="delete",outcome="ok"}`:     5,
+		`lightmetrics_other_total{op="get"}`:                                               7,
+	})
+	a.count("collector", scraped{`lightmetrics_store_requests_total{family="accepted",op="create",outcome="ok"}`: 20})
+	// Half of a request rounds up, and kinds with less are left out.
+	if got, want := a.per(15), "collector: create accepted 1, query: get journal 3"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := a.paid(); got != 60 {
+		t.Errorf("%v requests are paid, want those that delete left out", got)
+	}
+	if got := a.dollars(prices{write: 10, read: 1}); got != 240 {
+		t.Errorf("%v dollars", got)
+	}
+	if got := a.minus(asked{{"query", "get", "journal"}: 40}).paid(); got != 20 {
+		t.Errorf("%v requests are left", got)
+	}
+}
+
+func TestBytesOfOthers(t *testing.T) {
+	s := stored{}
+	for key, n := range map[string]float64{
+		"raw-blobs/v1/00/11/sha256=00": 1000, "raw-blobs-by-time/v1/date=2026-11-22/x": 10, "accepted/v1/agent=61/x": 20,
+		"rollup/v1/window=raw/x": 5000, "rollup/v1/deltas/shard=0001/x": 400, "index/v1/x/y": 300, "rollup/v1/plans/shard=0001/x": 30,
+		"journal/v1/run=00/1.lmj": 40, "journal/v1/head.json": 1, "authority.json": 2,
+	} {
+		s[familyOf(key)] += n
+	}
+	if frames, others := s.split(); frames != 1000 || others != 103 {
+		t.Errorf("%v bytes of frames, %v of others: %v", frames, others, s)
+	}
+	if got, want := s.largest(1000), "rollup/v1/window= 5.00, raw-blobs/v1 1.00, rollup/v1/deltas 0.40, index/v1 0.30, journal/v1/run= 0.04, rollup/v1/plans 0.03, accepted/v1 0.02, raw-blobs-by-time/v1 0.01"; got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+}
+
+// TestPlantedBatchesAreRead: a follower that starts from nothing finds each planted batch once, in folded files, and
+// no segment is left.
+func TestPlantedBatchesAreRead(t *testing.T) {
+	s := mem.New(time.Now)
+	p := planted{boots: 70, batches: 2*plantedAtOnce + 100, until: time.Now(), span: time.Hour}
+	if err := p.plant(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	got := map[identity.Batch]int{}
+	f, err := journal.NewFollower(journal.FollowerConfig{
+		Store: s, Authority: authority,
+		Segment: func(context.Context, *journal.Segment) error { return errors.New("a segment is left") },
+		Folded: func(_ context.Context, es []journal.Entry) error {
+			for _, e := range es {
+				got[e.ID]++
+			}
+			return nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Poll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != p.batches || len(f.Runs()) != 0 {
+		t.Errorf("%d batches of %d, %d runs are open", len(got), p.batches, len(f.Runs()))
+	}
+	for id, n := range got {
+		if n != 1 {
+			t.Fatalf("%s was read %d times", id, n)
+		}
+	}
+}
+
+func TestSlope(t *testing.T) {
+	x := []float64{1000, 4000, 16000}
+	for want, y := range map[float64][]float64{0: {7, 7, 7}, 1: {10, 40, 160}, 0.5: {10, 20, 40}} {
+		if got := slopeOf(x, y); got < want-1e-9 || got > want+1e-9 {
+			t.Errorf("the slope of %v is %v, want %v", y, got, want)
+		}
+	}
+}
+
+func TestLagsOfProbes(t *testing.T) {
+	at := time.Unix(100, 0)
+	p := &probes{acked: []time.Time{at, at, at}, seen: []time.Time{at.Add(3), at.Add(-5), at.Add(1)}}
+	if got := p.lags(); !slices.Equal(got, []time.Duration{0, 1, 3}) {
+		t.Errorf("%v", got)
 	}
 }

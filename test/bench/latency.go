@@ -42,24 +42,23 @@ func (d *delays) next() time.Duration {
 	return time.Duration(out)
 }
 
-// startDelaying serves the store behind the delays.
-func startDelaying(storeAddr string) (endpoint string, stop func(), err error) {
+// startDelaying serves the store behind delays, of which next is asked for each request.
+func startDelaying(storeAddr string, next func() time.Duration) (endpoint string, stop func(), err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", nil, err
 	}
-	d := &delays{rng: rand.New(rand.NewPCG(latencySeed, 0))}
 	target := &url.URL{Scheme: "http", Host: storeAddr}
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(target)
 			r.Out.Host = r.In.Host // it is signed
 		},
-		Transport: &http.Transport{MaxIdleConnsPerHost: 64},
+		Transport: &http.Transport{MaxIdleConnsPerHost: 256},
 	}
 	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
-		case <-time.After(d.next()):
+		case <-time.After(next()):
 		case <-r.Context().Done():
 			return
 		}
@@ -81,7 +80,8 @@ func benchLatency(ctx context.Context, e *env) ([]Result, error) {
 	if err := r.startStore(ctx); err != nil {
 		return nil, err
 	}
-	endpoint, stop, err := startDelaying(r.storeAddr)
+	d := &delays{rng: rand.New(rand.NewPCG(latencySeed, 0))}
+	endpoint, stop, err := startDelaying(r.storeAddr, d.next)
 	if err != nil {
 		return nil, err
 	}

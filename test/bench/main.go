@@ -53,6 +53,10 @@ var benchmarks = []benchmark{
 	{"accept", "accepted batches next to the bare conditional requests", benchAccept},
 	{"latency", "acknowledgement time with injected S3 latency next to the bare requests", benchLatency},
 	{"requests", "requests of all services to the store, per accepted batch and idle, with dollars", benchRequests},
+	{"visible", "from acceptance until a query shows the batch, with and without watches", benchVisible},
+	{"keepup", "a reconciler behind the journals of many collectors, over a slow store", benchKeepup},
+	{"restart", "restarts of reconciler and query node over a long journal", benchRestart},
+	{"followers", "memory and requests of followers against batches and boots", benchFollowers},
 	{"start", "time from a collector's start to its first acknowledgement", benchStart},
 	{"memory", "resident memory of ingest, agent and store at their stated loads", benchMemory},
 }

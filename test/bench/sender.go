@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
@@ -22,7 +23,13 @@ import (
 const tryEvery = 5 * time.Millisecond
 
 // fleet is connections of agents to one collector, one each.
-type fleet struct{ conns []*grpc.ClientConn }
+type fleet struct {
+	conns []*grpc.ClientConn
+	// pace is waited for before each batch; nil is as fast as the answers come.
+	pace *rate.Limiter
+	// acked is called with each batch's place in its feed when its acknowledgement came, of each stream in turn; it may be nil.
+	acked func(int)
+}
 
 func newFleet(addr string, agents int) (*fleet, error) {
 	f := &fleet{}
@@ -80,6 +87,7 @@ func (f *fleet) send(ctx context.Context, fs []feed, window int) (sent, error) {
 		if err != nil {
 			return sent{}, err
 		}
+		st.pace, st.acked = f.pace, f.acked
 		streams[i] = st
 	}
 	all := sent{acked: map[identity.Batch]identity.Digest{}}
@@ -113,8 +121,10 @@ func (f *fleet) send(ctx context.Context, fs []feed, window int) (sent, error) {
 }
 
 type agentStream struct {
-	feed feed
-	grpc grpc.ClientStream
+	feed  feed
+	grpc  grpc.ClientStream
+	pace  *rate.Limiter
+	acked func(int)
 }
 
 // openStream says hello and waits for the welcome.
@@ -148,6 +158,12 @@ func (st *agentStream) run(ctx context.Context, window int) (times []time.Durati
 	sendErr := make(chan error, 1)
 	go func() {
 		for i := range due {
+			if st.pace != nil {
+				if err := st.pace.Wait(ctx); err != nil {
+					sendErr <- err
+					return
+				}
+			}
 			mu.Lock()
 			if began[i].IsZero() {
 				began[i] = time.Now()
@@ -201,6 +217,9 @@ func (st *agentStream) run(ctx context.Context, window int) (times []time.Durati
 		mu.Lock()
 		times = append(times, time.Since(began[i]))
 		mu.Unlock()
+		if st.acked != nil {
+			st.acked(i)
+		}
 		if next < len(began) {
 			due <- next
 			next++

@@ -35,15 +35,7 @@ func (c *Cluster) Range(ctx context.Context, expression string, r promv1.Range) 
 // RawBlocks reads, from the bucket itself, the block of each shard and hour from
 // from to to that counts: raw samples, highest generation.
 func (c *Cluster) RawBlocks(ctx context.Context, from, to time.Time) ([]*catalog.Block, error) {
-	store, err := c.OpenStore(ctx)
-	if err != nil {
-		return nil, err
-	}
-	cat, err := catalog.New(catalog.Config{Reader: store, AuthorityID: Authority})
-	if err != nil {
-		return nil, err
-	}
-	view, err := cat.Refresh(ctx, timegrid.HourStarting(from)-1, timegrid.HourStarting(to))
+	view, err := c.blocks(ctx, from, to)
 	if err != nil {
 		return nil, err
 	}
@@ -52,4 +44,37 @@ func (c *Cluster) RawBlocks(ctx context.Context, from, to time.Time) ([]*catalog
 		blocks = append(blocks, view.Blocks(h, timegrid.Raw)...)
 	}
 	return blocks, nil
+}
+
+// RolledUp counts, in the bucket itself, the batches that blocks of hours from from to to have, and those that only
+// deltas have. A batch with samples of two hours counts twice.
+func (c *Cluster) RolledUp(ctx context.Context, from, to time.Time) (blocks, deltas int, err error) {
+	view, err := c.blocks(ctx, from, to)
+	if err != nil {
+		return 0, 0, err
+	}
+	for _, h := range view.Hours() {
+		for _, b := range view.Blocks(h, timegrid.Raw) {
+			blocks += int(b.Inputs.Batches())
+		}
+		for _, l := range view.Late(h) {
+			deltas += len(l.Batches)
+		}
+	}
+	return blocks, deltas, nil
+}
+
+func (c *Cluster) blocks(ctx context.Context, from, to time.Time) (*catalog.View, error) {
+	store, err := c.OpenStore(ctx)
+	if err != nil {
+		return nil, err
+	}
+	cat, err := catalog.New(catalog.Config{Reader: store, AuthorityID: Authority})
+	if err != nil {
+		return nil, err
+	}
+	if _, err := cat.Refresh(ctx, timegrid.HourStarting(from)-1, timegrid.HourStarting(to)); err != nil {
+		return nil, err
+	}
+	return cat.RefreshDeltas(ctx)
 }
