@@ -192,7 +192,7 @@ func (f *Follower) round(ctx context.Context, out *Polled) (behind bool, err err
 	}
 	var count sync.Mutex
 	err = f.cfg.Fan(ctx, len(todo), func(ctx context.Context, i int) error {
-		segments, entries, err := f.read(ctx, todo[i])
+		segments, entries, err := f.read(ctx, todo[i], toTheEnd)
 		count.Lock()
 		defer count.Unlock()
 		out.Segments, out.Entries = out.Segments+segments, out.Entries+entries
@@ -252,8 +252,13 @@ func (f *Follower) list(ctx context.Context) ([]*followed, error) {
 	return todo, nil
 }
 
-// read reads a run's segments until one is not there or ends it.
-func (f *Follower) read(ctx context.Context, r *followed) (segments, entries int, err error) {
+// maxAhead bounds the segments of one run that are read side by side. A writer has one in flight at a time, so a
+// reader that reads one after the other over the same store would hardly be faster than it.
+const maxAhead = 4
+
+// read reads a run's segments until one is not there or ends it, or it has read the segment through, which a
+// hint says is there.
+func (f *Follower) read(ctx context.Context, r *followed, through uint64) (segments, entries int, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := f.readOpening(ctx, r); err != nil {
@@ -261,34 +266,66 @@ func (f *Follower) read(ctx context.Context, r *followed) (segments, entries int
 	}
 	for {
 		f.mu.Lock()
-		at, done := Position{r.id, r.next}, r.ended || r.pending
+		at, done := Position{r.id, r.next}, r.ended || r.pending || r.next > through
 		f.mu.Unlock()
 		if done {
 			return segments, entries, nil
 		}
-		s, err := f.get(ctx, at)
-		if errors.Is(err, objstore.ErrNotFound) {
-			return segments, entries, nil
+		// Where nothing is known of further segments, no more are asked for than were there.
+		ahead := uint64(max(1, segments))
+		if through != toTheEnd {
+			ahead = through - at.Segment + 1
 		}
-		if err == nil {
-			err = f.cfg.Segment(ctx, s)
+		got := make([]fetched, min(ahead, maxAhead))
+		ferr := f.cfg.Fan(ctx, len(got), func(ctx context.Context, i int) error {
+			got[i].s, got[i].err = f.get(ctx, Position{at.Run, at.Segment + uint64(i)})
+			return got[i].err
+		})
+		for i := range got {
+			s, err := got[i].s, got[i].err
+			if s == nil && err == nil {
+				return segments, entries, ferr // it was not asked for
+			}
+			// A segment behind it that is there was created meanwhile.
+			if errors.Is(err, objstore.ErrNotFound) {
+				return segments, entries, nil
+			}
+			if err == nil {
+				err = f.cfg.Segment(ctx, s)
+			}
+			if err != nil {
+				return segments, entries, err
+			}
+			segments, entries = segments+1, entries+len(s.Entries)
+			if f.applied(r, s) {
+				break
+			}
 		}
-		if err != nil {
-			return segments, entries, err
-		}
-		segments, entries = segments+1, entries+len(s.Entries)
-		f.mu.Lock()
-		r.newsAt = f.polls
-		if s.Opening != nil {
-			r.opening = s.Opening
-		}
-		// A fence is not counted as read. Where it came late, the head is beyond it, and says so.
-		if !s.Fenced && r.next == at.Segment {
-			r.next++
-		}
-		r.pending = s.Ends()
-		f.mu.Unlock()
 	}
+}
+
+// toTheEnd is no segment's number.
+const toTheEnd = ^uint64(0)
+
+type fetched struct {
+	s   *Segment
+	err error
+}
+
+// applied notes that a run's next segment was applied, and reports whether it ends the run.
+func (f *Follower) applied(r *followed, s *Segment) (ends bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r.newsAt = f.polls
+	if s.Opening != nil {
+		r.opening = s.Opening
+	}
+	// A fence is not counted as read. Where it came late, the head is beyond it, and says so.
+	if !s.Fenced && r.next == s.Segment {
+		r.next++
+	}
+	r.pending = s.Ends()
+	return r.pending
 }
 
 // readOpening reads whose run it is that was followed from a position. Where segment 0 is deleted, the head says it.
@@ -472,16 +509,16 @@ func (f *Follower) accept(head Head, etag string, ends []*followed) {
 	}
 }
 
-// Read reads new segments of one run, of which a hint has told. It proves nothing. known is false for a
-// run that no poll has found yet: then the caller polls.
-func (f *Follower) Read(ctx context.Context, run RunID) (known bool, err error) {
+// Read reads the segments of a run through a position, of which a hint has told. It proves nothing. known is false for
+// a run that no poll has found yet: then the caller polls.
+func (f *Follower) Read(ctx context.Context, through Position) (known bool, err error) {
 	f.mu.Lock()
-	r := f.runs[run]
+	r := f.runs[through.Run]
 	f.mu.Unlock()
 	if r == nil {
 		return false, nil
 	}
-	_, _, err = f.read(ctx, r)
+	_, _, err = f.read(ctx, r, min(through.Segment, toTheEnd-1))
 	return true, err
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"lightmetrics.dev/lightmetrics/internal/layout"
@@ -412,7 +413,7 @@ func TestALateFenceIsNoEnd(t *testing.T) {
 			if hinted {
 				s.after[layout.JournalHeadKey] = func() {
 					late()
-					if known, err := f.Read(ctx, at.Run); err != nil || !known {
+					if known, err := f.Read(ctx, Position{at.Run, 2}); err != nil || !known {
 						t.Fatal(known, err)
 					}
 				}
@@ -742,5 +743,116 @@ func TestBeginOpensARunBehindAnUnknownEnd(t *testing.T) {
 	f, _ := follow(t, s, Positions{}, nil)
 	if _, err := f.Poll(ctx); err != nil || len(f.Runs()) != 1 || f.Runs()[0].Run != at.Run {
 		t.Errorf("%+v, %v", f.Runs(), err)
+	}
+}
+
+// hiding is a store that lacks some keys, and counts requests of segments.
+type hiding struct {
+	*mem.Store
+	hidden map[string]bool
+	gets   int
+}
+
+func (s *hiding) Get(ctx context.Context, key string, o objstore.GetOptions) ([]byte, objstore.Info, error) {
+	if strings.HasPrefix(key, layout.JournalRunPrefix) {
+		s.gets++
+	}
+	if s.hidden[key] {
+		return nil, objstore.Info{}, &objstore.Error{Op: "get", Key: key, Err: objstore.ErrNotFound}
+	}
+	return s.Store.Get(ctx, key, o)
+}
+
+// manySegments writes a run of n segments after the first.
+func manySegments(t *testing.T, s *hiding, n uint64) Position {
+	t.Helper()
+	w := newWriter(t, s, 1)
+	var at Position
+	for i := range n + 1 {
+		var err error
+		_, _ = w.Add(entry("a", i))
+		if at, _, err = w.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return at
+}
+
+// TestReadingAhead: a run with many segments is read several at a time, for few requests more than it has segments. One that
+// is there counts only after all before it are: the one between may just have been created.
+func TestReadingAhead(t *testing.T) {
+	const n = 21
+	s := &hiding{Store: mem.New(nil), hidden: map[string]bool{}}
+	at := manySegments(t, s, n)
+	gap := Position{at.Run, 6}
+	s.hidden[gap.Key()] = true
+	f, got := follow(t, s, Positions{}, nil)
+	widest := 0
+	f.cfg.Fan = func(ctx context.Context, n int, do func(context.Context, int) error) error {
+		widest = max(widest, n)
+		return OneByOne(ctx, n, do)
+	}
+	if _, err := f.Poll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != 6 || f.Has(gap) {
+		t.Errorf("%d segments were applied, want those before the gap", len(got))
+	}
+	s.hidden, s.gets = nil, 0
+	if _, err := f.Poll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != n+1 || widest != maxAhead {
+		t.Errorf("%d segments were applied, at most %d side by side", len(got), widest)
+	}
+	if most := n + 1 - 6 + maxAhead; s.gets > most {
+		t.Errorf("%d requests for segments, want at most %d", s.gets, most)
+	}
+	for id, times := range got {
+		if times != 1 {
+			t.Errorf("%s was applied %d times", id, times)
+		}
+	}
+}
+
+// TestAHintReadsThroughItsSegment: what a hint names is there, so nothing behind it is asked for.
+func TestAHintReadsThroughItsSegment(t *testing.T) {
+	s := &hiding{Store: mem.New(nil)}
+	at := manySegments(t, s, 0)
+	f, got := follow(t, s, Positions{}, nil)
+	if _, err := f.Poll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w := newWriter(t, s, 2)
+	_, _ = w.Add(entry("b", 0))
+	unknown, _, err := w.Flush(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if known, err := f.Read(t.Context(), unknown); err != nil || known {
+		t.Errorf("a run that no poll has found: %v, %v", known, err)
+	}
+	first := s.gets
+	for i := range uint64(3) {
+		seg := Segment{Position: Position{at.Run, i + 1}, Entries: []Entry{entry("a", i+1)}}
+		b, err := seg.Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Create(t.Context(), seg.Key(), b, objstore.PutOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 { // the second time it is read already
+		if known, err := f.Read(t.Context(), Position{at.Run, 2}); err != nil || !known {
+			t.Fatal(known, err)
+		}
+	}
+	if len(got) != 3 || s.gets != first+2 {
+		t.Errorf("%d entries, %d requests", len(got), s.gets-first)
+	}
+	// A hint at something that is not there is no reason to ask for ever.
+	if _, err := f.Read(t.Context(), Position{at.Run, 1 << 60}); err != nil || len(got) != 4 || s.gets > first+2+2*maxAhead {
+		t.Errorf("%v, %d entries, %d requests", err, len(got), s.gets-first)
 	}
 }

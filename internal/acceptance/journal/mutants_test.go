@@ -26,8 +26,10 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "entries behind a fence are lost", File: "writer.go", Old: "w.live, w.sent = false, nil\n", New: "w.live, w.sent = false, nil\n		w.flushed += uint64(w.sentEntries)\n		w.entries = w.entries[w.sentEntries:]\n"},
 
 			// Follower.
-			{Name: "a failed read is absence", File: "follower.go", Old: "if errors.Is(err, objstore.ErrNotFound) {\n			return segments", New: "if errors.Is(err, objstore.ErrNotFound) || errors.Is(err, objstore.ErrUnavailable) {\n			return segments"},
-			{Name: "a segment that is not there is passed over", File: "follower.go", Old: "if errors.Is(err, objstore.ErrNotFound) {\n			return segments", New: "if errors.Is(err, objstore.ErrNotFound) {\n			f.mu.Lock()\n			r.next++\n			f.mu.Unlock()\n			return segments"},
+			{Name: "a failed read is absence", File: "follower.go", Old: "if errors.Is(err, objstore.ErrNotFound) {\n				return segments", New: "if errors.Is(err, objstore.ErrNotFound) || errors.Is(err, objstore.ErrUnavailable) {\n				return segments"},
+			{Name: "a segment that is not there is passed over", File: "follower.go", Old: "if errors.Is(err, objstore.ErrNotFound) {\n				return segments", New: "if errors.Is(err, objstore.ErrNotFound) {\n				f.mu.Lock()\n				r.next++\n				f.mu.Unlock()\n				return segments"},
+			{Name: "what was read ahead counts beyond a gap", File: "follower.go", Old: "if errors.Is(err, objstore.ErrNotFound) {\n				return segments, entries, nil\n			}", New: "if errors.Is(err, objstore.ErrNotFound) {\n				f.mu.Lock()\n				r.next++\n				f.mu.Unlock()\n				continue\n			}", By: "TestReadingAhead"},
+			{Name: "a hint reads beyond its segment", File: "follower.go", Old: "min(through.Segment, toTheEnd-1)", New: "toTheEnd", By: "TestAHint"},
 			{Name: "what can't be applied is passed over", File: "follower.go", Old: "err = f.cfg.Segment(ctx, s)", New: "_ = f.cfg.Segment(ctx, s)"},
 			{Name: "a folded file that can't be applied is passed over", File: "follower.go", Old: "return f.cfg.Folded(ctx, es)", New: "_ = f.cfg.Folded(ctx, es)\n		return nil"},
 			{Name: "the first page lists all runs", File: "follower.go", Old: "if o.StartAfter = page.Next; page.Next == \"\" {", New: "if o.StartAfter = page.Next; true {"},

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
@@ -59,8 +58,6 @@ type lateWrite struct {
 type simProc struct {
 	name   string
 	asleep int // turns
-	// reading are the segments' runs whose GET is under way, because the follower holds their locks.
-	reading map[RunID]int
 	// restart begins the next life.
 	restart func()
 }
@@ -139,6 +136,9 @@ func (t *simTask) wait(until func() bool) (killed bool) {
 // sideBySide is a Fan: each reading is a coroutine of its own.
 func (s *sim) sideBySide(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
 	parent := ctx.Value(simTaskKey{}).(*simTask)
+	if parent.whole {
+		return OneByOne(ctx, n, do)
+	}
 	errs := make([]error, n)
 	var parts []*simTask
 	running := n
@@ -184,7 +184,6 @@ func (s *sim) stop(p *simProc) {
 			s.drop(t)
 		}
 	}
-	clear(p.reading)
 }
 
 // step makes one thing happen.
@@ -326,10 +325,6 @@ func (p simPort) Delete(ctx context.Context, key string) error {
 
 func (p simPort) Get(ctx context.Context, key string, _ objstore.GetOptions) (b []byte, i objstore.Info, err error) {
 	t := simTaskOf(ctx)
-	if run, _, perr := layout.ParseJournalSegment(key); perr == nil {
-		t.proc.reading[run]++
-		defer func() { t.proc.reading[run]-- }()
-	}
 	err = t.read("get", key, func() error {
 		o, ok := p.s.objects[key]
 		if !ok {

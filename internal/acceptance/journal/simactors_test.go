@@ -15,7 +15,7 @@ import (
 // followers that also start again from where some follower was.
 func (s *sim) populate() {
 	process := func(name string, life func(*simProc)) {
-		p := &simProc{name: name, reading: map[RunID]int{}}
+		p := &simProc{name: name}
 		p.restart = func() { life(p) }
 		s.procs = append(s.procs, p)
 		life(p)
@@ -352,13 +352,16 @@ func (s *sim) hint() {
 	if f.proc.asleep > 0 || len(runs) == 0 {
 		return
 	}
-	run := runs[s.rng.IntN(len(runs))].Run
-	if f.proc.reading[run] > 0 {
-		return // its lock is held, and there are no threads here that could wait
+	at := runs[s.rng.IntN(len(runs))]
+	run := at.Run
+	lock := &f.f.runs[run].mu
+	if !lock.TryLock() {
+		return // there are no threads here that could wait for it
 	}
+	lock.Unlock()
 	t := &simTask{sim: s, name: f.name + ".hint", proc: f.proc, whole: true}
 	s.logf("%s: hint of %s", f.name, run)
-	_, err := f.f.Read(context.WithValue(context.Background(), simTaskKey{}, t), run)
+	_, err := f.f.Read(context.WithValue(context.Background(), simTaskKey{}, t), Position{run, at.Next + uint64(s.rng.IntN(3))})
 	s.logf("%s: hint: %v", f.name, err)
 	s.tally.Hints++
 }

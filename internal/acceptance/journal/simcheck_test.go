@@ -358,7 +358,7 @@ func (s *sim) finish() {
 		s.land()
 	}
 	s.faults = simFaults{}
-	p := &simProc{name: "final", reading: map[RunID]int{}}
+	p := &simProc{name: "final"}
 	s.tasks = nil
 	s.calm(p, func(ctx context.Context, t *simTask) {
 		f, err := NewFolder(FolderConfig{Store: simPort{s}, Rand: ids{s}, Retention: 10})

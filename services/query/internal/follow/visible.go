@@ -132,7 +132,7 @@ func (f *Follower) nextPoll(ctx context.Context, ended <-chan struct{}) error {
 	return nil
 }
 
-// has reports whether a position was read; it reads the run's new segments first, which costs less than a poll.
+// has reports whether a position was read; it reads the run's segments through it first, which costs less than a poll.
 // ended is closed when the next poll ends.
 func (f *Follower) has(ctx context.Context, p journal.Position) (ok bool, ended <-chan struct{}, err error) {
 	f.mu.Lock()
@@ -142,7 +142,7 @@ func (f *Follower) has(ctx context.Context, p journal.Position) (ok bool, ended 
 		return false, e, nil
 	}
 	if !j.Has(p) {
-		_, err = j.Read(ctx, p.Run)
+		_, err = j.Read(ctx, p)
 	}
 	return j.Has(p), e, err
 }
