@@ -90,7 +90,7 @@ func DefaultConfig() Config {
 		ItemTimeout: 30 * time.Second,
 		Queue:       QueueConfig{Capacity: 100_000, MaxRetries: 50_000, RetryBase: 100 * time.Millisecond, RetryMax: 15 * time.Second},
 		Journal: JournalConfig{
-			Polling: tail.Polling{Interval: 2 * time.Second, IdleInterval: 15 * time.Second, Timeout: 10 * time.Minute, Readers: 8},
+			Polling: tail.Polling{Interval: 2 * time.Second, IdleInterval: 15 * time.Second, Timeout: 10 * time.Minute, Readers: 16},
 			Folding: fold.Folding{Interval: time.Minute, Retention: 10 * time.Minute, FenceAfter: 15 * time.Minute, Sweep: 24 * time.Hour, MaxWaiting: 200_000},
 		},
 		Audit:   AuditConfig{Interval: 24 * time.Hour, Period: 30 * 24 * time.Hour, Rate: 50, Shards: 16},

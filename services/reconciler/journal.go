@@ -74,7 +74,7 @@ func (k *journalKeeper) hint(p journal.Position) bool {
 	k.mu.Lock()
 	t := k.tail
 	k.mu.Unlock()
-	return t != nil && t.Hint(p.Run)
+	return t != nil && t.Hint(p)
 }
 
 // status is the ledgers, and through which time the journal is applied to them; ready says that it was read once.

@@ -22,7 +22,7 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "no audit of what is new", File: "audits.go", Old: "	if due(news, k.cfg.Audit.Interval) {", New: "	if due(news, 0) {", By: "TestAuditsAreBegun"},
 			{Name: "a full audit once only", File: "audits.go", Old: "	if due(full, k.cfg.Audit.Period) {", New: "	if len(full) == 0 {", By: "TestAuditsAreBegun"},
 			{Name: "hints are not passed on", File: "journal.go", Old: "			k.m.lagged.Add(float64(k.relay.publish(s.Position)))\n", New: "", By: "TestHintsAt"},
-			{Name: "hints are not read", File: "journal.go", Old: "return t != nil && t.Hint(p.Run)", New: "return t != nil", By: "TestHintsAt"},
+			{Name: "hints are not read", File: "journal.go", Old: "return t != nil && t.Hint(p)", New: "return t != nil", By: "TestHintsAt"},
 			{Name: "a watcher that lags is let go silently", File: "relay.go", Old: "h.end(w, errLagged)", New: "continue", By: "TestWatcherLags"},
 			{Name: "a round that failed is well", File: "round.go", Old: "	if r.failed > 0 {", New: "	if false {", By: "TestRoundsJoin"},
 			{Name: "pages of ledgers are endless", File: "grpc.go", Old: "		list = list[:size]\n", New: "", By: "TestListLedgers"},

@@ -106,6 +106,16 @@ func (a asked) per(n float64) string {
 	return strings.Join(parts, ", ")
 }
 
+// greetings takes out what collectors ask when a stream says hello, and returns how often that was: streams last for days in
+// the field, and here for few batches.
+func (a asked) greetings() (n float64) {
+	for _, k := range []kind{{"collector", "list", "accepted"}, {"collector", "get", "boots"}, {"collector", "create", "boots"}} {
+		n += a[k]
+		delete(a, k)
+	}
+	return n
+}
+
 // count adds what one process has asked so far.
 func (a asked) count(service string, s scraped) {
 	const name = "lightmetrics_store_requests_total"

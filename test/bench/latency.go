@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
+	"log"
 	"math"
 	"math/rand/v2"
 	"net"
@@ -55,6 +57,7 @@ func startDelaying(storeAddr string, next func() time.Duration) (endpoint string
 			r.Out.Host = r.In.Host // it is signed
 		},
 		Transport: &http.Transport{MaxIdleConnsPerHost: 256},
+		ErrorLog:  log.New(io.Discard, "", 0), // of requests that their senders gave up
 	}
 	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {

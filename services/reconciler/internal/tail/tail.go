@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -48,7 +49,7 @@ type Tail struct {
 	cfg      Polling
 	log      *slog.Logger
 	follower *journal.Follower
-	hints    chan journal.RunID
+	hints    chan journal.Position
 	// hinted says whether somebody is connected who sends hints.
 	hinted func() bool
 	// polled is called after each poll.
@@ -62,13 +63,13 @@ type Tail struct {
 
 // New makes a Tail over a follower. polled is called after each poll, hinted asks whether somebody sends hints.
 func New(cfg Polling, log *slog.Logger, f *journal.Follower, hinted func() bool, polled func(journal.Polled, error)) *Tail {
-	return &Tail{cfg: cfg, log: log, follower: f, hints: make(chan journal.RunID, hints), hinted: hinted, polled: polled}
+	return &Tail{cfg: cfg, log: log, follower: f, hints: make(chan journal.Position, hints), hinted: hinted, polled: polled}
 }
 
-// Hint asks to read a run soon. It never waits; false says that too many hints wait already.
-func (t *Tail) Hint(run journal.RunID) bool {
+// Hint asks to read a run through a segment soon. It never waits; false says that too many hints wait already.
+func (t *Tail) Hint(at journal.Position) bool {
 	select {
-	case t.hints <- run:
+	case t.hints <- at:
 		return true
 	default:
 		return false
@@ -138,14 +139,40 @@ func (t *Tail) wait(ctx context.Context, d time.Duration) error {
 			return ctx.Err()
 		case <-timer.C:
 			return nil
-		case r := <-t.hints:
-			known, err := t.follower.Read(ctx, r)
-			if err != nil && ctx.Err() == nil {
-				t.log.Warn("a run of the journal could not be read; a poll reads it", "run", r.String(), "error", err)
-			}
-			if !known {
+		case at := <-t.hints:
+			if !t.follow(ctx, t.waiting(at)) {
 				return nil
 			}
 		}
 	}
+}
+
+// waiting are the hints that wait, the given one among them; of each run the last.
+func (t *Tail) waiting(first journal.Position) []journal.Position {
+	last := map[journal.RunID]uint64{first.Run: first.Segment}
+	for range len(t.hints) {
+		at := <-t.hints
+		last[at.Run] = max(last[at.Run], at.Segment)
+	}
+	out := make([]journal.Position, 0, len(last))
+	for run, n := range last {
+		out = append(out, journal.Position{Run: run, Segment: n})
+	}
+	return out
+}
+
+// follow reads what hints are about, run beside run. It is false if no poll has found one of the runs.
+func (t *Tail) follow(ctx context.Context, hinted []journal.Position) (known bool) {
+	var unknown atomic.Bool
+	_ = Fan(t.cfg.Readers)(ctx, len(hinted), func(ctx context.Context, i int) error {
+		known, err := t.follower.Read(ctx, hinted[i])
+		if err != nil && ctx.Err() == nil {
+			t.log.Warn("a run of the journal could not be read; a poll reads it", "run", hinted[i].Run.String(), "error", err)
+		}
+		if !known {
+			unknown.Store(true)
+		}
+		return nil
+	})
+	return !unknown.Load()
 }
