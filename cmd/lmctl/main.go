@@ -29,6 +29,7 @@ func main() {
 		storeCommand(&out),
 		fsckCommand(&out),
 		frameCommand(&out),
+		journalCommand(&out),
 		agentsCommand(&out),
 		agentCommand(&out),
 		conflictsCommand(&out),
