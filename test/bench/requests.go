@@ -11,6 +11,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/harness/cluster"
 	"lightmetrics.dev/lightmetrics/internal/harness/tsbs"
+	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
@@ -27,12 +28,10 @@ func (c requestCase) String() string {
 const (
 	requestShards = 32
 	// requestRate is how many batches a second are sent, where the machine gets so many accepted.
-	requestRate = 500
-	// An idle cluster is counted for idleFor, once its services had idleAfter to find that nothing comes any more.
-	idleAfter, idleFor = 6 * time.Minute, 3 * time.Minute
-	digestTimeout      = 20 * time.Minute
+	requestRate   = 500
+	digestTimeout = 20 * time.Minute
 	// Goals of docs/guide/sizing.md.
-	goalRequests, goalDollars, goalIdle, goalBytes = 4.2, 23, 0.3, 0.3
+	goalRequests, goalDollars, goalBytes = 4.2, 23, 0.3
 )
 
 // requestCases is the matrix. There are at least so many batches that what each interval costs is shared as
@@ -56,34 +55,28 @@ func requestCases(quick bool) (all []requestCase) {
 }
 
 // benchRequests starts all services with default settings and counts what they ask the store: per accepted
-// batch until it is answered by the query node and stands in a block, and per day while nothing comes.
+// batch until it is answered by the query node and stands in a block.
 func benchRequests(ctx context.Context, e *env) ([]Result, error) {
 	price, err := readPrices()
 	if err != nil {
 		return nil, err
 	}
 	var all []Result
-	idle := map[int]asked{} // a day, by boots
 	for _, c := range requestCases(e.quick) {
 		if !e.cases.MatchString(c.String()) {
 			continue
 		}
-		rs, err := benchRequestsOf(ctx, e, c, price, idle)
+		rs, err := benchRequestsOf(ctx, e, c, price)
 		all = append(all, rs...)
 		if err != nil {
 			return all, fmt.Errorf("%s: %w", c, err)
 		}
 		show(rs)
 	}
-	if few, many := idle[100], idle[10_000]; few != nil && many != nil {
-		each := max(0, many.paid()-few.paid()) / 9900
-		all = append(all, Result{Name: "requests/of-an-idle-boot", Value: each, Unit: "requests/day", Goal: "< 1", Pass: each < 1,
-			Note: fmt.Sprintf("idle services with 10,000 boots send %.0f a day, with 100 boots %.0f", many.paid(), few.paid())})
-	}
 	return all, nil
 }
 
-func benchRequestsOf(ctx context.Context, e *env, rc requestCase, price prices, idle map[int]asked) ([]Result, error) {
+func benchRequestsOf(ctx context.Context, e *env, rc requestCase, price prices) ([]Result, error) {
 	dir, err := os.MkdirTemp(e.dir, "requests-")
 	if err != nil {
 		return nil, err
@@ -113,7 +106,7 @@ func benchRequestsOf(ctx context.Context, e *env, rc requestCase, price prices, 
 	if _, err := l.send(ctx, first); err != nil {
 		return nil, err
 	}
-	if err := answered(ctx, c, first, nil); err != nil {
+	if err := answered(ctx, c, first); err != nil {
 		return nil, err
 	}
 	before, err := countAsked(ctx, c)
@@ -141,20 +134,8 @@ func benchRequestsOf(ctx context.Context, e *env, rc requestCase, price prices, 
 	if err != nil {
 		return nil, err
 	}
-	rs := counted(rc, after.minus(before), float64(count(rest)), price, bytes,
-		fmt.Sprintf("%d batches at %.0f/s, requests of collectors %v slower, all answered and rolled up after %v, %d of them as late ones", count(rest), rate, delayP50, took.Round(time.Second), late))
-	// Collectors are all alike when they stand still, and so are batches of any size.
-	if rc.collectors > 1 && !e.quick || rc.samples > 500 {
-		return rs, nil
-	}
-	l.close()
-	day, err := idleDay(ctx, e, c)
-	if err != nil {
-		return rs, err
-	}
-	idle[rc.boots] = day
-	return append(rs, Result{Name: rc.String() + "/idle", Value: day.dollars(price), Unit: "$/day", Goal: goalOf(!e.quick, goalIdle), Pass: day.dollars(price) <= goalIdle || e.quick,
-		Note: fmt.Sprintf("%d shards; requests a day: %s", requestShards, day.per(1))}), nil
+	return counted(rc, after.minus(before), float64(count(rest)), price, bytes,
+		fmt.Sprintf("%d batches at %.0f/s, requests of collectors %v slower, all answered and rolled up after %v, %d of them as late ones", count(rest), rate, delayP50, took.Round(time.Second), late)), nil
 }
 
 // counted are the figures of n batches.
@@ -164,14 +145,15 @@ func counted(rc requestCase, got asked, n float64, price prices, bytes stored, w
 	requests := got.paid() / n
 	perBillion := got.dollars(price) / (n * float64(rc.samples)) * 1e9
 	frames, others := bytes.split()
+	lasting := others - bytes[strings.TrimSuffix(layout.LivePacksPrefix, "/")]
 	goal := rc.samples == 500
 	return []Result{
 		{Name: rc.String() + "/all-services", Value: requests * 1000, Unit: "per 1,000 accepted", Baseline: "two PUTs and a GET", BaselineValue: 3000, Ratio: requests / 3,
 			Goal: fmt.Sprintf("<= %.0f", goalRequests*1000), Pass: requests <= goalRequests, Durability: durability, Note: fmt.Sprintf("%s; without %.0f greetings of streams; per 1,000: %s", what, greetings, got.per(n/1000))},
 		{Name: rc.String() + "/cost", Value: perBillion, Unit: "$/billion samples", Goal: goalOf(goal, goalDollars), Pass: perBillion <= goalDollars || !goal,
 			Durability: durability, Note: "requests alone, with the prices of docs/guide/prices.csv"},
-		{Name: rc.String() + "/bytes", Value: others / frames, Unit: "bytes per byte of frames", Goal: goalOf(goal, goalBytes), Pass: others/frames <= goalBytes || !goal,
-			Durability: durability, Note: fmt.Sprintf("everything in the bucket but frames (%.1f MB), chunks, deltas and their indexes; all families: %s", frames/1e6, bytes.largest(frames))},
+		{Name: rc.String() + "/bytes", Value: lasting / frames, Unit: "bytes per byte of frames", Goal: goalOf(goal, goalBytes), Pass: lasting/frames <= goalBytes || !goal, Durability: durability,
+			Note: fmt.Sprintf("everything in the bucket but frames (%.1f MB), chunks, deltas and their indexes, and packs of frames, which go when their hours are rolled up; %.2f with packs; all families: %s", frames/1e6, others/frames, bytes.largest(frames))},
 	}
 }
 
@@ -182,35 +164,12 @@ func goalOf(has bool, g float64) string {
 	return fmt.Sprintf("<= %g", g)
 }
 
-// idleDay is what the services ask in a day without work.
-func idleDay(ctx context.Context, e *env, c *cluster.Cluster) (asked, error) {
-	wait, span := idleAfter, idleFor
-	if e.quick {
-		wait, span = 20*time.Second, 20*time.Second
-	}
-	var counts []asked
-	for _, d := range []time.Duration{wait, span} {
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(d):
-		}
-		a, err := countAsked(ctx, c)
-		if err != nil {
-			return nil, err
-		}
-		counts = append(counts, a)
-	}
-	day := counts[1].minus(counts[0])
-	for k := range day {
-		day[k] *= float64(24*time.Hour) / float64(span)
-	}
-	return day, nil
-}
-
-// startAll starts every service, the store first.
+// startAll starts every service, the store first; the coordinator where there are rollup workers.
 func startAll(ctx context.Context, c *cluster.Cluster) error {
-	start := []func(context.Context) error{c.StartStore, c.StartCoordinator, c.StartReconciler}
+	start := []func(context.Context) error{c.StartStore, c.StartReconciler}
+	if len(c.Rollups) > 0 {
+		start = append(start, c.StartCoordinator)
+	}
 	for i := range c.Collectors {
 		start = append(start, func(ctx context.Context) error { return c.StartCollector(ctx, i) })
 	}
@@ -232,7 +191,7 @@ func (c requestCase) rollupAfter(quick bool) time.Duration {
 		return 30 * time.Second
 	}
 	sending := time.Duration(2*(c.boots+c.batches)) * time.Second / requestRate
-	return time.Minute + time.Duration(c.collectors)*time.Second/2 + sending
+	return 20*time.Second + time.Duration(c.collectors)*time.Second/2 + sending
 }
 
 // defaultSettings takes the cluster's own haste away, so that what is counted is what an operator gets.
@@ -305,11 +264,11 @@ func count(fs []feed) (n int) {
 }
 
 // answered waits until the query node knows every record.
-func answered(ctx context.Context, c *cluster.Cluster, first, rest []feed) error {
+func answered(ctx context.Context, c *cluster.Cluster, feeds ...[]feed) error {
 	ctx, cancel := context.WithTimeout(ctx, digestTimeout)
 	defer cancel()
 	records := uint64(0)
-	for _, f := range slices.Concat(first, rest) {
+	for _, f := range slices.Concat(feeds...) {
 		for _, b := range f.batches {
 			records += b.id.Count()
 		}
