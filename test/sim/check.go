@@ -92,6 +92,9 @@ func (w *world) checkCreated(key string, body []byte) {
 	case strings.HasPrefix(key, layout.AcceptedByTimePrefix), isReference(key):
 		w.checkDerived(key, body)
 		return
+	case strings.HasPrefix(key, layout.JournalPrefix):
+		w.checkEntries(key, body)
+		return
 	case strings.HasPrefix(key, layout.AcceptedPrefix):
 		m, err := accept.ParseManifest(body)
 		if err != nil {
@@ -283,7 +286,7 @@ func (w *world) checkOrphans() {
 			continue // doubtful ones are reported, and stay
 		}
 		id := w.submissions[i].Identity
-		if _, doubt := w.doubt[id]; doubt || w.referenced(d) {
+		if _, doubt := w.doubt[id]; doubt || w.everNamed[d] {
 			continue
 		}
 		m, err := accept.ParseManifest(w.store.objects[layout.Accepted(id)].body)

@@ -112,81 +112,55 @@ func (w *world) execute(ctx context.Context, t *task, c *gc.Collector, plan gc.P
 	return err
 }
 
-// survey is which blobs and reverse references are there, and since when.
-func (w *world) survey() map[string]uint64 {
-	there := map[string]uint64{}
+// survey is which blobs are there, since when; which frames the journal names; and how often some of it was lost.
+type survey struct {
+	born  map[string]uint64
+	named map[identity.Digest]bool
+	lost  int
+}
+
+func (w *world) survey() survey {
+	v := survey{map[string]uint64{}, w.journalled(), w.lost}
 	for key, o := range w.store.objects {
-		if strings.HasPrefix(key, layout.RawBlobsPrefix) || isReference(key) {
-			there[key] = o.born
+		if strings.HasPrefix(key, layout.RawBlobsPrefix) {
+			v.born[key] = o.born
 		}
 	}
-	return there
+	return v
 }
 
 func isReference(key string) bool {
 	return strings.HasPrefix(key, layout.AcceptedByBlobPrefix) || strings.HasPrefix(key, layout.QuarantineByBlobPrefix)
 }
 
-// referenced gives the part of a blob's key that its reverse references share.
-func referenced(key string) string {
-	for _, family := range []string{layout.AcceptedByBlobPrefix, layout.QuarantineByBlobPrefix} {
-		if rest, ok := strings.CutPrefix(key, family); ok {
-			hash, _, _ := strings.Cut(rest, "/agent=")
-			return hash
-		}
-	}
-	hash, _, _ := strings.Cut(strings.TrimPrefix(key, layout.RawBlobsPrefix), ".")
-	return hash
-}
-
-// referenced reports whether a reverse reference to d is there, even one of nothing.
-func (w *world) referenced(d identity.Digest) bool {
-	of := referenced(layout.Blob(d, 0))
-	for key := range w.store.objects {
-		if isReference(key) && referenced(key) == of {
-			return true
-		}
-	}
-	return false
-}
-
 // checkPlan: the plan was made while the store went from before to after. A blob that was
-// young, or referenced all the time, is no candidate; one that was never either is.
-func (w *world) checkPlan(p gc.Plan, before, after map[string]uint64, now time.Time, o collection) {
-	throughout, ever := map[string]bool{}, map[string]bool{}
-	for key := range w.derived {
-		if isReference(key) {
-			ever[referenced(key)] = true
-		}
-	}
-	for key, born := range before {
-		if isReference(key) && after[key] == born {
-			throughout[referenced(key)] = true
-		}
-	}
+// young, or named in the journal all the time, is no candidate; one that was never either is.
+func (w *world) checkPlan(p gc.Plan, before, after survey, now time.Time, o collection) {
 	young := func(key string) bool {
 		return o.minAge > 0 && now.Sub(w.store.objects[key].at) < o.minAge
 	}
+	there := func(key string) bool { return before.born[key] != 0 && after.born[key] == before.born[key] }
 	for _, k := range p.Candidates {
-		if throughout[referenced(k.Key)] {
-			w.violated("plan", "%s is a candidate; a reverse reference was there all the time", k.Key)
+		// Without a loss meanwhile what was named before stays so.
+		if before.named[k.SHA256] && before.lost == after.lost {
+			w.violated("plan", "%s is a candidate; the journal named it all the time", k.Key)
 		}
-		if before[k.Key] != 0 && after[k.Key] == before[k.Key] && young(k.Key) {
+		if there(k.Key) && young(k.Key) {
 			w.violated("plan", "%s is a candidate, %v old", k.Key, now.Sub(k.LastModified))
 		}
 	}
 	for _, k := range p.Kept {
-		_, _, err := layout.ParseBlob(k.Key)
-		if err == nil && before[k.Key] != 0 && after[k.Key] == before[k.Key] && !young(k.Key) && !ever[referenced(k.Key)] {
+		d, _, err := layout.ParseBlob(k.Key)
+		if err == nil && there(k.Key) && !young(k.Key) && !w.everNamed[d] {
 			w.violated("plan", "%s is kept as %s", k.Key, k.Reason)
 		}
 	}
 }
 
 // checkWhole: what was there all the time is in the plans, once.
-func (w *world) checkWhole(before, after map[string]uint64, planned map[string]int) {
-	for key, born := range before {
-		if !isReference(key) && after[key] == born && planned[key] != 1 {
+func (w *world) checkWhole(before, after survey, planned map[string]int) {
+	for key, born := range before.born {
+		if after.born[key] == born && planned[key] != 1 {
 			w.violated("plan", "%s is in %d parts of the plan", key, planned[key])
 		}
 	}

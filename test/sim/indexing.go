@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/derived/reconcile"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
@@ -14,12 +15,17 @@ import (
 )
 
 // index runs a reconciler: passes over all records, which write what is derived from
-// them, the reverse references among it, while garbage is collected.
+// them, and enter them in the journal as an audit does, while garbage is collected.
 func (w *world) index(p *process, passes int) {
 	w.start(p.name, p, nil, func(t *task, ctx context.Context) {
 		r := &reconcile.Reconciler{Store: t, Now: t.Now, ID: p.name}
 		if !w.authorities {
 			r.AuthorityID = p.authority
+		}
+		// A reconciler does not serve a bucket of another authority.
+		var journals *journal.Writer
+		if !w.authorities {
+			journals = w.journal(t)
 		}
 		for range passes {
 			for _, prefix := range []string{layout.AcceptedPrefix, layout.QuarantinePrefix} {
@@ -28,7 +34,11 @@ func (w *world) index(p *process, passes int) {
 						t.note(t.name, "pass", prefix, "", err)
 						break
 					}
-					if _, err := r.Reconcile(ctx, o.Key, reconcile.Options{HeadFirst: true}); err != nil {
+					res, err := r.Reconcile(ctx, o.Key, reconcile.Options{HeadFirst: true})
+					if err == nil && journals != nil {
+						err = enter(ctx, journals, res)
+					}
+					if err != nil {
 						t.note(t.name, "reconcile", o.Key, "", err)
 					}
 				}
@@ -40,8 +50,59 @@ func (w *world) index(p *process, passes int) {
 	})
 }
 
-// loseReferences is a mishap with derived keys: all or some are gone.
-func (w *world) loseReferences() {
+func (w *world) journal(t *task) *journal.Writer {
+	writer, err := journal.NewWriter(journal.WriterConfig{
+		Store: t, Rand: attemptIDs{w}, Clock: func() int64 { return t.Now().UnixNano() },
+		Opening: journal.Opening{Writer: t.name, Role: journal.RoleReconciler, Authority: "authority-1"},
+	})
+	if err != nil {
+		panic(err)
+	}
+	return writer
+}
+
+// enter puts a record into the journal, if it is one that was accepted or quarantined. Two are in a segment
+// at times, because an attempt failed before.
+func enter(ctx context.Context, j *journal.Writer, res reconcile.Result) error {
+	var e journal.Entry
+	switch {
+	case res.Manifest != nil:
+		e = res.Manifest.Entry(journal.AuditedAccepted)
+	case res.Conflict != nil:
+		e = res.Conflict.Entry()
+	default:
+		return nil // it can't be used
+	}
+	if _, err := j.Add(e); err != nil {
+		return err
+	}
+	_, _, err := j.Flush(ctx)
+	return err
+}
+
+// journalled are the frames that a reader of the whole journal finds named.
+func (w *world) journalled() map[identity.Digest]bool {
+	named := map[identity.Digest]bool{}
+	for _, key := range w.store.list(layout.JournalOpenPrefix) {
+		run, n, err := layout.ParseJournalSegment(key)
+		for ; err == nil; n++ {
+			o, ok := w.store.objects[layout.JournalSegment(run, n)]
+			if !ok {
+				break
+			}
+			var s *journal.Segment
+			if s, err = journal.ParseSegment(o.body); err == nil {
+				for i := range s.Entries {
+					named[s.Entries[i].SHA256] = true
+				}
+			}
+		}
+	}
+	return named
+}
+
+// loseDerived is a mishap: some derived keys are gone, and some runs of the journal.
+func (w *world) loseDerived() {
 	for _, family := range []string{layout.AcceptedByBlobPrefix, layout.QuarantineByBlobPrefix, layout.AcceptedByTimePrefix} {
 		for _, key := range w.store.list(family) {
 			if w.ch.n(2) == 0 {
@@ -49,7 +110,36 @@ func (w *world) loseReferences() {
 			}
 		}
 	}
-	w.note("sim", "loses", "reverse references", "", nil)
+	for _, key := range w.store.list(layout.JournalOpenPrefix) {
+		if w.ch.n(2) == 0 {
+			delete(w.store.objects, key) // nobody finds the run any more
+			w.lost++
+		}
+	}
+	w.note("sim", "loses", "derived keys, runs of the journal", "", nil)
+}
+
+// checkEntries: an entry is about a record that is there.
+func (w *world) checkEntries(key string, body []byte) {
+	s, err := journal.ParseSegment(body)
+	if err != nil {
+		w.violated("derived", "%s: %v", key, err)
+		return
+	}
+	for i := range s.Entries {
+		e := &s.Entries[i]
+		w.everNamed[e.SHA256] = true
+		if e.Outcome.Conflict() {
+			_, there := w.store.objects[layout.Quarantine(e.ID, e.SHA256)]
+			if !there {
+				w.violated("derived", "an entry of %s in quarantine for %s, which has no record", e.SHA256, e.ID)
+			}
+			continue
+		}
+		if m, ok := w.manifest(e.ID); !ok || m.FrameSHA256 != e.SHA256 {
+			w.violated("derived", "an entry of %s as the frame of %s, whose manifest says otherwise", e.SHA256, e.ID)
+		}
+	}
 }
 
 // checkDerived: what is derived agrees with its record, and the key by time is written last.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
@@ -50,6 +51,7 @@ func (w *world) setup() {
 	w.spooling = w.ch.oneIn(5) && !w.authorities
 	w.elsewhere = w.spooling && w.ch.oneIn(3)
 	w.indexed = w.ch.oneIn(4)
+	w.store.put(layout.JournalBeginKey, journal.BeginKind.Marshal(journal.Begin{AuthorityID: "authority-1", By: journal.ByAuthority}), w.now)
 	if w.ch.oneIn(40) {
 		w.hoard()
 	}
@@ -215,10 +217,21 @@ func (w *world) involve(s accept.Submission) {
 			w.store.objects[marker.Key()] = o
 		}
 		inFlight(blob)
-	case 14: // an orphan that a reverse reference names, of a bucket that was restored in part
+	case 14: // an orphan that the journal names, of a bucket that was restored in part
 		put(blob, s.Frame)
-		w.store.put(layout.AcceptedByBlob(s.SHA256, s.Identity), []byte("{}"), at)
-		w.derived[layout.AcceptedByBlob(s.SHA256, s.Identity)] = true
+		if w.authorities {
+			return // whose journal it would be is open
+		}
+		old := journal.Segment{
+			Position: journal.Position{Run: journal.RunID(s.SHA256[:16])}, Closed: true, Entries: []journal.Entry{w.earlier(s).Entry(journal.Accepted)},
+			Opening: &journal.Opening{Writer: "earlier", Role: journal.RoleCollector, Authority: "authority-1"},
+		}
+		body, err := old.Marshal()
+		if err != nil {
+			panic(err)
+		}
+		w.store.put(old.Position.Key(), body, at)
+		w.everNamed[s.SHA256] = true
 	}
 }
 

@@ -54,7 +54,9 @@ type world struct {
 	doubt      map[identity.Batch]accept.Manifest // what an unreadable manifest was
 	doubtful   map[identity.Digest]bool           // frames with an unreadable quarantine record
 	identityOf map[identity.Digest]identity.Batch
-	derived    map[string]bool // derived keys that were there at some time
+	derived    map[string]bool          // derived keys that were there at some time
+	everNamed  map[identity.Digest]bool // frames that the journal named at some time
+	lost       int                      // how often runs of the journal were lost
 
 	violation *violation
 	digest    uint64
@@ -84,7 +86,7 @@ func run(ch *choices, tracing bool) *world {
 		frames: map[identity.Digest][]byte{}, acked: map[identity.Digest]bool{}, written: map[string]bool{},
 		truth: map[identity.Batch]identity.Digest{}, spools: map[identity.Boot]string{},
 		doubt: map[identity.Batch]accept.Manifest{}, doubtful: map[identity.Digest]bool{},
-		identityOf: map[identity.Digest]identity.Batch{}, derived: map[string]bool{},
+		identityOf: map[identity.Digest]identity.Batch{}, derived: map[string]bool{}, everNamed: map[identity.Digest]bool{},
 	}
 	w.blocks = blocks{map[identity.Digest]bool{}, map[identity.Digest]bool{}, map[identity.Digest]bool{}}
 	w.setup()
@@ -135,7 +137,7 @@ func (w *world) step() bool {
 		w.note("sim", "time passes", "", "", nil)
 		return true
 	case e == 99 && w.indexed:
-		w.loseReferences()
+		w.loseDerived()
 		return true
 	case e < 98 && w.faults.losses:
 		w.loseReply()

@@ -20,7 +20,7 @@ func TestCrashMatrix(t *testing.T) {
 	cases := 0
 	for _, after := range []bool{false, true} {
 		for crash := 0; ; crash++ {
-			s := mem.New(nil)
+			s := newStore(t, nil)
 			put(t, s, layout.Blob(sub.SHA256, 0), sub.Frame)
 			put(t, s, layout.Blob(loser.SHA256, 0), loser.Frame)
 			p := plan(t, s)

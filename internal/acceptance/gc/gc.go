@@ -27,8 +27,6 @@ type Store interface {
 // Config of a Collector. Store, AuthorityID and Clock are required.
 type Config struct {
 	Store Store
-	// References of plans; nil are the ReverseReferences of Store.
-	References References
 	// AuthorityID of the bucket and prefix behind Store. A manifest of another
 	// authority does not belong there: its blob is kept, and an operator must check it.
 	AuthorityID string
@@ -46,9 +44,6 @@ func New(c Config) (*Collector, error) {
 	}
 	if err := validName("authority id", c.AuthorityID); err != nil {
 		return nil, err
-	}
-	if c.References == nil {
-		c.References = ReverseReferences{c.Store}
 	}
 	return &Collector{cfg: c}, nil
 }

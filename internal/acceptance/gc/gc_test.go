@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -141,6 +140,28 @@ func put(t *testing.T, s *mem.Store, key string, body []byte) {
 	}
 }
 
+// newStore has a journal that names everything.
+func newStore(t *testing.T, now func() time.Time) *mem.Store {
+	t.Helper()
+	s := mem.New(now)
+	if err := journaltest.Complete(t.Context(), s, "authority-1"); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// journals puts entries of submissions into the journal.
+func journals(t *testing.T, s *mem.Store, o journal.Outcome, subs ...accept.Submission) {
+	t.Helper()
+	var entries []journal.Entry
+	for _, sub := range subs {
+		entries = append(entries, journal.Entry{ID: sub.Identity, Outcome: o, SHA256: sub.SHA256, Bytes: uint64(len(sub.Frame)), MinTime: sub.MinTime, MaxTime: sub.MaxTime})
+	}
+	if err := journaltest.Append(t.Context(), s, "authority-1", entries...); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func has(t *testing.T, s *mem.Store, key string) bool {
 	t.Helper()
 	_, err := s.Head(t.Context(), key)
@@ -160,7 +181,7 @@ func plan(t *testing.T, s gc.Store) gc.Plan {
 }
 
 func TestEachBlobHasItsVerdict(t *testing.T) {
-	s := mem.New(nil)
+	s := newStore(t, nil)
 	accepted, loser, orphan, rotten, short, stranger, doubtful := encode(t, 1, 1), encode(t, 1, 2), encode(t, 2, 3),
 		encode(t, 3, 4), encode(t, 4, 5), encode(t, 5, 6), encode(t, 6, 7)
 	submit(t, s, accepted)
@@ -235,14 +256,14 @@ func TestEachBlobHasItsVerdict(t *testing.T) {
 
 func TestPlanSelectsByAgeAndHint(t *testing.T) {
 	now := storeTime
-	s := mem.New(func() time.Time { return now })
+	s := newStore(t, func() time.Time { return now })
 	old, young, hinted, lost := encode(t, 1, 1), encode(t, 2, 2), encode(t, 3, 3), encode(t, 4, 4)
 	for _, sub := range []accept.Submission{old, hinted, lost} {
 		put(t, s, layout.Blob(sub.SHA256, 0), sub.Frame)
 	}
 	put(t, s, layout.Blob(hinted.SHA256, 1), hinted.Frame)
-	put(t, s, layout.AcceptedByBlob(hinted.SHA256, hinted.Identity), []byte("{}"))
-	put(t, s, layout.QuarantineByBlob(lost.SHA256, lost.Identity), []byte("{}"))
+	journals(t, s, journal.AuditedAccepted, hinted)
+	journals(t, s, journal.Conflict, lost)
 	now = now.Add(24 * time.Hour)
 	put(t, s, layout.Blob(young.SHA256, 0), young.Frame)
 
@@ -257,7 +278,7 @@ func TestPlanSelectsByAgeAndHint(t *testing.T) {
 	for _, k := range p.Kept {
 		reasons[k.Reason]++
 	}
-	if reasons[gc.Young] != 1 || reasons[gc.Hinted] != 3 {
+	if reasons[gc.Young] != 1 || reasons[gc.Named] != 3 {
 		t.Errorf("kept: %v", reasons)
 	}
 	// In parts, the same.
@@ -283,21 +304,41 @@ func TestPlanSelectsByAgeAndHint(t *testing.T) {
 	}
 }
 
-func TestFailedListingIsNoPlan(t *testing.T) {
-	for _, prefix := range []string{layout.RawBlobsPrefix, layout.AcceptedByBlobPrefix, layout.QuarantineByBlobPrefix} {
-		s := mem.New(nil)
+func TestFailedReadingIsNoPlan(t *testing.T) {
+	for _, key := range []string{layout.RawBlobsPrefix, layout.JournalOpenPrefix, layout.JournalHeadKey, layout.JournalBeginKey} {
+		s := newStore(t, nil)
 		sub := encode(t, 1, 1)
 		put(t, s, layout.Blob(sub.SHA256, 0), sub.Frame)
-		f := faulty{Store: s, before: func(_, key string) error {
-			if key == prefix {
+		f := faulty{Store: s, before: func(_, k string) error {
+			if k == key {
 				return objstore.ErrUnavailable
 			}
 			return nil
 		}}
 		p, err := collector(t, f).Plan(t.Context(), gc.PlanOptions{ID: "p", Now: storeTime})
-		if !errors.Is(err, objstore.ErrUnavailable) || len(p.Candidates) != 0 && prefix != layout.RawBlobsPrefix {
-			t.Errorf("%s: %+v, %v", prefix, p, err)
+		if !errors.Is(err, objstore.ErrUnavailable) || len(p.Candidates) != 0 {
+			t.Errorf("%s: %+v, %v", key, p, err)
 		}
+	}
+}
+
+// A bucket from before the journal: every frame would look like an orphan until it is proved.
+func TestAnIncompleteJournalIsNoPlan(t *testing.T) {
+	s := mem.New(nil)
+	sub := encode(t, 1, 1)
+	submit(t, s, sub)
+	p, err := collector(t, s).Plan(t.Context(), gc.PlanOptions{ID: "p", Now: storeTime})
+	if !errors.Is(err, gc.ErrJournalIncomplete) || len(p.Candidates) != 0 {
+		t.Errorf("%+v, %v", p, err)
+	}
+	// What is given by key needs no references, only the proof.
+	q, err := collector(t, s).PlanKeys(t.Context(), []string{layout.Blob(sub.SHA256, 0)}, 0, gc.PlanOptions{ID: "p", Now: storeTime, MinAge: -1})
+	if err != nil || len(q.Candidates) != 1 {
+		t.Fatalf("%+v, %v", q, err)
+	}
+	r, err := collector(t, s).Execute(t.Context(), q, gc.ExecuteOptions{})
+	if err != nil || r.Deleted != 0 || !has(t, s, layout.Blob(sub.SHA256, 0)) {
+		t.Errorf("%+v, %v", r, err)
 	}
 }
 
@@ -311,7 +352,7 @@ func TestBreaker(t *testing.T) {
 			t.Errorf("%+v: tripped is %v", c, p.Tripped())
 		}
 	}
-	s := mem.New(nil)
+	s := newStore(t, nil)
 	for i := range 51 {
 		sub := encode(t, uint64(i), 1)
 		put(t, s, layout.Blob(sub.SHA256, 0), sub.Frame)
@@ -330,7 +371,7 @@ func TestBreaker(t *testing.T) {
 }
 
 func TestLogThatFailsStopsBeforeTheDelete(t *testing.T) {
-	s := mem.New(nil)
+	s := newStore(t, nil)
 	sub := encode(t, 1, 1)
 	put(t, s, layout.Blob(sub.SHA256, 0), sub.Frame)
 	full := errors.New("disk full")
@@ -362,7 +403,7 @@ func TestDoubtKeeps(t *testing.T) {
 		{"delete", blob, objstore.ErrUnknown, "", gc.DeleteUnknown},
 	} {
 		t.Run(fmt.Sprintf("%s %s %v", c.op, objstore.Family(c.key), c.err), func(t *testing.T) {
-			s := mem.New(nil)
+			s := newStore(t, nil)
 			put(t, s, blob, sub.Frame)
 			f := faulty{Store: s, before: func(op, key string) error {
 				if op == c.op && key == c.key {
@@ -381,7 +422,7 @@ func TestDoubtKeeps(t *testing.T) {
 
 // TestReferenceBetweenMarkerAndProof: the second proof is the one that counts.
 func TestReferenceBetweenMarkerAndProof(t *testing.T) {
-	s := mem.New(nil)
+	s := newStore(t, nil)
 	sub := encode(t, 1, 1)
 	put(t, s, layout.Blob(sub.SHA256, 0), sub.Frame)
 	f := faulty{Store: s, after: func(op, key string) error {
@@ -402,7 +443,7 @@ func TestReferenceBetweenMarkerAndProof(t *testing.T) {
 // A delete without an answer is sent again; with none in the end it is told as unknown.
 func TestDeleteIsTriedAgain(t *testing.T) {
 	for fails, want := range map[int]gc.Action{1: gc.Deleted, 1 << 30: gc.DeleteUnknown} {
-		s := mem.New(nil)
+		s := newStore(t, nil)
 		sub := encode(t, 1, 1)
 		put(t, s, layout.Blob(sub.SHA256, 0), sub.Frame)
 		left := fails
@@ -423,42 +464,20 @@ func TestDeleteIsTriedAgain(t *testing.T) {
 	}
 }
 
-// Where no reverse references are written, the journal tells which blobs are named.
+// Every kind of entry names its frame. One that is named nowhere is the only candidate.
 func TestPlanByTheJournal(t *testing.T) {
-	s := mem.New(nil)
-	one, loser, again, orphan := encode(t, 1, 1), encode(t, 1, 2), encode(t, 2, 3), encode(t, 3, 4)
-	entry := func(sub accept.Submission, o journal.Outcome) journal.Entry {
-		return journal.Entry{ID: sub.Identity, Outcome: o, SHA256: sub.SHA256, Bytes: uint64(len(sub.Frame)), MinTime: sub.MinTime, MaxTime: sub.MaxTime}
+	s := newStore(t, nil)
+	one, loser, again, audited, quarantined, orphan := encode(t, 1, 1), encode(t, 1, 2), encode(t, 2, 3), encode(t, 3, 4), encode(t, 3, 5), encode(t, 4, 6)
+	all := []accept.Submission{one, loser, again, audited, quarantined}
+	for i, o := range []journal.Outcome{journal.Accepted, journal.Conflict, journal.Duplicate, journal.AuditedAccepted, journal.AuditedConflict} {
+		put(t, s, layout.Blob(all[i].SHA256, 0), all[i].Frame)
+		journals(t, s, o, all[i])
 	}
-	for _, sub := range []accept.Submission{one, loser, again, orphan} {
-		put(t, s, layout.Blob(sub.SHA256, 0), sub.Frame)
-	}
+	put(t, s, layout.Blob(one.SHA256, 1), one.Frame)
+	put(t, s, layout.Blob(orphan.SHA256, 0), orphan.Frame)
 	put(t, s, layout.RawBlobsPrefix+"notes.txt", nil)
-	entries := []journal.Entry{entry(one, journal.Accepted), entry(loser, journal.Conflict), entry(again, journal.Duplicate)}
-	if err := journaltest.Append(t.Context(), s, "authority-1", entries...); err != nil {
-		t.Fatal(err)
-	}
-	plan := func(r gc.References) (gc.Plan, error) {
-		c, err := gc.New(gc.Config{Store: s, References: r, AuthorityID: "authority-1", Clock: &clock{}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return c.Plan(t.Context(), gc.PlanOptions{ID: "plan-1", Now: storeTime})
-	}
-	p, err := plan(gc.JournalReferences{Store: s, Authority: "authority-1"})
-	if err != nil || len(p.Candidates) != 1 || p.Candidates[0].SHA256 != orphan.SHA256 || len(p.Kept) != 4 {
-		t.Errorf("%+v, %v", p, err)
-	}
-	if p, err = plan(nil); err != nil || len(p.Candidates) != 4 {
-		t.Errorf("without references: %+v, %v", p, err)
-	}
-	down := faulty{Store: s, before: func(op, key string) error {
-		if op == "list" && !strings.HasPrefix(key, layout.RawBlobsPrefix) {
-			return objstore.ErrUnavailable
-		}
-		return nil
-	}}
-	if p, err := plan(gc.JournalReferences{Store: down, Authority: "authority-1"}); !errors.Is(err, objstore.ErrUnavailable) || len(p.Candidates) > 0 {
-		t.Errorf("a journal that can't be read: %+v, %v", p, err)
+	p := plan(t, s)
+	if len(p.Candidates) != 1 || p.Candidates[0].SHA256 != orphan.SHA256 || len(p.Kept) != 7 {
+		t.Errorf("%+v", p)
 	}
 }

@@ -88,9 +88,9 @@ func (o *PlanOptions) fill() error {
 	return nil
 }
 
-// Plan lists blobs and asks the references which of them are known to be named. A failed
-// listing is an error: there is no partial plan. A reference that is known keeps its blob; that
-// none is known proves nothing, because what is derived may be late.
+// Plan lists blobs and asks the journal which of them it names. A failed reading
+// is an error, and there is no partial plan. A blob that is named is kept; that none is named
+// proves nothing, because the journal may be late. Errors wrap ErrJournalIncomplete or the store's.
 func (c *Collector) Plan(ctx context.Context, o PlanOptions) (Plan, error) {
 	if err := o.fill(); err != nil {
 		return Plan{}, err
@@ -108,7 +108,7 @@ func (c *Collector) Plan(ctx context.Context, o PlanOptions) (Plan, error) {
 		}
 		blobs = append(blobs, info)
 	}
-	named, err := c.cfg.References.Named(ctx, blobs)
+	named, err := c.named(ctx, blobs)
 	if err != nil {
 		return Plan{}, planError(p.ID, err)
 	}
@@ -155,13 +155,13 @@ func planError(id string, err error) error {
 }
 
 // add puts a listed blob among the candidates, or among the kept ones with its reason.
-func (p *Plan) add(info objstore.Info, o PlanOptions, hinted bool) {
+func (p *Plan) add(info objstore.Info, o PlanOptions, named bool) {
 	d, gen, err := layout.ParseBlob(info.Key)
 	switch {
 	case err != nil:
 		p.Kept = append(p.Kept, Kept{info.Key, Foreign, err.Error()})
-	case hinted:
-		p.Kept = append(p.Kept, Kept{info.Key, Hinted, ""})
+	case named:
+		p.Kept = append(p.Kept, Kept{info.Key, Named, ""})
 	case o.MinAge > 0 && o.Now.Sub(info.LastModified) < o.MinAge:
 		p.Kept = append(p.Kept, Kept{info.Key, Young, info.LastModified.UTC().Format(time.RFC3339)})
 	default:

@@ -5,9 +5,9 @@ type Reason string
 
 // Reasons of a plan.
 const (
-	Young   Reason = "YOUNG"             // newer than the minimum age
-	Hinted  Reason = "REVERSE_REFERENCE" // a derived reverse reference names it
-	Foreign Reason = "UNKNOWN_KEY"       // not a blob key: reported, never touched
+	Young   Reason = "YOUNG"       // newer than the minimum age
+	Named   Reason = "JOURNALLED"  // an entry of the journal names it
+	Foreign Reason = "UNKNOWN_KEY" // not a blob key: reported, never touched
 )
 
 // Reasons of an execution.
