@@ -45,6 +45,9 @@ func TestReprocessWaitsForAWorker(t *testing.T) {
 	m := mem.New(time.Now, mem.Options{})
 	addr := serveWork(t, m)
 	bucket := objmem.New(nil)
+	if err := journaltest.Complete(t.Context(), bucket, "authority"); err != nil {
+		t.Fatal(err)
+	}
 	for i := range 7 {
 		at := time.Date(2026, 3, 1, i, 0, 0, 0, time.UTC)
 		id := identity.Batch{Agent: fmt.Sprint("agent-", i), Boot: "boot", SeqStart: 0, SeqEnd: 9}

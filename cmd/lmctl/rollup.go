@@ -12,7 +12,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/cli"
-	"lightmetrics.dev/lightmetrics/internal/coordination/reprocess"
+	"lightmetrics.dev/lightmetrics/internal/derived/history"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/rollups/repair"
 	"lightmetrics.dev/lightmetrics/internal/rollups/shards"
@@ -109,24 +109,22 @@ func newRepairer(ctx context.Context, store objstore.Store, now func() time.Time
 		return nil, err
 	}
 	return repair.New(repair.Config{Store: store, AuthorityID: authority, Shards: shards, By: "lmctl", Now: now,
-		Scan: func(ctx context.Context, h timegrid.Hour, _ shard.ID, fn func(accepted.Batch) error) error {
-			// The end lies an hour ahead of this machine's clock, since collectors stamp the acceptance
-			// with their own.
-			o := reprocess.Request{From: h.Start().Add(-scanBefore), To: now().Add(time.Hour)}
-			return reprocess.Walker{Store: store, Authority: authority}.Walk(ctx, o, 0, func(_ uint64, batches []accepted.Batch) error {
-				for _, e := range batches {
-					if err := fn(e); err != nil {
+		Scan: func(ctx context.Context, h timegrid.Hour, id shard.ID, fn func(accepted.Batch) error) error {
+			of := history.Selection{
+				Samples: history.Between(h.Start(), (h + 1).Start()),
+				Agents:  func(agent string) bool { return shard.Of(agent, shards) == id },
+			}
+			_, err := history.Reader{Store: store, Authority: authority}.Read(ctx, of, 0, func(_ context.Context, p history.Page) error {
+				for i := range p.Entries {
+					if err := fn(p.Entries[i].Batch()); err != nil {
 						return err
 					}
 				}
 				return nil
 			})
+			return err
 		}})
 }
-
-// scanBefore an hour's start batches with samples in it may have been accepted: an agent's
-// clock is that far ahead at most, where collectors have their default limits.
-const scanBefore = 48 * time.Hour
 
 // rollupFacts reads the authority's id and its number of shards.
 func rollupFacts(ctx context.Context, store objstore.Reader) (string, uint32, error) {

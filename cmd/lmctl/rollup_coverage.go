@@ -7,9 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/cli"
 	"lightmetrics.dev/lightmetrics/internal/coordination/reprocess"
+	"lightmetrics.dev/lightmetrics/internal/derived/history"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/rollups/repair"
 )
@@ -98,9 +98,9 @@ func coverage(ctx context.Context, store objstore.Store, o reprocess.Request, no
 	if err != nil {
 		return v, err
 	}
-	err = reprocess.Walker{Store: store, Authority: r.AuthorityID()}.Walk(ctx, o, 0, func(_ uint64, batches []accepted.Batch) error {
-		for _, e := range batches {
-			if err := c.Check(ctx, e); err != nil {
+	_, err = history.Reader{Store: store, Authority: r.AuthorityID()}.Read(ctx, o.Selection(), 0, func(ctx context.Context, p history.Page) error {
+		for i := range p.Entries {
+			if err := c.Check(ctx, p.Entries[i].Batch()); err != nil {
 				return err
 			}
 		}

@@ -82,7 +82,7 @@ func ingest() Row {
 func reconciler() Row {
 	return Row{"Reconciler", []Panel{
 		{Title: "Manifests reconciled, by reason", About: "journal: derived keys as objects. full_audit, scrub, repair: what was missing or damaged.", Unit: "ops", Queries: one(rate("source", "reconciler_items_total", ""), "{{source}}")},
-		{Title: "Acceptance to derived keys", Unit: "s", Queries: quantiles("", "reconciler_lag_seconds", "")},
+		{Title: "Acceptance to ledgers", Unit: "s", Queries: quantiles("", "reconciler_lag_seconds", "")},
 		{Title: "Outcomes", Unit: "ops", Queries: one(rate("result", "reconciler_outcomes_total", ""), "{{result}}")},
 		{Title: "Queue", Unit: "short", Queries: one(by("max", "instance", metric("reconciler_queue_length", "")), "{{instance}}")},
 		{Title: "Queue age", Unit: "s", Queries: one(by("max", "instance", metric("reconciler_queue_age_seconds", "")), "{{instance}}")},

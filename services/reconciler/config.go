@@ -21,8 +21,8 @@ type Config struct {
 	Workers     int           `koanf:"workers" help:"manifests that are reconciled at once"`
 	ItemTimeout time.Duration `koanf:"item_timeout" help:"longest time of one attempt at one manifest"`
 
-	// Derived says where derived keys are.
-	Derived string `koanf:"derived" help:"where references to accepted batches by time and by blob are: segments, in the files of the journal, or objects, one by one for tools that list the bucket, four more requests a batch"`
+	// Derived says where derived keys are. Nothing of this system reads them.
+	Derived string `koanf:"derived" help:"where references to accepted batches by time and by blob are: segments, in the files of the journal alone, or objects as well, one by one for tools that list the bucket, five more requests a batch"`
 
 	Journal JournalConfig   `koanf:"journal"`
 	Scrub   scrub.Scrubbing `koanf:"scrub"`
@@ -84,7 +84,7 @@ func DefaultConfig() Config {
 	return Config{
 		Base:        service.DefaultBase("127.0.0.1:4770", "127.0.0.1:4771"),
 		Bucket:      bucket.Default(),
-		Derived:     DerivedObjects,
+		Derived:     DerivedSegments,
 		Scrub:       scrub.Scrubbing{Period: 7 * 24 * time.Hour, Rate: 50},
 		Workers:     64,
 		ItemTimeout: 30 * time.Second,

@@ -49,8 +49,9 @@ type journalKeeper struct {
 type sinks struct {
 	// reconcile takes entries, and may wait; the round ends when they are dealt with.
 	reconcile func(context.Context, []journal.Entry, *round) error
-	// added takes a batch that the ledgers did not know.
-	added func(ledgers.Change)
+	// added takes a batch that the ledgers did not know, and applied what a segment had, once they know it.
+	added   func(ledgers.Change)
+	applied func([]journal.Entry)
 	// unusable and foreign report what an audit finds, and listed gets every key that it lists.
 	unusable, foreign func(key string)
 	listed            func(context.Context, string) error
@@ -138,6 +139,7 @@ func (k *journalKeeper) live(ctx context.Context) error {
 				return err
 			}
 			k.apply(set, s.Entries)
+			k.to.applied(s.Entries)
 			k.m.lagged.Add(float64(k.relay.publish(s.Position)))
 			return nil
 		},

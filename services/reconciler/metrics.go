@@ -40,7 +40,7 @@ func newMetrics(reg prometheus.Registerer, q *queue, shared *sharedid.Detector, 
 	m := &metrics{
 		reg: reg,
 		lag: prometheus.NewHistogram(prometheus.HistogramOpts{Name: p + "lag_seconds",
-			Help:    "From acceptance (the collector's clock) to the last derived key, for manifests that this reconciler indexed first.",
+			Help:    "From acceptance (the collector's clock) until the batch was read from a segment of the journal and is in the ledgers.",
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200, 86400}}),
 		items:   vec("items_total", "Manifests that were queued, by how they were found.", "source"),
 		ends:    vec("outcomes_total", "Ends of passes: ok, removed (the frame is gone by retention), reported, absent, unknown, retry, aborted.", "result"),

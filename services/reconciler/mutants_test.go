@@ -14,7 +14,7 @@ func TestMutantsAreCaught(t *testing.T) {
 		Run: "TestJournalIs|TestLostCheckpoint|TestRunsWithout|TestFormer|TestReadingCosts|TestHintsAt|TestQueueHolds|TestRoundsJoin|TestSeenForgets|TestWatcherLags|TestRestartLists|TestListLedgers|TestAuditsAreBegun",
 		Mutants: []mutants.Mutant{
 			{Name: "nothing is given to the folder", File: "journal.go", Old: "			if err := keeper.Offer(ctx, s); err != nil {\n				return err\n			}\n", New: "", By: "TestJournalIs"},
-			{Name: "the ledgers are not applied", File: "journal.go", Old: "			k.apply(set, s.Entries)\n			k.m", New: "			k.m", By: "TestJournalIs"},
+			{Name: "the ledgers are not applied", File: "journal.go", Old: "			k.apply(set, s.Entries)\n			k.to.applied", New: "			k.to.applied", By: "TestJournalIs"},
 			{Name: "folded files are not applied", File: "journal.go", Old: "			k.apply(set, es)\n", New: "", By: "TestLostCheckpoint"},
 			{Name: "the follower starts at the head", File: "journal.go", Old: "From: journal.Earliest(loaded.Positions, head),", New: "From: head,", By: "TestLostCheckpoint"},
 			{Name: "no audit of a former bucket", File: "audits.go", Old: "case !begun || first && k.cfg.Audit.AtStart:", New: "case first && k.cfg.Audit.AtStart && !begun:", By: "TestFormer"},

@@ -93,7 +93,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 	s.core.Removed = framelog.NewIndex(store, cfg.AuthorityID).Removed
 	s.m = newMetrics(d.Telemetry.Registry, s.queue, s.shared, d.Now)
 	s.journal = newJournalKeeper(cfg, srv.ID(), store, srv.Log(), newJournalMetrics(d.Telemetry.Registry, func() int { return s.journal.relay.count() }), sinks{
-		reconcile: s.reconcileAll, added: s.added,
+		reconcile: s.reconcileAll, added: s.added, applied: s.applied,
 		unusable: func(key string) { s.offer(key, fromFullAudit) }, foreign: s.reportForeign, listed: s.listed,
 	})
 	srv.OnStop(func() {
@@ -184,6 +184,17 @@ func (s *Service) added(c ledgers.Change) {
 	if len(c.Overlap) > 0 {
 		s.m.overlaps.Inc()
 		s.log.Warn("identities overlap", "identity", e.ID.String(), "ranges", c.Overlap)
+	}
+}
+
+// applied measures how long entries took to get here.
+func (s *Service) applied(entries []journal.Entry) {
+	now := s.now()
+	for i := range entries {
+		// A duplicate was accepted long before it was answered once more.
+		if e := &entries[i]; e.Outcome == journal.Accepted {
+			s.m.lag.Observe(max(0, now.Sub(time.Unix(0, e.At)).Seconds()))
+		}
 	}
 }
 

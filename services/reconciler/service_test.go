@@ -78,6 +78,48 @@ func TestDerivedKeysInSegments(t *testing.T) {
 	}
 }
 
+// The setting may change at any restart: an audit writes the keys of what was accepted under the other one.
+func TestDerivedKeysAreSwitched(t *testing.T) {
+	s := newStore()
+	must(t, journaltest.Complete(bg, s, testAuthority))
+	var ms []accept.Manifest
+	counted := func(r *running) {
+		eventually(t, "counted", func() bool { return r.ledgerOf(r.client(), "a").BatchCount == uint64(len(ms)) })
+	}
+	next := func() accept.Manifest {
+		n := uint64(len(ms))
+		ms = append(ms, acceptBatch(t, s, batch("a", n*10, n*10+9)))
+		return ms[n]
+	}
+	cfg := quiet()
+	cfg.Derived = DerivedSegments
+	r := start(t, cfg, s)
+	next()
+	counted(r)
+	must(t, r.stop())
+
+	cfg.Derived = DerivedObjects
+	r = start(t, cfg, s)
+	since := next()
+	eventually(t, "keys from now on", func() bool { return indexed(t, s, since) })
+	must(t, r.stop())
+
+	cfg.Audit.AtStart = true
+	r = start(t, cfg, s)
+	eventually(t, "keys of the past", func() bool { return cmp.Equal(wanted(ms...), derived(t, s)) })
+	must(t, r.stop())
+
+	had := wanted(ms...)
+	cfg.Derived = DerivedSegments
+	r = start(t, cfg, s)
+	next()
+	counted(r)
+	must(t, r.stop())
+	if diff := cmp.Diff(had, derived(t, s)); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // What is new is found at the start and later, and complete_through follows.
 func TestWhatIsNewIsFound(t *testing.T) {
 	s := newStore()

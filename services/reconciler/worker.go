@@ -52,10 +52,6 @@ func (s *Service) process(ctx context.Context, it *item) error {
 		return err
 	}
 	s.report(it, res)
-	// The pass that creates the last derived key is the first that has come to its end.
-	if m := res.Manifest; m != nil && res.WasCreated(reconcile.AcceptedByTime) {
-		s.m.lag.Observe(max(0, s.now().Sub(m.AcceptedTime()).Seconds()))
-	}
 	s.reconciled.Add(1)
 	return nil
 }

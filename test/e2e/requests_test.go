@@ -17,6 +17,8 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/harness/cluster"
 	"lightmetrics.dev/lightmetrics/internal/harness/load"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
@@ -33,7 +35,13 @@ func (r requests) minus(o requests) requests {
 func TestRequestsOfTheGuide(t *testing.T) {
 	const boots, batches = 40, 800
 	ctx := within(t, 4*time.Minute)
-	c := newCluster(t, cluster.Options{Collectors: 1, Rollups: 1, Shards: 1, Adjust: quietServices})
+	var env []string // of the reconciler
+	c := newCluster(t, cluster.Options{Collectors: 1, Rollups: 1, Shards: 1, Adjust: quietServices, Env: func(process string) []string {
+		if process == "reconciler" {
+			return env
+		}
+		return nil
+	}})
 	must(t, c.StartStore(ctx))
 	guide := guideRequests(t)
 
@@ -49,9 +57,9 @@ func TestRequestsOfTheGuide(t *testing.T) {
 	must(t, c.StartCoordinator(ctx))
 	before = asked(ctx, t, c)
 	must(t, c.StartReconciler(ctx))
-	must(t, cluster.Poll(ctx, "the batches to be reconciled", func() (bool, error) {
-		n := metric(ctx, t, c.Addr.ReconcilerHTTP, `lightmetrics_reconciler_derived_created_total{kind="accepted_by_time"}`)
-		return n >= batches, fmt.Errorf("%v keys", n)
+	must(t, cluster.Poll(ctx, "the batches to be in the ledgers", func() (bool, error) {
+		n := metric(ctx, t, c.Addr.ReconcilerHTTP, "lightmetrics_reconciler_journal_entries_total")
+		return n >= batches, fmt.Errorf("%v entries", n)
 	}))
 	guide.check(t, "reconciler", "batch", asked(ctx, t, c).minus(before), batches)
 	must(t, cluster.Stop(&c.Reconciler))
@@ -82,6 +90,35 @@ func TestRequestsOfTheGuide(t *testing.T) {
 	// It starts with what nobody has folded, and catches up with the same for the shard that it gets.
 	got.reads -= batches
 	guide.check(t, "rollup worker", "batch", got, batches)
+
+	// Nobody needed a derived key. Who wants them for other tools switches, and an audit writes those of the past.
+	n, err := countKeys(ctx, c, layout.AcceptedByTimePrefix)
+	if must(t, err); n != 0 {
+		t.Errorf("%d derived keys with derived: segments", n)
+	}
+	env = []string{"LIGHTMETRICS_RECONCILER_DERIVED=objects", "LIGHTMETRICS_RECONCILER_AUDIT_AT_START=true"}
+	must(t, c.StartReconciler(ctx))
+	for _, family := range []string{layout.AcceptedByTimePrefix, layout.AcceptedByBlobPrefix, layout.RawBlobsByTimePrefix} {
+		must(t, cluster.Poll(ctx, "derived keys of the past", func() (bool, error) {
+			n, err := countKeys(ctx, c, family)
+			return n == batches, errors.Join(err, fmt.Errorf("%d of %d in %s", n, batches, family))
+		}))
+	}
+}
+
+// countKeys counts the objects of a family of keys.
+func countKeys(ctx context.Context, c *cluster.Cluster, prefix string) (n int, err error) {
+	store, err := c.OpenStore(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for _, err := range objstore.List(ctx, store, objstore.ListOptions{Prefix: prefix}) {
+		if err != nil {
+			return n, err
+		}
+		n++
+	}
+	return n, nil
 }
 
 // quietServices ask the store for little but their work.

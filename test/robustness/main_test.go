@@ -121,6 +121,7 @@ func hurry(process string, s map[string]any) {
 	case "reconciler":
 		s["journal"] = map[string]any{"poll_interval": "200ms", "idle_interval": "500ms", "fold_interval": "500ms", "retention": "1s"}
 		s["scrub"] = map[string]any{"period": "1s"}
+		s["derived"] = "objects" // more requests that can fail, and derived keys that must be right after all
 		s["ledgers"] = map[string]any{"save_interval": "200ms"}
 	case "query":
 		s["follow"].(map[string]any)["poll_interval"] = "500ms"

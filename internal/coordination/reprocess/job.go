@@ -6,8 +6,8 @@ import (
 	"fmt"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
-	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/coordination/work"
+	"lightmetrics.dev/lightmetrics/internal/derived/history"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/record"
 	"lightmetrics.dev/lightmetrics/internal/rollups/progress"
@@ -92,16 +92,15 @@ func (h *Handler) putBack(ctx context.Context, o Request) (n uint64, err error) 
 	if err != nil {
 		return 0, err
 	}
-	files, err := head.FilesAfter(ctx, h.store, 0)
+	s := o.Selection()
+	files, err := s.Files(ctx, h.store, head, 0)
 	if err != nil {
 		return 0, err
 	}
 	// A file that is not read has moves up to this one. Runs are left out, so that all that are open are read.
 	before := journal.Positions{Head: head.Number}
 	for _, f := range files {
-		if o.touches(f.Span) {
-			before.Head = min(before.Head, f.First-1)
-		}
+		before.Head = min(before.Head, f.First-1)
 	}
 	for id := range shard.ID(h.shards) {
 		if o.Agent != "" && shard.Of(o.Agent, h.shards) != id {
@@ -153,9 +152,11 @@ const maxHours = 48
 
 // count counts the batches of a request and the hours that they lie in, file by file, from p on.
 func (h *Handler) count(ctx context.Context, o Request, p Progress, save func(Progress) error) (Progress, error) {
-	err := Walker{h.store, h.authority}.Walk(ctx, o, p.Through, func(through uint64, batches []accepted.Batch) error {
+	r := history.Reader{Store: h.store, Authority: h.authority}
+	_, err := r.Read(ctx, o.Selection(), p.Through, func(_ context.Context, page history.Page) error {
 		hours := map[dirty]struct{}{}
-		for _, e := range batches {
+		for i := range page.Entries {
+			e := page.Entries[i].Batch()
 			id := shard.Of(e.Agent, h.shards)
 			first, last := e.Hours()
 			// The last hour always counts, also when the hours between are too many.
@@ -164,11 +165,11 @@ func (h *Handler) count(ctx context.Context, o Request, p Progress, save func(Pr
 				hours[dirty{id, at}] = struct{}{}
 			}
 		}
-		p.Batches, p.Hours = p.Batches+uint64(len(batches)), p.Hours+uint64(len(hours))
-		if through == 0 {
+		p.Batches, p.Hours = p.Batches+uint64(len(page.Entries)), p.Hours+uint64(len(hours))
+		if page.Through == 0 {
 			return nil // the next attempt would count it again, so it is noted together with the end
 		}
-		p.Through = through
+		p.Through = page.Through
 		return save(p)
 	})
 	return p, err

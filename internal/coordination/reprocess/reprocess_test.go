@@ -13,6 +13,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal/journaltest"
 	"lightmetrics.dev/lightmetrics/internal/coordination/work"
 	"lightmetrics.dev/lightmetrics/internal/coordination/work/mem"
+	"lightmetrics.dev/lightmetrics/internal/derived/history"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	objmem "lightmetrics.dev/lightmetrics/internal/objstore/mem"
@@ -37,6 +38,9 @@ type site struct {
 func newSite(t *testing.T) *site {
 	s := &site{T: t, bucket: objmem.New(nil), now: acceptedFrom.Add(100 * time.Hour)}
 	s.work = mem.New(func() time.Time { return s.now }, mem.Options{})
+	if err := journaltest.Complete(t.Context(), s.bucket, authority); err != nil {
+		t.Fatal(err)
+	}
 	for i := range 30 {
 		at := acceptedFrom.Add(time.Duration(i) * 10 * time.Minute)
 		id := identity.Batch{Agent: fmt.Sprint("agent-", i%3), Boot: "boot", SeqStart: uint64(i * 10), SeqEnd: uint64(i*10 + 9)}
@@ -521,5 +525,17 @@ func TestRequestsOfANewerReleaseWaitForIt(t *testing.T) {
 	}
 	if row, err = s.work.Get(t.Context(), k); err != nil || !bytes.Equal(row.State, state) {
 		t.Errorf("%+v, %v", row, err)
+	}
+}
+
+// TestAnIncompleteJournalCountsNothing: a request would miss what was accepted before the journal began.
+func TestAnIncompleteJournalCountsNothing(t *testing.T) {
+	s := newSite(t)
+	if err := s.bucket.Delete(t.Context(), layout.JournalBeginKey); err != nil {
+		t.Fatal(err)
+	}
+	p, err := NewHandler(s.bucket, authority, shards).Count(t.Context(), Request{From: acceptedFrom, To: acceptedFrom.Add(time.Hour)})
+	if !errors.Is(err, history.ErrIncomplete) || p.Batches != 0 {
+		t.Errorf("%+v, %v", p, err)
 	}
 }

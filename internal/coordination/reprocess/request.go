@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/coordination/work"
+	"lightmetrics.dev/lightmetrics/internal/derived/history"
 	"lightmetrics.dev/lightmetrics/internal/record"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
@@ -36,6 +37,15 @@ type Request struct {
 	To   time.Time `json:"to"`
 	// Agent is the only one whose batches are meant; "" is all.
 	Agent string `json:"agent,omitempty"`
+}
+
+// Selection asks the journal for the request's batches.
+func (o Request) Selection() history.Selection {
+	s := history.Selection{Accepted: history.Between(o.From, o.To)}
+	if o.Agent != "" {
+		s.Agents = func(agent string) bool { return agent == o.Agent }
+	}
+	return s
 }
 
 // ErrRequest: the request is invalid, and no later attempt can succeed.

@@ -40,6 +40,14 @@ type Selection struct {
 	Conflicts bool
 }
 
+// Files are those of a head that were folded after one of its moves, 0 being all of them, and whose spans the selection
+// overlaps. Lists of files are read only where theirs does.
+func (s *Selection) Files(ctx context.Context, g objstore.Getter, head journal.Head, after uint64) ([]journal.FoldedFile, error) {
+	head.Lists = slices.DeleteFunc(slices.Clone(head.Lists), func(l journal.FileList) bool { return s.skips(l.Span) })
+	files, err := head.FilesAfter(ctx, g, after)
+	return slices.DeleteFunc(files, func(f journal.FoldedFile) bool { return s.skips(f.Span) }), err
+}
+
 // skips reports whether nothing of a folded file, or of a list of them, is wanted.
 func (s *Selection) skips(x journal.Span) bool {
 	return !s.Accepted.overlaps(x.MinAt, x.MaxAt) || !s.Samples.overlaps(x.MinTime, x.MaxTime)
@@ -77,9 +85,8 @@ type Read struct {
 	Through time.Time
 	// Positions through which the journal was read.
 	Positions journal.Positions
-	// Files that were read, and Skipped ones whose spans say that they have nothing. Files of a list that was
-	// skipped are not counted.
-	Files, Skipped int
+	// Files that were read.
+	Files int
 }
 
 // attempts bounds how often a reading begins again where it was, because files were merged meanwhile.
@@ -175,7 +182,7 @@ func (w *walk) folded(ctx context.Context, after uint64) (journal.Head, error) {
 
 // files gives the files of a head after a move, and returns the move through which that was done.
 func (w *walk) files(ctx context.Context, head journal.Head, after uint64) (uint64, error) {
-	files, err := w.list(ctx, head, after)
+	files, err := w.s.Files(ctx, w.Store, head, after)
 	if err != nil {
 		return after, err
 	}
@@ -196,16 +203,6 @@ func (w *walk) files(ctx context.Context, head journal.Head, after uint64) (uint
 		after = max(after, through)
 	}
 	return head.Number, nil
-}
-
-// list gives the files of a head after a move whose spans the selection overlaps. Lists of files are read only then.
-func (w *walk) list(ctx context.Context, head journal.Head, after uint64) ([]journal.FoldedFile, error) {
-	head.Lists = slices.DeleteFunc(slices.Clone(head.Lists), func(l journal.FileList) bool { return w.s.skips(l.Span) })
-	files, err := head.FilesAfter(ctx, w.Store, after)
-	n := len(files)
-	files = slices.DeleteFunc(files, func(f journal.FoldedFile) bool { return w.s.skips(f.Span) })
-	w.out.Skipped += n - len(files)
-	return files, err
 }
 
 // rest gives what a head has not folded, and proves that nothing is missing.

@@ -82,16 +82,6 @@ type Result struct {
 	Opened, Healed bool
 }
 
-// WasCreated reports whether this pass wrote the derived key.
-func (r Result) WasCreated(k Kind) bool {
-	for _, c := range r.Created {
-		if c == k {
-			return true
-		}
-	}
-	return false
-}
-
 // IsManifestKey reports whether key is one that Reconcile accepts: of an identity manifest or a quarantine record.
 func IsManifestKey(key string) bool {
 	if _, err := layout.ParseAccepted(key); err == nil {
