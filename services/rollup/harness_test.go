@@ -478,7 +478,7 @@ func (w *world) left(id shard.ID) (open []string) {
 			if !states[h].Covers(e.ID) && !late[place{e.ID, h}] {
 				open = append(open, e.ID.String())
 				if !named[e.ID] {
-					w.t.Errorf("%s is not in the blocks of %s, and the record of shard %s says that it is", e.ID, h, id)
+					w.t.Fatalf("%s is not in the blocks of %s, and the record of shard %s says that it is", e.ID, h, id)
 				}
 				break
 			}

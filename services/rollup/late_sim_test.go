@@ -162,7 +162,7 @@ func TestDeltasMovesAndFaults(t *testing.T) {
 					}
 					e := w.acceptSilently(agent, seq, ps...)
 					next[agent] = e.SeqEnd + 1
-					if len(ps) < 3 && rnd.IntN(8) == 0 {
+					if rnd.IntN(8) == 0 {
 						w.lose([]accepted.Batch{e})
 						gone = append(gone, e)
 					}
@@ -221,7 +221,7 @@ func TestDeltasMovesAndFaults(t *testing.T) {
 			}
 			hours := map[timegrid.Hour]bool{}
 			for _, e := range w.accepted {
-				hs, err := o.Shard.Frames.Hours(t.Context(), e)
+				hs, _, err := o.Shard.Frames.Hours(t.Context(), e)
 				must(t, err)
 				for _, h := range hs {
 					hours[h] = true

@@ -195,3 +195,63 @@ func TestVerifyFindsNumbersThatCountTwice(t *testing.T) {
 		w.check(h, 0, w.generation(h, 0))
 	}
 }
+
+// A batch that is known only because another one overlaps it, and comes itself while it is pending, is published in the
+// hours that it has samples in.
+func TestABatchThatOverlapsOneThatComesLater(t *testing.T) {
+	w := newWorld(t, newMem())
+	agent := agentOf(0, 0)
+	x, y := w.numbers(agent, hour0-3, 0, 10), w.numbers(agent, hour0, 5, 10)
+	o, err := w.owner(w.worker(testConfig(), w.store), ownership.Grant{Shard: 0, Fence: 1})
+	must(t, err)
+	follow := func() {
+		_, err := o.wk.arrivals.Poll(t.Context())
+		must(t, err)
+		_, err = o.Arrivals.Follow(t.Context())
+		must(t, err)
+	}
+	w.enter(y)
+	follow()
+	w.enter(x)
+	follow()
+	w.turns(o)
+	if left := w.left(0); len(left) > 0 {
+		t.Fatalf("left: %v", left)
+	}
+	for _, h := range []timegrid.Hour{hour0 - 3, hour0} {
+		w.check(h, 0, w.generation(h, 0))
+	}
+	if n := w.published(hour0-3, hour0); n != 15 {
+		t.Errorf("%d records of 15 numbers", n)
+	}
+}
+
+// Which hours a batch has between its first and its last only its frame says. One that can't be read when the batch comes,
+// and comes back, is rolled up in all of them, by whoever owns the shard then.
+func TestAWideFrameThatComesBack(t *testing.T) {
+	for _, successor := range []bool{false, true} {
+		w := newWorld(t, newMem())
+		wide := w.acceptSilently(agentOf(0, 0), 0, one(hour0-9, time.Minute), one(hour0-4, time.Minute), one(hour0, 30*time.Second))
+		w.enter(wide)
+		w.lose([]accepted.Batch{wide})
+		o, err := w.owner(w.worker(testConfig(), w.store), ownership.Grant{Shard: 0, Fence: 1})
+		must(t, err)
+		w.turns(o)
+		if n := w.published(hour0-9, hour0-4, hour0); n != 0 {
+			t.Fatalf("%d records without a frame", n)
+		}
+		w.restore([]accepted.Batch{wide})
+		if successor {
+			must(t, o.Arrivals.End(t.Context()))
+			o, err = w.owner(w.worker(testConfig(), w.store), ownership.Grant{Shard: 0, Fence: 2})
+			must(t, err)
+		}
+		w.drain(o, 10*time.Minute, 60)
+		if left := w.left(0); len(left) > 0 {
+			t.Fatalf("successor %v: left: %v", successor, left)
+		}
+		for _, h := range []timegrid.Hour{hour0 - 9, hour0 - 4, hour0} {
+			w.check(h, 0, w.generation(h, 0))
+		}
+	}
+}

@@ -23,6 +23,7 @@ type Backlog struct {
 	batches map[identity.Batch]*Batch
 	hours   map[timegrid.Hour]*Hour
 	marks   uint64 // that were set
+	unread  map[identity.Batch]struct{}
 	// evicted are hashes of the batches that were evicted since ForgetEvicted, and kept the batches themselves, as long as
 	// they are few: the record of the shard's progress can name those.
 	evicted map[uint64]struct{}
@@ -43,7 +44,22 @@ type Batch struct {
 	Open []timegrid.Hour
 	all  []timegrid.Hour // that it is an input of
 	mark uint64          // the last one that was set before it was added
+	// whole: it has come itself, and all of its hours are known; unread: it has come, and not all of them are.
+	whole, unread bool
 }
+
+// Knowledge says which hours of a batch are known.
+type Knowledge int
+
+// Knowledge of a batch, the least first.
+const (
+	// Shared hours are those of another batch, which it overlaps. It has perhaps not come itself.
+	Shared Knowledge = iota
+	// Ends are its first and its last hour. It may have others between, which its frame would say, and that can't be read.
+	Ends
+	// All of its hours.
+	All
+)
 
 // Hour is one hour with pending batches, and when it is due. The owner of the shard moves
 // Next.
@@ -84,23 +100,61 @@ func (h *Hour) Succeed(now time.Time) {
 
 // New has nothing pending.
 func New() *Backlog {
-	return &Backlog{batches: map[identity.Batch]*Batch{}, hours: map[timegrid.Hour]*Hour{}, evicted: map[uint64]struct{}{}}
+	return &Backlog{batches: map[identity.Batch]*Batch{}, hours: map[timegrid.Hour]*Hour{}, unread: map[identity.Batch]struct{}{}, evicted: map[uint64]struct{}{}}
 }
 
 // Add makes a batch an input of hours, pending or not. One that is an input already keeps its place, and one
-// without hours has no record in any, so there is nothing to wait for.
-func (b *Backlog) Add(e accepted.Batch, hours []timegrid.Hour, now time.Time) {
-	if len(hours) == 0 {
-		return
-	}
+// without hours has no record in any, so there is nothing to wait for. It stays while not all of its hours are known.
+func (b *Backlog) Add(e accepted.Batch, hours []timegrid.Hour, know Knowledge, now time.Time) {
 	p := b.batches[e.Identity]
 	if p == nil {
-		p = &Batch{Batch: e, mark: b.marks}
+		if len(hours) == 0 && know != Ends {
+			return
+		}
+		p = &Batch{Batch: e}
+		if know != Shared {
+			p.mark = b.marks
+		} // else it may have come before all marks, and been covered in the hours that it has itself
 		b.batches[e.Identity] = p
 	}
+	p.whole = p.whole || know == All
+	p.unread = !p.whole && (p.unread || know == Ends)
 	for _, h := range hours {
 		b.addHour(p, h, now)
 	}
+	b.leave(p)
+}
+
+// leave forgets a batch that every hour covers, unless it may have others.
+func (b *Backlog) leave(p *Batch) {
+	switch {
+	case len(p.Open) > 0:
+		delete(b.unread, p.Identity)
+	case p.unread:
+		b.unread[p.Identity] = struct{}{}
+	default:
+		delete(b.unread, p.Identity)
+		delete(b.batches, p.Identity)
+	}
+}
+
+// Unread gives up to n batches that all known hours cover, and that may have others: their frames could not be read
+// when they came, so they are to be added once more.
+func (b *Backlog) Unread(n int) (out []accepted.Batch) {
+	for id := range b.unread {
+		if len(out) == n {
+			break
+		}
+		out = append(out, b.batches[id].Batch)
+	}
+	return out
+}
+
+// Knows reports whether the batch is pending and has come itself, and all of its hours are known. Adding it once more
+// would tell nothing.
+func (b *Backlog) Knows(id identity.Batch) bool {
+	p := b.batches[id]
+	return p != nil && p.whole
 }
 
 // Mark sets a mark behind every batch that was added so far, and returns its number.
@@ -171,9 +225,8 @@ func (b *Backlog) Cover(h timegrid.Hour, covers func(identity.Batch) bool) {
 		delete(w.ids, id)
 		p := b.batches[id]
 		// The batch may be an input of other hours too, and is pending until the last of them.
-		if p.Open = slices.DeleteFunc(p.Open, func(o timegrid.Hour) bool { return o == h }); len(p.Open) == 0 {
-			delete(b.batches, id)
-		}
+		p.Open = slices.DeleteFunc(p.Open, func(o timegrid.Hour) bool { return o == h })
+		b.leave(p)
 	}
 	if len(w.ids) == 0 {
 		delete(b.hours, h)
@@ -288,6 +341,7 @@ func (b *Backlog) evict(which func(*Batch) bool) (out []identity.Batch) {
 		out = append(out, id)
 		b.noteEvicted(p.Batch)
 		delete(b.batches, id)
+		delete(b.unread, id)
 		for _, h := range p.Open {
 			w := b.hours[h]
 			if delete(w.ids, id); len(w.ids) == 0 {

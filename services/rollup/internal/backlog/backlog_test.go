@@ -32,10 +32,10 @@ func always(v bool) func() bool { return func() bool { return v } }
 // known, and then nobody may say what is pending.
 func TestEvictedBatchesAreNamed(t *testing.T) {
 	b := New()
-	b.Add(batch(1, 1), []timegrid.Hour{1}, start)
-	b.Add(batch(2, 2), []timegrid.Hour{1, 2}, start)
+	b.Add(batch(1, 1), []timegrid.Hour{1}, All, start)
+	b.Add(batch(2, 2), []timegrid.Hour{1, 2}, All, start)
 	mark := b.Mark()
-	b.Add(batch(3, 3), []timegrid.Hour{1}, start)
+	b.Add(batch(3, 3), []timegrid.Hour{1}, All, start)
 	out := b.MakeRoom(always(true), notBlocked{batch(2, 2).Identity: permanentAfter})
 	if len(out) != 1 || out[0] != batch(2, 2).Identity || b.Evicted() != 1 || !b.WasEvicted(out[0]) || b.WasEvicted(batch(1, 1).Identity) || b.Hour(2) != nil {
 		t.Fatalf("evicted %v, %d", out, b.Evicted())
@@ -55,7 +55,7 @@ func TestEvictedBatchesAreNamed(t *testing.T) {
 	}
 	blocked := notBlocked{}
 	for n := range uint64(maxKept + 1) {
-		b.Add(batch(n, n), []timegrid.Hour{5}, start)
+		b.Add(batch(n, n), []timegrid.Hour{5}, All, start)
 		blocked[batch(n, n).Identity] = permanentAfter
 	}
 	b.MakeRoom(always(true), blocked)
@@ -68,7 +68,7 @@ func TestEvictedBatchesAreNamed(t *testing.T) {
 func TestHoursTakeTurns(t *testing.T) {
 	b := New()
 	for h := range uint64(3) {
-		b.Add(batch(h+1, h+1), []timegrid.Hour{timegrid.Hour(h + 1)}, start)
+		b.Add(batch(h+1, h+1), []timegrid.Hour{timegrid.Hour(h + 1)}, All, start)
 	}
 	now := start
 	var turns []timegrid.Hour
@@ -99,7 +99,7 @@ func TestTheFullestHoursAreExpedited(t *testing.T) {
 	seq := uint64(0)
 	for h, n := range []int{1, 5, 3, 9} {
 		for range n {
-			b.Add(batch(seq, seq), []timegrid.Hour{timegrid.Hour(h)}, start)
+			b.Add(batch(seq, seq), []timegrid.Hour{timegrid.Hour(h)}, All, start)
 			seq++
 		}
 	}
@@ -118,12 +118,53 @@ func TestTheFullestHoursAreExpedited(t *testing.T) {
 	}
 }
 
+// A batch of which not all hours are known stays, is named, and is asked for, until they are; one that is known by
+// another alone stands before every mark, because it may have come before.
+func TestBatchesWithoutAllTheirHours(t *testing.T) {
+	b := New()
+	mark := b.Mark()
+	b.Add(batch(1, 1), []timegrid.Hour{1}, Shared, start)
+	b.Add(batch(2, 2), []timegrid.Hour{1, 4}, Ends, start)
+	if b.Knows(batch(1, 1).Identity) || b.Knows(batch(2, 2).Identity) || len(b.Unread(9)) > 0 {
+		t.Error("they are known, or asked for while hours wait")
+	}
+	if got, ok := b.Before(mark, 9); !ok || !slices.Equal(got, []accepted.Batch{batch(1, 1)}) {
+		t.Errorf("before the mark %+v", got)
+	}
+	b.Cover(1, everything)
+	b.Cover(4, everything)
+	if got := b.Unread(9); !slices.Equal(got, []accepted.Batch{batch(2, 2)}) || b.Len() != 1 {
+		t.Fatalf("to be read %+v, %d pending", got, b.Len())
+	}
+	if got, ok := b.Before(b.Mark(), 9); !ok || !slices.Equal(got, []accepted.Batch{batch(2, 2)}) {
+		t.Errorf("before a mark %+v", got)
+	}
+	b.Add(batch(2, 2), nil, Ends, start) // still not to be read
+	b.Add(batch(2, 2), []timegrid.Hour{3}, All, start)
+	if !b.Knows(batch(2, 2).Identity) || len(b.Unread(9)) > 0 || b.Hour(3) == nil || b.Hour(1) != nil {
+		t.Errorf("known %v, hours %v", b.Knows(batch(2, 2).Identity), b.hours)
+	}
+	b.Add(batch(2, 2), nil, Ends, start)
+	if b.Cover(3, everything); b.Len() != 0 {
+		t.Error("it stays after all of its hours are covered")
+	}
+	// It had no other hours.
+	b.Add(batch(5, 5), nil, Ends, start)
+	if b.Add(batch(5, 5), nil, All, start); b.Len() != 0 || len(b.Unread(9)) > 0 {
+		t.Error("it stays")
+	}
+	b.Add(batch(6, 6), nil, Ends, start)
+	if out := b.MakeRoom(always(true), notBlocked{}); len(out) != 1 || len(b.Unread(9)) > 0 {
+		t.Errorf("evicted %v", out)
+	}
+}
+
 // Permanent failures of all hours of a batch evict it, and one hour that may still be rolled up
 // keeps it.
 func TestABatchStaysWhileOneOfItsHoursMayBeMade(t *testing.T) {
 	b := New()
 	e := batch(1, 9)
-	b.Add(e, []timegrid.Hour{1, 2}, start)
+	b.Add(e, []timegrid.Hour{1, 2}, All, start)
 	for range permanentAfter {
 		b.Hour(1).Fail(start, true)
 	}
@@ -146,7 +187,7 @@ func TestABatchStaysWhileOneOfItsHoursMayBeMade(t *testing.T) {
 func TestForgetWaits(t *testing.T) {
 	b := New()
 	now := start.Add(365 * 24 * time.Hour)
-	b.Add(batch(1, 1), []timegrid.Hour{1}, now)
+	b.Add(batch(1, 1), []timegrid.Hour{1}, All, now)
 	b.Hour(1).Next = now.Add(time.Hour)
 	if b.ForgetWaits(start); len(b.Due(start)) != 1 || !b.Hour(1).Since.Equal(start) {
 		t.Errorf("%+v", b.Hour(1))
@@ -210,9 +251,9 @@ func TestSchedules(t *testing.T) {
 						continue
 					}
 					came[e.Identity] = e
-					b.Add(e, hours(e), now)
+					b.Add(e, hours(e), All, now)
 					if rnd.IntN(4) == 0 {
-						b.Add(e, []timegrid.Hour{8}, now)
+						b.Add(e, []timegrid.Hour{8}, All, now)
 					}
 				}
 			case 2, 3: // a block of some of an hour's batches is published
@@ -238,7 +279,7 @@ func TestSchedules(t *testing.T) {
 				marks = nil
 				for _, e := range came {
 					if !isCovered(e) {
-						b.Add(e, hours(e), now)
+						b.Add(e, hours(e), All, now)
 					}
 				}
 			case 6:

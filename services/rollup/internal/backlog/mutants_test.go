@@ -11,8 +11,12 @@ func TestMutantsAreCaught(t *testing.T) {
 	mutants.Check(t, mutants.List{Mutants: []mutants.Mutant{
 		{Name: "evicted batches are not named", File: "backlog.go", Old: "out = slices.Clone(b.kept)", New: "out = nil"},
 		{Name: "too many evicted ones do not count", File: "backlog.go", Old: "if len(b.evicted) > len(b.kept) || ", New: "if ", By: "TestEvictedBatchesAreNamed"},
-		{Name: "a batch is covered in its first hour", File: "backlog.go", Old: "len(p.Open) == 0 {\n			delete", New: "len(p.Open) < 1<<30 {\n			delete", By: "TestSchedules"},
+		{Name: "a batch is covered in its first hour", File: "backlog.go", Old: "return o == h })\n		b.leave(p)", New: "return true })\n		b.leave(p)", By: "TestSchedules"},
 		{Name: "a mark leaves out the batch before it", File: "backlog.go", Old: "if p.mark >= mark {", New: "if p.mark+1 >= mark {", By: "TestSchedules|TestEvicted"},
+		{Name: "a batch leaves before all of its hours are known", File: "backlog.go", Old: "	case p.unread:\n", New: "	case false:\n", By: "TestBatchesWithout"},
+		{Name: "a batch that another one overlaps is taken to have come", File: "backlog.go", Old: "p.whole = p.whole || know == All", New: "p.whole = true", By: "TestBatchesWithout"},
+		{Name: "a batch that another one overlaps stands behind the marks", File: "backlog.go", Old: "if know != Shared {", New: "if true {", By: "TestBatchesWithout"},
+		{Name: "evicted batches are asked for", File: "backlog.go", Old: "		delete(b.unread, id)\n		for _, h", New: "		for _, h", By: "TestBatchesWithout"},
 		{Name: "evicted batches are taken again at once", File: "backlog.go", Old: "b.evicted[hash(e.Identity)] = struct{}{}", New: "b.evicted[uint64(len(b.evicted))] = struct{}{}", By: "TestEvictedBatchesAreNamed"},
 		{Name: "one hour that fails evicts its batches", File: "backlog.go", Old: "return !slices.ContainsFunc(p.Open, func(h timegrid.Hour) bool {", New: "return slices.ContainsFunc(p.Open, func(h timegrid.Hour) bool { return b.hours[h].Permanent >= permanentAfter }) || !slices.ContainsFunc(p.Open, func(h timegrid.Hour) bool {", By: "TestABatchStays"},
 		{Name: "hours that fail are expedited", File: "backlog.go", Old: "if !w.Expedited && w.Failures == 0 {", New: "if !w.Expedited {", By: "TestTheFullestHours"},

@@ -199,27 +199,28 @@ func (r *Reader) FindUnreadable(ctx context.Context, entries []accepted.Batch) (
 	return bad, g.Wait()
 }
 
-// Hours gives the hours that the batch has records in.
-func (r *Reader) Hours(ctx context.Context, e accepted.Batch) ([]timegrid.Hour, error) {
+// Hours gives the hours that the batch has records in. all is false where its frame can't be read and may be again:
+// there may be others between its first and its last.
+func (r *Reader) Hours(ctx context.Context, e accepted.Batch) (hs []timegrid.Hour, all bool, err error) {
 	first, last := e.Hours()
 	if last <= first+1 {
-		return slices.Compact([]timegrid.Hour{first, last}), nil
+		return slices.Compact([]timegrid.Hour{first, last}), true, nil
 	}
 	// Between the first and the last hour of a batch that spans three or more there may be none,
 	// and a batch of a broken clock spans years. Only its frame tells.
 	raw, err := r.Get(ctx, e)
 	var bad *UnreadableError
 	if errors.As(err, &bad) {
-		return []timegrid.Hour{first, last}, nil // the job of one of them will say that it can't be read
+		// The job of one of them will say that it can't be read. What retention removed was in the blocks of its hours.
+		return []timegrid.Hour{first, last}, errors.Is(err, ErrRemoved), nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	f, err := r.Decoder().Decode(raw)
 	if err != nil {
-		return []timegrid.Hour{first, last}, nil
+		return []timegrid.Hour{first, last}, true, nil // these are the bytes that were accepted
 	}
-	var hs []timegrid.Hour
 	for i := range f.Groups {
 		for _, t := range f.Groups[i].Timestamps {
 			if h := timegrid.HourOfNS(t); len(hs) == 0 || hs[len(hs)-1] != h {
@@ -228,7 +229,7 @@ func (r *Reader) Hours(ctx context.Context, e accepted.Batch) ([]timegrid.Hour, 
 		}
 	}
 	slices.Sort(hs)
-	return slices.Compact(hs), nil
+	return slices.Compact(hs), true, nil
 }
 
 // Decoder decodes one frame after the other into the same memory.

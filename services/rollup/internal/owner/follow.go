@@ -65,6 +65,7 @@ type Follower struct {
 	nextTry     time.Time        // to catch up
 	deferred    []accepted.Batch // that can't be taken now, or for which there was no room
 	retryAt     time.Time
+	unreadAt    time.Time // when batches whose hours are not all known are tried again
 	knownHours  map[timegrid.Hour]*hour.State
 }
 
@@ -84,7 +85,7 @@ func (f *Follower) Follow(ctx context.Context) (more bool, err error) {
 	if f.room() == 0 {
 		return false, nil
 	}
-	err = f.retryDeferred(ctx)
+	err = errors.Join(f.retryDeferred(ctx), f.retryUnread(ctx))
 	if f.backlog.Evicted() > 0 && f.now().Sub(f.recheckedAt) >= f.recheck {
 		f.recheckedAt = f.now()
 		f.backlog.ForgetEvicted()
@@ -211,6 +212,25 @@ func (f *Follower) retryDeferred(ctx context.Context) error {
 	return nil
 }
 
+// unreadAtOnce bounds the batches whose frames are tried at once for the hours that they have.
+const unreadAtOnce = 64
+
+// retryUnread asks the frames that could not be read when their batches came, which hours they have besides the first
+// and the last. Blocks of those have them by now.
+func (f *Follower) retryUnread(ctx context.Context) error {
+	if f.now().Before(f.unreadAt) {
+		return nil
+	}
+	batches := f.backlog.Unread(unreadAtOnce)
+	if len(batches) == 0 {
+		return nil
+	}
+	f.unreadAt = f.now().Add(backlog.UnreadableWait)
+	f.knownHours = map[timegrid.Hour]*hour.State{}
+	defer func() { f.knownHours = nil }()
+	return f.take(ctx, batches, true)
+}
+
 // deferAll keeps batches that can't be taken now.
 func (f *Follower) deferAll(batches []accepted.Batch) {
 	if len(f.deferred)+len(batches) > maxDeferred {
@@ -224,6 +244,7 @@ func (f *Follower) deferAll(batches []accepted.Batch) {
 type wanted struct {
 	accepted.Batch
 	hours []timegrid.Hour
+	know  backlog.Knowledge
 }
 
 // take enters batches into the backlog, and those that overlap them. check: blocks may cover them already, so
@@ -231,7 +252,7 @@ type wanted struct {
 func (f *Follower) take(ctx context.Context, batches []accepted.Batch, check bool) error {
 	fresh := make([]accepted.Batch, 0, len(batches))
 	for _, e := range batches {
-		if !f.backlog.Has(e.Identity) && !f.backlog.WasEvicted(e.Identity) {
+		if !f.backlog.Knows(e.Identity) && !f.backlog.WasEvicted(e.Identity) {
 			fresh = append(fresh, e)
 		}
 	}
@@ -242,12 +263,9 @@ func (f *Follower) take(ctx context.Context, batches []accepted.Batch, check boo
 	if err != nil {
 		return err
 	}
-	want, again, err := f.wants(ctx, fresh, pairs)
-	if err != nil {
-		return err
-	}
+	want, again := f.wants(ctx, fresh, pairs)
 	if check {
-		if want, err = f.uncovered(ctx, want); err != nil {
+		if err := f.uncovered(ctx, want); err != nil {
 			return err
 		}
 	}
@@ -256,7 +274,7 @@ func (f *Follower) take(ctx context.Context, batches []accepted.Batch, check boo
 		if n := len(w.hours); n > 0 && f.schedule.FarAhead(w.hours[n-1], now) && !f.backlog.Has(w.Identity) {
 			f.metrics.Ahead.Inc()
 		}
-		f.backlog.Add(w.Batch, w.hours, now)
+		f.backlog.Add(w.Batch, w.hours, w.know, now)
 	}
 	f.metrics.Arrived.Add(float64(len(fresh)))
 	f.deferAll(again)
@@ -265,66 +283,80 @@ func (f *Follower) take(ctx context.Context, batches []accepted.Batch, check boo
 
 // wants gives the hours of the batches, and of those that overlap them: each hour that one of a pair has samples in
 // needs both. again are batches whose hours can't be found now.
-func (f *Follower) wants(ctx context.Context, fresh []accepted.Batch, pairs []overlaps.Pair) (want []*wanted, again []accepted.Batch, err error) {
+func (f *Follower) wants(ctx context.Context, fresh []accepted.Batch, pairs []overlaps.Pair) (want []*wanted, again []accepted.Batch) {
 	by := make(map[identity.Batch]*wanted, len(fresh))
-	enter := func(e accepted.Batch, hs []timegrid.Hour) {
+	enter := func(e accepted.Batch, hs []timegrid.Hour, know backlog.Knowledge) {
 		w := by[e.Identity]
 		if w == nil {
 			w = &wanted{Batch: e}
 			by[e.Identity] = w
 			want = append(want, w)
 		}
+		w.know = max(w.know, know)
 		w.hours = append(w.hours, hs...)
 		slices.Sort(w.hours)
 		w.hours = slices.Compact(w.hours)
 	}
-	own := make(map[identity.Batch][]timegrid.Hour, len(fresh))
-	for _, e := range fresh {
-		hs, err := f.frames.Hours(ctx, e)
+	failed := map[identity.Batch]bool{}
+	hours := func(of, e accepted.Batch) (hs []timegrid.Hour, know backlog.Knowledge, ok bool) {
+		hs, all, err := f.frames.Hours(ctx, e)
 		if err != nil {
 			// The frame of one wide batch can't be read now; the others go on.
-			f.log.Warn("a batch can't be taken now and is tried again; others go on", "shard", f.Shard, "batch", e.Identity, "error", err)
+			f.log.Warn("a batch can't be taken now and is tried again; others go on", "shard", f.Shard, "batch", of.Identity, "error", err)
 			f.retryAt = f.now().Add(f.schedule.RetryBase)
-			again = append(again, e)
+			if !failed[of.Identity] {
+				failed[of.Identity] = true
+				again = append(again, of)
+			}
+			return nil, 0, false
+		}
+		if !all {
+			return hs, backlog.Ends, true
+		}
+		return hs, backlog.All, true
+	}
+	others := make([][]timegrid.Hour, len(pairs))
+	for i, p := range pairs {
+		others[i], _, _ = hours(p.Batch, p.With)
+	}
+	own := make(map[identity.Batch][]timegrid.Hour, len(fresh))
+	for _, e := range fresh {
+		if failed[e.Identity] {
 			continue
 		}
-		own[e.Identity] = hs
-		enter(e, hs)
+		if hs, know, ok := hours(e, e); ok {
+			own[e.Identity] = hs
+			enter(e, hs, know)
+		}
 	}
-	for _, p := range pairs {
+	for i, p := range pairs {
 		mine, ok := own[p.Batch.Identity]
 		if !ok {
 			continue // it is tried again, and the pair with it
 		}
-		others, err := f.frames.Hours(ctx, p.With)
-		if err != nil {
-			return nil, nil, err
-		}
-		enter(p.With, mine)
-		enter(p.Batch, others)
+		enter(p.With, mine, backlog.Shared)
+		enter(p.Batch, others[i], backlog.Shared)
 		f.metrics.Overlaps.Inc()
 	}
-	return want, again, nil
+	return want, again
 }
 
 // uncovered leaves out the hours whose blocks have the batch.
-func (f *Follower) uncovered(ctx context.Context, want []*wanted) (out []*wanted, err error) {
+func (f *Follower) uncovered(ctx context.Context, want []*wanted) error {
 	for _, w := range want {
 		var open []timegrid.Hour
 		for _, h := range w.hours {
 			st, err := f.stateOf(ctx, h)
 			if err != nil {
-				return nil, err
+				return err
 			}
 			if st == nil || !st.Covers(w.Identity) {
 				open = append(open, h)
 			}
 		}
-		if w.hours = open; len(open) > 0 {
-			out = append(out, w)
-		}
+		w.hours = open
 	}
-	return out, nil
+	return nil
 }
 
 // stateOf gives what is published of an hour; nil where its records can't be read.
@@ -401,7 +433,7 @@ func (f *Follower) Deferred() int { return len(f.deferred) }
 
 // ClockWentBack keeps nothing waiting for where the clock was.
 func (f *Follower) ClockWentBack(now time.Time) {
-	f.nextTry, f.retryAt = time.Time{}, time.Time{}
+	f.nextTry, f.retryAt, f.unreadAt = time.Time{}, time.Time{}, time.Time{}
 	if f.recheckedAt.After(now) {
 		f.recheckedAt = now
 	}
