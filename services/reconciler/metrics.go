@@ -81,8 +81,10 @@ func newMetrics(reg prometheus.Registerer, q *queue, shared *sharedid.Detector, 
 	return m
 }
 
-// scrubbed counts the frames that the scrub checks.
-func (m *metrics) scrubbed(checked func() uint64) {
-	m.reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "lightmetrics_reconciler_scrubbed_frames_total", Help: "Frames that the scrub has checked."},
-		func() float64 { return float64(checked()) }))
+// scrubbed counts the frames that the scrub checks, and shows how fast it does.
+func (m *metrics) scrubbed(checked func() uint64, pace func() float64) {
+	m.reg.MustRegister(
+		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "lightmetrics_reconciler_scrubbed_frames_total", Help: "Frames that the scrub has checked."},
+			func() float64 { return float64(checked()) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "lightmetrics_reconciler_scrub_frames_per_second", Help: "Most frames that the scrub of this process checks in a second: as many as scrub.period asks for, and scrub.rate allows."}, pace))
 }

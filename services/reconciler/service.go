@@ -131,8 +131,8 @@ func (s *Service) loops() {
 			}
 		}
 	})
-	scrubber := scrub.New(s.cfg.Scrub, s.log, s.store, s.core.HasFrame, s.suspect)
-	s.m.scrubbed(scrubber.Checked)
+	scrubber := scrub.New(s.cfg.Scrub, s.ID(), s.log, s.store, s.core.HasFrame, s.suspect)
+	s.m.scrubbed(scrubber.Checked, scrubber.Pace)
 	s.Go("scrub", scrubber.Run)
 }
 

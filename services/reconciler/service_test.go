@@ -14,6 +14,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal/journaltest"
 	"lightmetrics.dev/lightmetrics/internal/derived/audit"
+	"lightmetrics.dev/lightmetrics/internal/derived/ledgers"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -238,7 +239,13 @@ func TestRestartListsNoHistory(t *testing.T) {
 	c := r.client()
 	eventually(t, "ledger", func() bool { return r.ledgerOf(c, "a").BatchCount == 300 })
 	eventually(t, "saved", func() bool { return saved(t, s, "a") == 3000 })
-	eventually(t, "folded", func() bool { return count(t, s, layout.JournalOpenPrefix) == 0 })
+	eventually(t, "folded, and the checkpoint says so", func() bool {
+		head, _, err := journal.ReadHead(bg, s)
+		must(t, err)
+		l, err := ledgers.LoadCheckpoint(bg, s, nil)
+		must(t, err)
+		return count(t, s, layout.JournalOpenPrefix) == 0 && l.Positions.Head == head.Number
+	})
 	must(t, r.stop())
 
 	counted := &counting{Store: s, n: map[string]int{}}

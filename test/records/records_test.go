@@ -23,6 +23,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/derived/ledger"
 	"lightmetrics.dev/lightmetrics/internal/derived/ledgers"
 	"lightmetrics.dev/lightmetrics/internal/derived/reconcile"
+	"lightmetrics.dev/lightmetrics/internal/derived/scrub"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/queries/snapshot"
@@ -251,6 +252,8 @@ func kinds() []kind {
 		{audit.Kind, func() []byte {
 			return audit.Record{Scope: audit.Full, By: "r", StartedAt: 5, UpdatedAt: 7, FinishedAt: 7, Cursor: "k", Manifests: 9, Conflicts: 1, Journalled: 2, Unusable: 1, Foreign: 3, Digest: digest}.Marshal()
 		}, again(audit.ParseRecord, audit.Record.Marshal)},
+		{scrub.Kind, scrub.Record{Pass: 2, BeganAt: 5, Through: 9, Checked: 7, Chunks: []scrub.Chunk{{First: 4, Last: 9, Done: 3, Key: "f", By: "r", Claim: "c", At: 8}}}.Marshal,
+			again(scrub.ParseRecord, scrub.Record.Marshal)},
 		{ledgers.RootKind, func() []byte {
 			return ledgers.Root{Number: 3, Positions: journal.Positions{Head: 2, Runs: []journal.RunPosition{{Run: journal.RunID{1}, Next: 4}}}, Boots: 2,
 				Parts: []ledgers.Part{{}, {Key: layout.LedgersPart(3, [16]byte{2}, 1), Boots: 2, Bytes: 90}}}.Marshal()
