@@ -130,6 +130,14 @@ func (e *Error) Error() string {
 	return e.Reason + ": " + e.Message
 }
 
+// Reasons of an Error about what a query has to see.
+const (
+	// ReasonNotVisible: it is not visible in this node yet. The same query may succeed later.
+	ReasonNotVisible = "TOKEN_NOT_VISIBLE"
+	// ReasonTokenUnknown: no collector of the deployment has given this token.
+	ReasonTokenUnknown = "TOKEN_UNKNOWN"
+)
+
 // Unwrap gives the gRPC status, and ctx's error where ctx ended the call.
 func (e *Error) Unwrap() error { return e.err }
 

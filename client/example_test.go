@@ -156,3 +156,36 @@ func ExampleError() {
 	}
 	// Output: BAD_QUERY temporary: false
 }
+
+// A program that reads what it has just written: the query waits until the node has seen the batch.
+func ExampleWriter_Written() {
+	ctx := context.Background()
+	w, err := client.Open(client.Memory, client.Options{Agent: "shop-7", Collectors: []string{collector}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer w.Close()
+	q, err := client.DialQuery(queryNode, client.Credentials{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer q.Close()
+
+	carts := &client.Series{Name: "shop_carts", Type: client.Gauge}
+	if err := w.Append(ctx, carts.Now(7)); err != nil {
+		log.Fatal(err)
+	}
+	if err := w.Flush(ctx); err != nil {
+		log.Fatal(err)
+	}
+	answer, err := q.InstantAfter(ctx, w.Written(), "shop_carts", time.Time{})
+	var failed *client.Error
+	if errors.As(err, &failed) && failed.Reason == client.ReasonNotVisible {
+		log.Fatal("the node lags: ask again, or another one")
+	}
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(answer.Series[0].Points[0].Value, answer.Completeness.Partial)
+	// Output: 7 false
+}

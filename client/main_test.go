@@ -21,6 +21,7 @@ var (
 	collector   string // gRPC of a collector
 	collectHTTP string
 	queryNode   string // gRPC of a query node over the same bucket
+	bucket      = mem.New(time.Now)
 )
 
 // patience bounds what tests wait for.
@@ -36,16 +37,15 @@ func TestMain(m *testing.M) {
 		return
 	}
 	slog.SetDefault(slog.New(slog.DiscardHandler))
-	store := mem.New(time.Now)
 	ic := ingest.DefaultConfig()
 	ic.GRPC.Listen, ic.HTTP.Listen = "127.0.0.1:0", "127.0.0.1:0"
-	in, err := ingest.New(ic, ingest.Deps{Store: store, Telemetry: telemetry.Discard()})
+	in, err := ingest.New(ic, ingest.Deps{Store: bucket, Telemetry: telemetry.Discard()})
 	if err != nil {
 		log.Fatal(err)
 	}
 	qc := query.DefaultConfig()
 	qc.HTTP.Listen, qc.GRPC.Listen, qc.Follow.PollInterval = "127.0.0.1:0", "127.0.0.1:0", 20*time.Millisecond
-	q, err := query.New(qc, query.Deps{Store: store, Telemetry: telemetry.Discard()})
+	q, err := query.New(qc, query.Deps{Store: bucket, Telemetry: telemetry.Discard()})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -95,6 +95,8 @@ type Completeness struct {
 	// Reasons say what.
 	Partial bool
 	Reasons []Note
+	// Missing says how much is missing: one for each of the Reasons.
+	Missing []Missing
 	// CompleteThrough: every batch that was accepted before this time is in the answer or named in
 	// Reasons; zero when unknown.
 	CompleteThrough time.Time
@@ -110,6 +112,24 @@ type Note struct {
 }
 
 func (n Note) String() string { return n.Code + ": " + n.Text }
+
+// Missing says how much is missing for one reason, as far as that is known.
+type Missing struct {
+	// Code of the reason.
+	Code string
+	// Batches that were accepted; 0 where their number is not known. AtLeast: there are more.
+	Batches uint64
+	AtLeast bool
+	// Hours with samples that are missing, ascending and apart; at most 20. MoreHours are further ranges.
+	Hours     []TimeRange
+	MoreHours int
+	// Shards of the rollups to which their agents belong, ascending; at most 20. MoreShards are further ones.
+	Shards     []uint32
+	MoreShards int
+}
+
+// TimeRange is from Start to before End.
+type TimeRange struct{ Start, End time.Time }
 
 // PartialError is Completeness.Err of a partial answer.
 type PartialError struct{ Reasons []Note }
@@ -159,9 +179,36 @@ type Conflict struct {
 	Collector                       string
 }
 
+// Token says where a batch stands in the journal of what was accepted: a query that gets it sees the batch. It has no
+// meaning outside of the deployment that gave it.
+type Token string
+
+// Written is what a query has to see. Where that does not happen in follow.token_timeout of the service, the query fails
+// with an *Error whose Reason is ReasonNotVisible.
+type Written struct {
+	// Tokens of batches, at most 100: Writer.Written has those of a Writer, and answers of collectors over HTTP have one
+	// in the field journal_position.
+	Tokens []Token
+	// Everything that was accepted before the query.
+	Everything bool
+}
+
+func (w Written) tokens() []string {
+	var out []string
+	for _, t := range w.Tokens {
+		out = append(out, string(t))
+	}
+	return out
+}
+
 // Instant evaluates a PromQL expression at a time; zero is now.
 func (q *Querier) Instant(ctx context.Context, expression string, at time.Time) (*Answer, error) {
-	req := &queryv1.QueryRequest{Expression: expression}
+	return q.InstantAfter(ctx, Written{}, expression, at)
+}
+
+// InstantAfter is Instant once w is visible.
+func (q *Querier) InstantAfter(ctx context.Context, w Written, expression string, at time.Time) (*Answer, error) {
+	req := &queryv1.QueryRequest{Expression: expression, MinTokens: w.tokens(), Strong: w.Everything}
 	if !at.IsZero() {
 		// Prometheus' resolution of times is a millisecond.
 		ms := at.UnixMilli()
@@ -180,11 +227,17 @@ func (q *Querier) Instant(ctx context.Context, expression string, at time.Time) 
 
 // Range evaluates a PromQL expression at start, start+step, … up to end.
 func (q *Querier) Range(ctx context.Context, expression string, start, end time.Time, step time.Duration) (*Answer, error) {
+	return q.RangeAfter(ctx, Written{}, expression, start, end, step)
+}
+
+// RangeAfter is Range once w is visible.
+func (q *Querier) RangeAfter(ctx context.Context, w Written, expression string, start, end time.Time, step time.Duration) (*Answer, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	// Ends the stream when this function returns early; the service would otherwise compute on for nobody.
 	defer cancel()
 	stream, err := q.client.QueryRange(ctx, &queryv1.QueryRangeRequest{
-		Expression: expression, StartUnixMs: start.UnixMilli(), EndUnixMs: end.UnixMilli(), StepMs: step.Milliseconds()})
+		Expression: expression, StartUnixMs: start.UnixMilli(), EndUnixMs: end.UnixMilli(), StepMs: step.Milliseconds(),
+		MinTokens: w.tokens(), Strong: w.Everything})
 	if err != nil {
 		return nil, errorOf(ctx, err)
 	}
@@ -286,6 +339,13 @@ func completenessOf(c *queryv1.Completeness) Completeness {
 		return Completeness{Partial: true, Reasons: []Note{{Code: "UNKNOWN", Text: "the service did not say how complete the answer is"}}}
 	}
 	out := Completeness{Partial: c.GetPartial(), CompleteThrough: timeOf(c.GetCompleteThroughUnixNs()), Reasons: notesOf(c.GetReasons()), Notes: notesOf(c.GetNotes())}
+	for _, m := range c.GetMissing() {
+		x := Missing{Code: m.GetCode(), Batches: m.GetBatches(), AtLeast: m.GetAtLeast(), MoreHours: int(m.GetMoreHours()), Shards: m.GetShards(), MoreShards: int(m.GetMoreShards())}
+		for _, h := range m.GetHours() {
+			x.Hours = append(x.Hours, TimeRange{time.UnixMilli(h.GetStartUnixMs()).UTC(), time.UnixMilli(h.GetEndUnixMs()).UTC()})
+		}
+		out.Missing = append(out.Missing, x)
+	}
 	for _, a := range c.GetAgents() {
 		out.Agents = append(out.Agents, agentOf(a))
 	}

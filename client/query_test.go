@@ -105,8 +105,10 @@ func TestCompletenessIsNeverLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := &scriptedQuery{completeness: &queryv1.Completeness{
-		Partial: true, CompleteThroughUnixNs: 5e18, Reasons: []string{"BATCH_UNREADABLE: a: b"}, Notes: []string{"DOWNSAMPLED: x"},
-		Agents: []*queryv1.Agent{{AgentId: "a", BootId: "b", Gaps: []*queryv1.SeqRange{{Start: 3, End: 9}}, ConcurrentBootIds: []string{"c"}}},
+		Partial: true, CompleteThroughUnixNs: 5e18, Reasons: []string{"BATCH_UNREADABLE: a: b"},
+		Missing: []*queryv1.Missing{{Code: "BATCH_UNREADABLE", Batches: 3, Shards: []uint32{7}, Hours: []*queryv1.HourRange{{StartUnixMs: 3600e3, EndUnixMs: 7200e3}}}},
+		Notes:   []string{"DOWNSAMPLED: x"},
+		Agents:  []*queryv1.Agent{{AgentId: "a", BootId: "b", Gaps: []*queryv1.SeqRange{{Start: 3, End: 9}}, ConcurrentBootIds: []string{"c"}}},
 	}}
 	server := grpc.NewServer()
 	queryv1.RegisterQueryServiceServer(server, s)
@@ -123,6 +125,7 @@ func TestCompletenessIsNeverLost(t *testing.T) {
 	}
 	c := a.Completeness
 	if !c.Partial || c.CompleteThrough.UnixNano() != 5e18 || fmt.Sprint(c.Reasons) != "[BATCH_UNREADABLE: a: b]" || c.Reasons[0].Code != "BATCH_UNREADABLE" ||
+		fmt.Sprint(c.Missing) != "[{BATCH_UNREADABLE 3 false [{1970-01-01 01:00:00 +0000 UTC 1970-01-01 02:00:00 +0000 UTC}] 0 [7] 0}]" ||
 		c.Notes[0].Code != "DOWNSAMPLED" || len(c.Agents) != 1 || fmt.Sprint(c.Agents[0].Gaps) != "[3-9]" || c.Agents[0].Concurrent[0] != "c" {
 		t.Errorf("got %+v", c)
 	}

@@ -87,6 +87,7 @@ type Writer struct {
 	mu       sync.Mutex
 	refused  []Refusal // since the last Flush
 	refusals int
+	written  written
 
 	closing  sync.Once
 	closeErr error
@@ -180,7 +181,7 @@ func (w *Writer) start(sc send.Config) error {
 	if w.committer, err = batch.NewCommitter(batch.DefaultConfig(), labels, w.queue, func(queue.Entry) {}); err != nil {
 		return err
 	}
-	w.sender, err = send.New(sc, w.queue, send.Deps{Registry: w.metrics, Log: w.opts.Log, Now: time.Now, OnRefused: w.refuse})
+	w.sender, err = send.New(sc, w.queue, send.Deps{Registry: w.metrics, Log: w.opts.Log, Now: time.Now, OnRefused: w.refuse, OnAccepted: w.accept})
 	if err != nil {
 		return err
 	}
@@ -307,6 +308,22 @@ func (w *Writer) Flush(ctx context.Context) error {
 	// Each refusal is reported once, so that the next Flush says nothing of what is known already.
 	w.refusals, w.refused = 0, nil
 	return fmt.Errorf("client: flush: %w", err)
+}
+
+// Written is what was accepted since Open: after a Flush, a query with it sees everything that was appended before. It
+// says nothing of batches that a collector with local_spool has on its own disk until they have landed; answers are marked
+// as partial until then.
+func (w *Writer) Written() Written {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.written.get()
+}
+
+// accept is called by the sender for each batch that was accepted.
+func (w *Writer) accept(position string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.written.add(position)
 }
 
 // Close sends what is pending for as long as Options.CloseTimeout and ends the Writer. What

@@ -39,9 +39,9 @@ func (x *session) handleAnswer(r *ingestv1.BatchResult) error {
 	switch r.GetStatus() {
 	case ingestv1.BatchStatus_BATCH_STATUS_ACCEPTED:
 		x.s.noteClock(f.at, r.GetAcceptance().GetAcceptedAtUnixNs())
-		return x.handleAccepted(f.entry, statusAccepted)
+		return x.handleAccepted(f.entry, statusAccepted, r.GetAcceptance().GetJournalPosition())
 	case ingestv1.BatchStatus_BATCH_STATUS_DUPLICATE:
-		return x.handleAccepted(f.entry, statusDuplicate)
+		return x.handleAccepted(f.entry, statusDuplicate, r.GetAcceptance().GetJournalPosition())
 	case ingestv1.BatchStatus_BATCH_STATUS_IDENTITY_CONFLICT:
 		x.s.metrics.answers.WithLabelValues(statusConflict).Inc()
 		return x.handleConflict(f.entry, r)
@@ -58,8 +58,11 @@ func (x *session) handleAnswer(r *ingestv1.BatchResult) error {
 	}
 }
 
-func (x *session) handleAccepted(e queue.Entry, status string) error {
+func (x *session) handleAccepted(e queue.Entry, status, position string) error {
 	x.s.metrics.answers.WithLabelValues(status).Inc()
+	if x.s.onAccept != nil {
+		x.s.onAccept(position)
+	}
 	x.noteFinalAnswer(e)
 	x.s.waits.accepted(e.No, x.s.cfg.MaxInFlightBatches)
 	now := x.s.now()

@@ -26,6 +26,7 @@ type Sender struct {
 	log       *slog.Logger
 	now       func() time.Time
 	onRefused func(queue.State, queue.HeldBatch)
+	onAccept  func(position string)
 	// reporting is held while a batch leaves the queue without being accepted, until OnRefused has
 	// returned.
 	reporting sync.Mutex
@@ -64,6 +65,9 @@ type Deps struct {
 	// bytes on disk are damaged (then it has no ID). It must return soon, because nothing is sent
 	// meanwhile, and must not call Flush. It may be nil.
 	OnRefused func(queue.State, queue.HeldBatch)
+	// OnAccepted is called for each batch that was accepted, before Flush says so, with the position of the journal in
+	// the answer; that is empty where the collector has the batch on its own disk only. It may be nil.
+	OnAccepted func(position string)
 }
 
 // New dials lazily; nothing is sent before Run.
@@ -71,7 +75,7 @@ func New(cfg Config, q *queue.Queue, d Deps) (*Sender, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Sender{cfg: cfg, queue: q, log: d.Log, now: d.Now, onRefused: d.OnRefused, metrics: newMetrics(d.Registry, cfg.Collectors), waits: newWaits(cfg), stopping: newDrain()}
+	s := &Sender{cfg: cfg, queue: q, log: d.Log, now: d.Now, onRefused: d.OnRefused, onAccept: d.OnAccepted, metrics: newMetrics(d.Registry, cfg.Collectors), waits: newWaits(cfg), stopping: newDrain()}
 	for _, a := range cfg.Collectors {
 		conn, err := rpc.Dial(a, cfg.Client) // lazy: this checks the settings
 		if err != nil {

@@ -67,7 +67,7 @@ func within(path string, roots ...string) bool {
 // The list has exact paths: what lies below a package of it, such as a back end or a test
 // kit, is not core unless it is named too.
 var core = []string{
-	"internal/accepted",
+	"internal/accepted", "internal/queries/missing",
 	"pkg/identity", "internal/layout", "pkg/series", "internal/series/samples", "internal/series/shapes", "pkg/frame", "internal/derived/ledger", "internal/derived/ledgers", "internal/derived/audit", "internal/derived/scrub", "internal/derived/history", "internal/acceptance/accept", "internal/acceptance/gc", "internal/acceptance/journal", "internal/derived/reconcile", "internal/queries/live", "internal/queries/promstore",
 	"internal/timegrid", "internal/shard", "internal/rollups/chunk", "internal/rollups/rollup", "internal/rollups/catalog", "internal/queries/snapshot", "internal/rollups/block", "internal/rollups/compact", "internal/rollups/progress", "internal/rollups/shards",
 	"internal/series/agentlabel", "internal/acceptance/sharedid", "internal/rollups/sketch", "internal/acceptance/jsonbatch", "internal/platform/lru", "internal/platform/retry", "internal/record", "internal/rollups/publish", "internal/rollups/delta", "internal/coordination/work", "services/coordinator/internal/ownership",

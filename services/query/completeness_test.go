@@ -2,6 +2,7 @@ package query_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"strconv"
@@ -15,6 +16,8 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	queryv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/query/v1"
 	"lightmetrics.dev/lightmetrics/services/query"
@@ -222,6 +225,61 @@ func TestMemoryBoundIsPartial(t *testing.T) {
 	e := n.get("/api/v1/query", "query", "up[10m]")
 	if !has(e.Lightmetrics.Reasons, "MEMORY_BOUND") {
 		t.Errorf("not marked: %+v", e.Lightmetrics)
+	}
+	live := int(n.number("lightmetrics_query_live_batches"))
+	if m := e.Lightmetrics.Missing; len(m) != 1 || m[0].Batches != 100-live || m[0].AtLeast || len(m[0].Hours) == 0 {
+		t.Errorf("%d of 100 batches are in memory, and the answer says of the others %+v", live, m)
+	}
+}
+
+// TestReasonsSayHowMuch: a reason says how many batches are missing, of which hours and shards, over HTTP, over gRPC and
+// on the page; of the range that was asked for.
+func TestReasonsSayHowMuch(t *testing.T) {
+	a := newAuthority(t)
+	a.rollups()
+	h := timegrid.HourOf(time.Now().Add(-2 * time.Hour).UnixMilli())
+	shards := map[uint32]bool{}
+	for i := range 6 {
+		agent := fmt.Sprintf("agent-%d", i)
+		at := (h + timegrid.Hour(i%2)).Start().Add(time.Duration(10+i) * time.Minute)
+		b := a.build(identity.Boot{Agent: agent, Boot: "b"}, 1, at, point{"up", 1, at})
+		a.accept(b)
+		if i < 5 {
+			if err := a.Delete(context.Background(), b.manifest.RawBlobKey); err != nil {
+				t.Fatal(err)
+			}
+			shards[uint32(shard.Of(agent, rollupShards))] = true
+		}
+	}
+	n := start(t, a, func(c *query.Config) { c.History.Window = 6 * time.Hour })
+	<-n.Complete()
+	end := (h + 1).End()
+	e := n.get("/api/v1/query", "query", "up[2h]", "time", unix(end))
+	m := e.Lightmetrics.Missing
+	if len(m) != 1 || m[0].Code != "BATCH_UNREADABLE" || m[0].Batches != 5 || len(m[0].Shards) != len(shards) ||
+		len(m[0].Hours) != 1 || !m[0].Hours[0][0].Equal(h.Start()) || !m[0].Hours[0][1].Equal(end) {
+		t.Errorf("over HTTP: %+v", e.Lightmetrics)
+	}
+	what := "5 batches, hours " + h.Start().Format(time.RFC3339) + " to " + end.Format(time.RFC3339)
+	if !has(e.Warnings, what) || !has(e.Warnings, "and 2 more") {
+		t.Errorf("warnings %q lack %q", e.Warnings, what)
+	}
+	if e := n.get("/api/v1/query", "query", "up[1h]", "time", unix(end)); len(e.Lightmetrics.Missing) != 1 || e.Lightmetrics.Missing[0].Batches != 2 {
+		t.Errorf("of the second hour: %+v", e.Lightmetrics)
+	}
+	ms := end.UnixMilli()
+	r, err := client(t, n).Query(t.Context(), &queryv1.QueryRequest{Expression: "up[2h]", TimeUnixMs: &ms})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := r.GetCompleteness().GetMissing()
+	if len(x) != 1 || x[0].GetCode() != "BATCH_UNREADABLE" || x[0].GetBatches() != 5 || len(x[0].GetShards()) != len(shards) || x[0].GetHours()[0].GetEndUnixMs() != ms {
+		t.Errorf("over gRPC: %v", r.GetCompleteness())
+	}
+	for _, got := range x[0].GetShards() {
+		if !shards[got] {
+			t.Errorf("shard %d is named, want %v", got, shards)
+		}
 	}
 }
 

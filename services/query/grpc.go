@@ -213,12 +213,23 @@ func protoCompleteness(c answer.Completeness) *queryv1.Completeness {
 	}
 	for _, r := range c.Reasons {
 		out.Reasons = append(out.Reasons, r.String())
+		out.Missing = append(out.Missing, protoMissing(r))
 	}
 	for _, n := range c.Notes {
 		out.Notes = append(out.Notes, n.String())
 	}
 	for _, a := range c.Gaps {
 		out.Agents = append(out.Agents, protoAgent(a))
+	}
+	return out
+}
+
+func protoMissing(r answer.Reason) *queryv1.Missing {
+	m := r.Missing
+	out := &queryv1.Missing{Code: r.Code, Batches: uint64(m.Batches), AtLeast: m.AtLeast,
+		MoreHours: uint32(m.MoreHours), Shards: m.Shards, MoreShards: uint32(m.MoreShards)}
+	for _, h := range m.Hours {
+		out.Hours = append(out.Hours, &queryv1.HourRange{StartUnixMs: h.Start().UnixMilli(), EndUnixMs: h.End().UnixMilli()})
 	}
 	return out
 }

@@ -84,6 +84,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("query: %w", err)
 	}
+	ls.SetShards(f.ShardOf)
 	eval := answer.New(
 		answer.Config{Limits: cfg.Limits, Lookback: cfg.Lookback, StaleAfter: cfg.StaleAfter},
 		answer.Deps{Live: ls, Follower: f, Blocks: keeper, Log: srv.Log(), Registry: d.Telemetry.Registry, Now: d.Now})

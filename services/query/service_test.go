@@ -78,7 +78,14 @@ type envelope struct {
 		Partial         bool
 		CompleteThrough string `json:"complete_through"`
 		Reasons, Notes  []string
-		AgentsWithGaps  int `json:"agents_with_gaps"`
+		Missing         []struct {
+			Code    string
+			Batches int
+			AtLeast bool `json:"at_least"`
+			Hours   [][2]time.Time
+			Shards  []uint32
+		}
+		AgentsWithGaps int `json:"agents_with_gaps"`
 	}
 	code int
 }

@@ -30,6 +30,7 @@ func (s *Store) expire(now time.Time) {
 			heap.Pop(&s.full)
 			b.late = true
 			heap.Push(&s.late, b)
+			s.lateHours.add(b)
 			continue
 		}
 		s.evict(b)
@@ -86,6 +87,9 @@ func (s *Store) over() bool {
 // evict marks b as removed since this version; vacuum frees its columns once no snapshot sees them.
 func (s *Store) evict(b *batch) {
 	heap.Remove(s.heapOf(b), b.at[slotRole])
+	if b.late {
+		s.lateHours.remove(b)
+	}
 	heap.Remove(&s.newest, b.at[slotNewest])
 	heap.Remove(&b.agent.batches, b.at[slotAgent])
 	b.removed.Store(s.version)

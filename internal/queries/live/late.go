@@ -74,28 +74,57 @@ func (s *Store) dropCovered() {
 	s.vacuum()
 }
 
+// lateHours are the late batches by the hours that have samples of them, so that a query looks at the hours that it
+// asks for.
+type lateHours map[timegrid.Hour]map[*batch]struct{}
+
+func (l lateHours) add(b *batch) {
+	for _, h := range b.hours {
+		if l[h] == nil {
+			l[h] = map[*batch]struct{}{}
+		}
+		l[h][b] = struct{}{}
+	}
+}
+
+func (l lateHours) remove(b *batch) {
+	for _, h := range b.hours {
+		if delete(l[h], b); len(l[h]) == 0 {
+			delete(l, h)
+		}
+	}
+}
+
 // Late returns the hours, ascending, of the batches that the snapshot sees although they lie before the window.
-// Hours in which held says that a batch is elsewhere are left out; held may be nil, and must not call the store.
-func (p *Snapshot) Late(held func(identity.Batch, timegrid.Hour) bool) []timegrid.Hour {
+func (p *Snapshot) Late() []timegrid.Hour {
 	s := p.store
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	set := map[timegrid.Hour]struct{}{}
-	for _, b := range s.late.list {
-		if b.visible(p.version) {
-			for _, h := range b.hours {
-				if held == nil || !held(b.Identity, h) {
-					set[h] = struct{}{}
-				}
+	out := make([]timegrid.Hour, 0, len(s.lateHours))
+	for h, batches := range s.lateHours {
+		for b := range batches {
+			if b.visible(p.version) {
+				out = append(out, h)
+				break
 			}
 		}
 	}
-	out := make([]timegrid.Hour, 0, len(set))
-	for h := range set {
-		out = append(out, h)
-	}
 	slices.Sort(out)
 	return out
+}
+
+// EachLate calls fn for those batches of an hour, in no order, until it returns false; it returns what fn returned last.
+// fn must not call the store.
+func (p *Snapshot) EachLate(h timegrid.Hour, fn func(identity.Batch) bool) bool {
+	s := p.store
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for b := range s.lateHours[h] {
+		if b.visible(p.version) && !fn(b.Identity) {
+			return false
+		}
+	}
+	return true
 }
 
 // hoursOf returns the hours that have samples of b, ascending.

@@ -44,7 +44,7 @@ func TestLateBatches(t *testing.T) {
 	}
 	snap := s.Snapshot(later)
 	want := []timegrid.Hour{timegrid.HourOfNS(start.Add(-2*time.Hour).UnixNano() + 1), timegrid.HourOfNS(start.UnixNano())}
-	if got := snap.Late(nil); !slices.Equal(got, want) {
+	if got := snap.Late(); !slices.Equal(got, want) {
 		t.Errorf("hours of late batches %v, want %v", got, want)
 	}
 	// A block holds one of them now; an open snapshot still reads it.
@@ -149,15 +149,19 @@ func TestLateHoursOfASnapshot(t *testing.T) {
 	snap := s.Snapshot(start)
 	defer snap.Close()
 	insert(t, s, one(t, 11, "x", (hours[0]-1).End()), start, live.Inserted) // the snapshot does not see it
-	if got := snap.Late(nil); !slices.Equal(got, hours) {
+	if got := snap.Late(); !slices.Equal(got, hours) {
 		t.Errorf("late hours %v, want %v", got, hours)
 	}
-	if got := snap.Late(func(id identity.Batch, h timegrid.Hour) bool { return id == across.Identity && h == hours[0] }); !slices.Equal(got, hours[1:]) {
-		t.Errorf("late hours that are not held elsewhere %v, want %v", got, hours[1:])
+	for _, h := range hours {
+		var got []identity.Batch
+		all := snap.EachLate(h, func(id identity.Batch) bool { got = append(got, id); return false })
+		if len(got) != 1 || all || got[0] != across.Identity {
+			t.Errorf("%v: %v", h, got)
+		}
 	}
 	after := s.Snapshot(start)
 	defer after.Close()
-	if got := after.Late(nil); len(got) != 3 || got[0] != hours[0]-1 {
+	if got := after.Late(); len(got) != 3 || got[0] != hours[0]-1 {
 		t.Errorf("late hours of a later snapshot: %v", got)
 	}
 }

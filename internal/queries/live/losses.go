@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 
+	"lightmetrics.dev/lightmetrics/internal/queries/missing"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
@@ -22,10 +23,13 @@ func (s Span) union(o Span) Span { return Span{min(s.Min, o.Min), max(s.Max, o.M
 type losses struct {
 	max    int // bound of bytes
 	runs   map[lossKey][]lossRun
-	bytes  int    // of all runs, estimated
-	coarse []Span // disjoint, ascending
-	added  uint64 // counts what was added to coarse
-	merged []Span // of all, disjoint and ascending, for snapshots; nil when it must be computed
+	bytes  int           // of all runs, estimated
+	coarse []Span        // disjoint, ascending
+	added  uint64        // counts what was added to coarse
+	tally  missing.Tally // of runs
+	// shardOf is the shard that rolls an agent up; nil where nobody knows.
+	shardOf func(agent string) uint32
+	merged  []Span // of all, disjoint and ascending, for snapshots; nil when it must be computed
 }
 
 // Bounds of what is recorded of losses.
@@ -50,6 +54,13 @@ type lossRun struct {
 	counts      []byte // records of each batch, as uvarints
 	hours       []timegrid.Hour
 	span        Span
+	shard       uint32
+	batches     int
+}
+
+// hourSpan are the hours from the first sample to the last.
+func (r *lossRun) hourSpan() missing.Hours {
+	return missing.Hours{From: r.hours[0], To: r.hours[len(r.hours)-1]}
 }
 
 func keyOf(b *batch) lossKey {
@@ -93,13 +104,19 @@ func (l *losses) add(b *batch) {
 	}
 	l.bytes += size
 	if !follows {
-		runs = append(runs, lossRun{start: b.Identity.SeqStart, hours: b.hours, span: span})
+		shard := uint32(missing.NoShard)
+		if l.shardOf != nil {
+			shard = l.shardOf(b.Identity.Agent)
+		}
+		runs = append(runs, lossRun{start: b.Identity.SeqStart, hours: b.hours, span: span, shard: shard})
 		l.runs[key] = runs
 		last++
 	}
 	r := &runs[last]
 	r.counts = binary.AppendUvarint(r.counts, b.Identity.Count())
 	r.next = b.Identity.SeqEnd + 1
+	r.batches++
+	l.tally.Add(r.shard, r.hourSpan(), 1)
 	r.span = r.span.union(span)
 }
 
@@ -123,6 +140,7 @@ func (l *losses) forget(held func(identity.Batch, []timegrid.Hour) bool) {
 		kept := slices.DeleteFunc(runs, func(r lossRun) bool {
 			found := r.all(key.boot, func(id identity.Batch) bool { return held(id, r.hours) })
 			if found {
+				l.tally.Add(r.shard, r.hourSpan(), -r.batches)
 				l.bytes -= lossRunBytes + 8*len(r.hours) + len(r.counts)
 				// Other losses may overlap these spans, so they can't be cut out; they are computed again.
 				l.merged = nil
@@ -196,6 +214,21 @@ func within(hours []timegrid.Hour, s Span) (out []Span) {
 		}
 		out = append(out, Span{max(h.StartMS(), s.Min), min(h.EndMS(), s.Max)})
 	}
+	return out
+}
+
+// SetShards lets the store say which shards have to roll up what was evicted for memory. Call it before the first
+// Insert.
+func (s *Store) SetShards(of func(agent string) uint32) { s.lost.shardOf = of }
+
+// LostBatches counts those batches of Lost by the hours of [mint, maxt]; of those that are known by their times alone
+// there may be more.
+func (p *Snapshot) LostBatches(mint, maxt int64) missing.Summary {
+	s := p.store
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	out := s.lost.tally.In(missing.Hours{From: timegrid.HourOf(mint), To: timegrid.HourOf(maxt)})
+	out.AtLeast = len(s.lost.coarse) > 0
 	return out
 }
 

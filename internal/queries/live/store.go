@@ -49,6 +49,7 @@ type Store struct {
 	full         batchHeap // batches with columns, the oldest first
 	placeholders batchHeap // identities without columns
 	late         batchHeap // batches with columns before the window that no block has
+	lateHours    lateHours
 	newest       batchHeap // all batches with columns, the newest first
 	removed      []*batch
 	bytes        int64
@@ -86,6 +87,7 @@ func New(cfg Config) (*Store, error) {
 		full:         batchHeap{slot: slotRole, before: older},
 		placeholders: batchHeap{slot: slotRole, before: older},
 		late:         batchHeap{slot: slotRole, before: older},
+		lateHours:    lateHours{},
 		newest:       batchHeap{slot: slotNewest, before: newer},
 		agents:       map[string]*agent{},
 		heavy:        map[string]*agent{},
@@ -250,6 +252,9 @@ func (s *Store) fill(b *batch, f *frame.Batch) {
 	}
 	s.samples += int64(b.Identity.Count())
 	heap.Push(s.heapOf(b), b)
+	if b.late {
+		s.lateHours.add(b)
+	}
 	heap.Push(&s.newest, b)
 	heap.Push(&b.agent.batches, b)
 }

@@ -8,6 +8,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/sharedid"
 	"lightmetrics.dev/lightmetrics/internal/queries/live"
+	"lightmetrics.dev/lightmetrics/internal/queries/missing"
 	"lightmetrics.dev/lightmetrics/internal/queries/promstore"
 	"lightmetrics.dev/lightmetrics/internal/queries/published"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
@@ -19,10 +20,18 @@ import (
 type Reason struct {
 	Code string
 	Text string
+	// Missing says how much it is, as far as that is known.
+	Missing missing.Summary
 }
 
-// String is "CODE: text".
-func (r Reason) String() string { return r.Code + ": " + r.Text }
+// String is "CODE: text", and in brackets what is missing.
+func (r Reason) String() string {
+	text := r.Code + ": " + r.Text
+	if what := r.Missing.String(); what != "" {
+		text += " (" + what + ")"
+	}
+	return text
+}
 
 // Codes of reasons.
 const (
@@ -70,62 +79,78 @@ const (
 // answer complete, since the snapshot may lack just what made it known.
 func (e *Evaluator) complete(st follow.Status, snap *live.Snapshot, pub *published.Query, mint, maxt int64, touched bool) Completeness {
 	c := Completeness{CompleteThrough: st.CompleteThrough}
-	add := func(code, format string, args ...any) {
-		c.Reasons = append(c.Reasons, Reason{code, fmt.Sprintf(format, args...)})
+	add := func(code string, what missing.Summary, format string, args ...any) {
+		c.Reasons = append(c.Reasons, Reason{code, fmt.Sprintf(format, args...), what})
 	}
+	waiting := func() missing.Summary {
+		if !touched {
+			return missing.Summary{}
+		}
+		return e.d.Follower.Waiting(mint, maxt)
+	}
+	none := missing.Summary{}
 	// The age is a duration by this machine's clock. What is complete is said in the store's time.
 	age := e.d.Now().Sub(st.Since)
 	switch {
 	case st.Since.IsZero():
-		add(ReasonUnread, "the journal of what was accepted was not read to its end yet")
+		add(ReasonUnread, waiting(), "the journal of what was accepted was not read to its end yet")
 	case st.Incomplete:
-		add(ReasonIncomplete, "the bucket has batches from before the journal, and no full audit has written them into it yet: run lmctl audit")
+		add(ReasonIncomplete, none, "the bucket has batches from before the journal, and no full audit has written them into it yet: run lmctl audit")
 	case st.CompleteThrough.IsZero():
-		add(ReasonUnread, "the store does not say what time it is, so that nothing can be said to be complete")
+		add(ReasonUnread, none, "the store does not say what time it is, so that nothing can be said to be complete")
 	// Batches that were accepted since may be known by hints, but nothing proves that there are no others.
 	case age > e.cfg.StaleAfter:
-		add(ReasonStale, "batches accepted after %s may be missing: the journal was read to its end then", st.CompleteThrough.UTC().Format(time.RFC3339))
+		add(ReasonStale, waiting(), "batches accepted after %s may be missing: the journal was read to its end then", st.CompleteThrough.UTC().Format(time.RFC3339))
 	}
 	if len(st.Spoolers) > 0 {
-		add(ReasonSpool, "%s", spooled(st.Spoolers))
+		add(ReasonSpool, none, "%s", spooled(st.Spoolers))
 	}
 	if touched {
 		// Before the first sample of all nothing was written, so nothing can be missing there.
 		first := timegrid.Millisecond(st.First)
-		if before, ok := e.beforeHistory(snap, pub, max(mint, first), maxt); ok {
-			add(ReasonBeforeHistory, "%s, and the history in memory begins at %s",
+		if before, hours, ok := e.beforeHistory(snap, pub, max(mint, first), maxt); ok {
+			add(ReasonBeforeHistory, missing.Of(hours...), "%s, and the history in memory begins at %s",
 				before, time.UnixMilli(snap.From).UTC().Format(time.RFC3339))
 		}
 		if max(mint, first) < snap.From && pub == nil {
-			add(ReasonBeforeHistory, "the range begins before the history that is kept, which begins at %s",
-				time.UnixMilli(snap.From).UTC().Format(time.RFC3339))
+			add(ReasonBeforeHistory, missing.Of(missing.Hours{From: timegrid.HourOf(max(mint, first)), To: timegrid.HourOf(min(maxt, snap.From-1))}),
+				"the range begins before the history that is kept, which begins at %s", time.UnixMilli(snap.From).UTC().Format(time.RFC3339))
 		}
 		if pub != nil && e.d.Blocks.Ahead(timegrid.HourOf(maxt)) {
-			add(ReasonBeforeHistory, "blocks are read through the hour from %s, and there are later ones", pub.Span().Newest.Start().Format(time.RFC3339))
+			add(ReasonBeforeHistory, none, "blocks are read through the hour from %s, and there are later ones", pub.Span().Newest.Start().Format(time.RFC3339))
 		}
 		if lost, ok := snap.Lost(mint, maxt); ok {
-			add(ReasonMemory, "samples between %s and %s were evicted because the memory bound was met, and no block holds them",
+			add(ReasonMemory, snap.LostBatches(mint, maxt), "samples between %s and %s were evicted because the memory bound was met, and no block holds them",
 				time.UnixMilli(lost.Min).UTC().Format(time.RFC3339Nano), time.UnixMilli(lost.Max).UTC().Format(time.RFC3339Nano))
 		}
 		unpublished(add, snap, pub)
-		list, more := st.Unreadable(mint, maxt)
-		// A few are named, so that an operator knows where to begin; thousands would hide everything else.
-		for i, u := range list {
-			if i == maxNamed {
-				add(ReasonUnreadable, "%d more accepted batches can't be read", len(list)-maxNamed+more)
-				more = 0
-				break
-			}
-			add(ReasonUnreadable, "accepted batch %s, with samples from %s to %s, can't be read: %s", u.Identity, stamp(u.MinTime), stamp(u.MaxTime), u.Err)
-		}
-		if more > 0 {
-			add(ReasonUnreadable, "%d more accepted batches can't be read", more)
-		}
+		unreadable(add, st.Unreadable(mint, maxt, maxNamed))
 	}
 	c.Partial = len(c.Reasons) > 0
 	c.Notes = sharedNotes(e.d.Follower.SharedIDs())
 	c.Gaps, c.AgentsWithGaps = e.d.Follower.WithGaps(maxAgents)
 	return c
+}
+
+// adder adds a reason.
+type adder func(code string, what missing.Summary, format string, args ...any)
+
+// unreadable adds the batches that can't be read. A few are named, so that an operator knows where to begin; thousands
+// would hide everything else.
+func unreadable(add adder, u follow.Unreadable) {
+	if u.Batches > 0 {
+		var named []string
+		for _, b := range u.Named {
+			named = append(named, fmt.Sprintf("%s, with samples from %s to %s: %s", b.Identity, stamp(b.MinTime), stamp(b.MaxTime), b.Err))
+		}
+		if more := u.Batches - len(named); more > 0 {
+			named = append(named, fmt.Sprintf("and %d more", more))
+		}
+		add(ReasonUnreadable, u.Summary, "accepted batches can't be read: %s", strings.Join(named, "; "))
+	}
+	if u.More > 0 {
+		add(ReasonUnreadable, missing.Summary{Batches: u.More}, "further accepted batches can't be read, and may have samples at any time")
+	}
 }
 
 // mergeNote names series that have samples of several agents: nothing of them is missing except samples of one
@@ -134,7 +159,7 @@ func mergeNote(m promstore.Merges) (Reason, bool) {
 	if m.Series == 0 {
 		return Reason{}, false
 	}
-	return Reason{NoteMerged, fmt.Sprintf("%d selected series have samples of several agents with equal labels, such as %s of %s and %s (series.agent_label is empty)",
+	return Reason{Code: NoteMerged, Text: fmt.Sprintf("%d selected series have samples of several agents with equal labels, such as %s of %s and %s (series.agent_label is empty)",
 		m.Series, m.First, m.Agents.One, m.Agents.Other)}, true
 }
 
@@ -142,72 +167,95 @@ func mergeNote(m promstore.Merges) (Reason, bool) {
 func sharedNotes(list []sharedid.Shared) (notes []Reason) {
 	for i, s := range list {
 		if i == maxNamed {
-			return append(notes, Reason{NoteSharedID, fmt.Sprintf("so do those of %d more agents", len(list)-maxNamed)})
+			return append(notes, Reason{Code: NoteSharedID, Text: fmt.Sprintf("so do those of %d more agents", len(list)-maxNamed)})
 		}
-		notes = append(notes, Reason{NoteSharedID, fmt.Sprintf("several machines send as agent %q, by boots %s: series of it have samples of all of them", s.Agent, strings.Join(s.Boots, " and "))})
+		notes = append(notes, Reason{Code: NoteSharedID, Text: fmt.Sprintf("several machines send as agent %q, by boots %s: series of it have samples of all of them", s.Agent, strings.Join(s.Boots, " and "))})
 	}
 	return notes
 }
 
-// beforeHistory says why samples before the window may be missing: the range begins before the hours whose blocks
-// are read, or an hour is in no block, and no batch in memory has samples in it or perhaps not all of them. Hours
-// that no selector asked for do not matter.
-func (e *Evaluator) beforeHistory(snap *live.Snapshot, pub *published.Query, mint, maxt int64) (string, bool) {
+// beforeHistory says why samples before the window may be missing, and of which hours: the range begins before the hours
+// whose blocks are read, or hours are in no block, and no batch in memory has samples in them or perhaps not all of them.
+// Hours that no selector asked for do not matter.
+func (e *Evaluator) beforeHistory(snap *live.Snapshot, pub *published.Query, mint, maxt int64) (string, []missing.Hours, bool) {
 	if pub == nil || mint >= snap.From {
-		return "", false
+		return "", nil, false
 	}
 	first, last := timegrid.HourOf(mint), timegrid.HourOf(min(maxt, snap.From-1))
 	if oldest := pub.Span().Oldest; first < oldest && first <= last {
-		return "blocks are read from " + oldest.Start().Format(time.RFC3339) + " on", true
+		return "blocks are read from " + oldest.Start().Format(time.RFC3339) + " on", []missing.Hours{{From: first, To: min(last, oldest-1)}}, true
 	}
+	var none []missing.Hours
 	// Late batches in memory stand in for a block that does not exist yet.
-	late := snap.Late(nil)
+	late := snap.Late()
 	for h := first; h <= last; h++ {
 		// Not read by this query, or reported as expired elsewhere, or in a block: nothing to say about the hour.
 		if !pub.Pinned(h) || pub.Expired(h) || len(pub.Blocks(h, timegrid.Raw)) > 0 {
 			continue
 		}
 		if _, ok := slices.BinarySearch(late, h); !ok && !pub.HasLate(h) {
-			return "no block holds the hour from " + h.Start().Format(time.RFC3339), true
+			none = append(none, missing.Hours{From: h, To: h})
 		}
 	}
-	return "", false
+	if len(none) == 0 {
+		return "", nil, false
+	}
+	return "no block holds the hour from " + none[0].From.Start().Format(time.RFC3339), none, true
 }
 
+// maxCounted bounds the late batches that one answer counts.
+const maxCounted = 1000
+
 // expired adds what the answer lacks of hours whose samples have expired.
-func expired(add func(code, format string, args ...any), snap *live.Snapshot, pub *published.Query) {
+func expired(add adder, snap *live.Snapshot, pub *published.Query) {
 	hour := func(h timegrid.Hour) string { return h.Start().Format(time.RFC3339) }
 	for _, r := range pub.Reduced() {
 		if r.Resolution == timegrid.Raw {
-			add(ReasonBeforeHistory, "the samples of %d hours between %s and %s have expired, and no rolled rows of them are left", r.Hours, hour(r.From), hour(r.To+1))
+			add(ReasonBeforeHistory, missing.Of(missing.Hours{From: r.From, To: r.To}), "the samples of %d hours between %s and %s have expired, and no rolled rows of them are left", r.Hours, hour(r.From), hour(r.To+1))
 			continue
 		}
-		add(ReasonDownsampled, "the samples of %d hours between %s and %s have expired: what is shown is made of their %s rows", r.Hours, hour(r.From), hour(r.To+1), r.Resolution)
+		add(ReasonDownsampled, missing.Of(missing.Hours{From: r.From, To: r.To}), "the samples of %d hours between %s and %s have expired: what is shown is made of their %s rows", r.Hours, hour(r.From), hour(r.To+1), r.Resolution)
 	}
-	elsewhere := func(id identity.Batch, h timegrid.Hour) bool {
-		return !pub.Pinned(h) || !pub.Expired(h) || pub.RowsHold(id, h)
+	var hours []missing.Hours
+	batches, counted := map[identity.Batch]struct{}{}, true
+	for _, h := range snap.Late() {
+		if !pub.Pinned(h) || !pub.Expired(h) {
+			continue
+		}
+		before := len(batches)
+		all := snap.EachLate(h, func(id identity.Batch) bool {
+			if !pub.RowsHold(id, h) {
+				batches[id] = struct{}{}
+			}
+			return len(batches) < maxCounted
+		})
+		if counted = counted && all; len(batches) > before {
+			hours = append(hours, missing.Hours{From: h, To: h})
+		}
 	}
-	late := snap.Late(elsewhere)
 	if h, ok := pub.LateRows(); ok {
-		late = append(late, h)
+		hours, counted = append(hours, missing.Hours{From: h, To: h}), false
 	}
-	if len(late) > 0 {
-		add(ReasonNotRolledUp, "late batches of the hour from %s, whose other samples have expired, are not rolled up yet", hour(late[0]))
+	if len(hours) > 0 {
+		first := hours[0].From
+		what := missing.Of(hours...)
+		what.Batches, what.AtLeast = len(batches), !counted
+		add(ReasonNotRolledUp, what, "late batches of the hour from %s, whose other samples have expired, are not rolled up yet", hour(first))
 	}
 }
 
 // unpublished adds what blocks lack.
-func unpublished(add func(code, format string, args ...any), snap *live.Snapshot, pub *published.Query) {
+func unpublished(add adder, snap *live.Snapshot, pub *published.Query) {
 	if pub == nil {
 		return
 	}
 	list, more := pub.Problems()
 	for i, p := range list {
 		if i == maxNamed {
-			add(ReasonBlock, "%d more objects of blocks can't be read", len(list)-maxNamed+more)
+			add(ReasonBlock, missing.Summary{}, "%d more objects of blocks can't be read", len(list)-maxNamed+more)
 			break
 		}
-		add(ReasonBlock, "block of the hour from %s: %s: %v", p.Hour.Start().Format(time.RFC3339), p.Key, p.Err)
+		add(ReasonBlock, missing.Of(missing.Hours{From: p.Hour, To: p.Hour}), "block of the hour from %s: %s: %v", p.Hour.Start().Format(time.RFC3339), p.Key, p.Err)
 	}
 	expired(add, snap, pub)
 }

@@ -14,7 +14,7 @@ func TestMutantsAreCaught(t *testing.T) {
 		Run: "TestStatusIs|TestWhatIsLearned|TestReasonsAt|TestLossesMark|TestManyUnreadable|TestRangesAt|TestQueueIs|TestReservations|TestNearlyRight",
 		Mutants: []mutants.Mutant{
 			{Name: "the snapshot is opened before the status is read", File: "evaluator.go", Old: "	st := e.d.Follower.Status()\n	snap := e.d.Live.Snapshot(e.d.Now())", New: "	snap := e.d.Live.Snapshot(e.d.Now())\n	st := e.d.Follower.Status()", By: "TestStatusIsReadBeforeTheSnapshot"},
-			{Name: "a batch may heal after the snapshot", File: "completeness.go", Old: "st.Unreadable(mint, maxt)", New: "e.d.Follower.Status().Unreadable(mint, maxt)", By: "TestWhatIsLearnedLater"},
+			{Name: "a batch may heal after the snapshot", File: "completeness.go", Old: "st.Unreadable(mint, maxt, maxNamed)", New: "e.d.Follower.Status().Unreadable(mint, maxt, maxNamed)", By: "TestWhatIsLearnedLater"},
 			{Name: "an answer without anything proven is whole", File: "completeness.go", Old: "	case st.CompleteThrough.IsZero():", New: "	case false:", By: "TestReasonsAtTheirEdges"},
 			{Name: "a poll is stale on the edge", File: "completeness.go", Old: "case age > e.cfg.StaleAfter:", New: "case age >= e.cfg.StaleAfter:", By: "TestReasonsAtTheirEdges"},
 			{Name: "no poll is ever stale", File: "completeness.go", Old: "case age > e.cfg.StaleAfter:", New: "case age < 0:", By: "TestReasonsAtTheirEdges"},

@@ -15,6 +15,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/derived/ledgers"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/queries/live"
+	"lightmetrics.dev/lightmetrics/internal/queries/missing"
 	"lightmetrics.dev/lightmetrics/internal/rollups/progress"
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
@@ -177,14 +178,14 @@ func TestUnreadableAtItsEdges(t *testing.T) {
 		mint, maxt int64
 		want       int
 	}{{ms - 5, ms - 1, 0}, {ms - 5, ms, 1}, {ms + 3, ms + 4, 1}, {ms + 10, ms + 20, 1}, {ms + 11, ms + 20, 0}} {
-		if list, _ := w.follow.Status().Unreadable(c.mint, c.maxt); len(list) != c.want {
-			t.Errorf("[%d, %d]: %+v", c.mint-ms, c.maxt-ms, list)
+		if u := w.follow.Status().Unreadable(c.mint, c.maxt, 3); u.Batches != c.want || len(u.Named) != c.want || len(u.Hours) != c.want {
+			t.Errorf("[%d, %d]: %+v", c.mint-ms, c.maxt-ms, u)
 		}
 	}
 	w.put(b.manifest.RawBlobKey, b.frame)
 	w.follow.RetryUnread(t.Context())
-	if list, _ := w.follow.Status().Unreadable(ms, ms); len(list) != 0 || !w.shows(b)() {
-		t.Errorf("readable again: %+v", list)
+	if u := w.follow.Status().Unreadable(ms, ms, 3); u.Batches != 0 || !w.shows(b)() {
+		t.Errorf("readable again: %+v", u)
 	}
 }
 
@@ -217,11 +218,15 @@ func TestUnreadBatchesAreBounded(t *testing.T) {
 		id := identity.Batch{Agent: "a", Boot: "b", SeqStart: i, SeqEnd: i}
 		w.follow.noteUnread(accepted.Batch{Identity: id, MinTime: 5e6, MaxTime: 5e6}, errors.New("gone"))
 	}
-	if list, more := w.follow.Status().Unreadable(6, 7); len(list) != 0 || more != 3 {
-		t.Errorf("%d in another range, and %d more, want 3", len(list), more)
+	if u := w.follow.Status().Unreadable(6, 7, 3); u.Batches != 0 || u.More != 3 {
+		t.Errorf("in another range %+v, want 3 more", u)
 	}
-	if list, more := w.follow.Status().Unreadable(5, 5); len(list) != maxUnread || more != 3 {
-		t.Errorf("%d and %d more, want %d and 3", len(list), more, maxUnread)
+	st := w.follow.Status()
+	if u := st.Unreadable(5, 5, 3); u.Batches != maxUnread || u.More != 3 || len(u.Named) != 3 {
+		t.Errorf("%+v, want %d and 3 more", u, maxUnread)
+	}
+	if n := testing.AllocsPerRun(10, func() { w.follow.Status().Unreadable(5, 5, 3) }); n > 60 {
+		t.Errorf("%v allocations for one answer", n)
 	}
 	if n := w.follow.Status().Unread; n != maxUnread+3 {
 		t.Errorf("%d unreadable batches", n)
@@ -409,5 +414,67 @@ func (w *world) progressed(pending ...*batch) {
 		}
 		_, err := p.Write(ctx, w.store, "")
 		w.must(err)
+	}
+}
+
+// TestUnreadableIsACount: what a set of unreadable batches says of a range is what a look at each of them says.
+func TestUnreadableIsACount(t *testing.T) {
+	for seed := range uint64(100) {
+		rnd := rand.New(rand.NewPCG(seed, 3))
+		all := map[identity.Batch]*Unread{}
+		for i := range rnd.Uint64N(40) {
+			from := rnd.Int64N(100)
+			u := &Unread{Batch: accepted.Batch{Identity: identity.Batch{Agent: "a", Boot: "b", SeqStart: i, SeqEnd: i}}}
+			u.MinTime, u.MaxTime = from*1e6, (from+rnd.Int64N(20))*1e6
+			all[u.Identity] = u
+		}
+		x := newUnreadSet(all)
+		for range 50 {
+			mint := rnd.Int64N(120)
+			maxt, n := mint+rnd.Int64N(30), 0
+			for _, u := range all {
+				if u.MinTime/1e6 <= maxt && u.MaxTime/1e6 >= mint {
+					n++
+				}
+			}
+			some := x.some(mint, maxt, 3)
+			if got := x.count(mint, maxt); got != n || len(some) != min(n, 3) {
+				t.Fatalf("seed %d: %d, of which %d are named, in [%d, %d], want %d", seed, got, len(some), mint, maxt, n)
+			}
+			for i, u := range some {
+				if u.MinTime/1e6 > maxt || u.MaxTime/1e6 < mint || i > 0 && u.Identity == some[i-1].Identity {
+					t.Fatalf("seed %d: %+v is named in [%d, %d]", seed, u, mint, maxt)
+				}
+			}
+		}
+	}
+}
+
+// TestWaitingBatchesAreCountedByHours: what an answer says of batches that are still fetched costs the same for 1,000 and
+// for 100,000 of them.
+func TestWaitingBatchesAreCountedByHours(t *testing.T) {
+	cost := func(n int) (float64, missing.Summary, *queue) {
+		q := newQueue(n)
+		q.shardOf = func(agent string) uint32 { return uint32(len(agent)) }
+		for i := range n {
+			at := int64(i%24)*int64(time.Hour) + 1
+			b := accepted.Batch{Identity: identity.Batch{Agent: "agent"[:1+i%4], Boot: "b", SeqStart: uint64(i), SeqEnd: uint64(i)}, MinTime: at, MaxTime: at}
+			if err := q.add(t.Context(), b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		h := missing.Hours{From: 0, To: 11}
+		return testing.AllocsPerRun(10, func() { q.in(h) }), q.in(h), q
+	}
+	few, _, _ := cost(960)
+	many, s, q := cost(96_000)
+	if few != many || s.Batches != 48_000 || len(s.Hours) != 1 || len(s.Shards) != 4 {
+		t.Errorf("%v and %v allocations, %+v", few, many, s)
+	}
+	for w, _ := q.next(time.Now()); w != nil; w, _ = q.next(time.Now()) {
+		q.finish(w)
+	}
+	if s := q.in(missing.Hours{From: 0, To: 23}); !s.IsZero() || q.waiting() != 0 {
+		t.Errorf("nothing waits, and %+v", s)
 	}
 }

@@ -67,6 +67,7 @@ type Follower struct {
 	lastErr    error
 	polls      polls
 	unread     map[identity.Batch]*Unread
+	unreadable *unreadSet      // of unread; nil after a change
 	overflow   int             // unreadable batches beyond the bound
 	landed     map[string]bool // writers of spooling runs whose watch says that nothing is unlanded
 	watches    map[string]bool // addresses whose watch is on
@@ -93,6 +94,7 @@ func New(cfg Config, d Deps) (*Follower, error) {
 		kick: make(chan struct{}, 1), first: make(chan struct{}), polled: make(chan struct{}), polls: polls{ended: make(chan struct{})},
 		unread: map[identity.Batch]*Unread{}, landed: map[string]bool{}, watches: map[string]bool{},
 	}
+	f.queue.shardOf = f.ShardOf
 	f.m, f.packs = newMetrics(d.Registry, f), newPacks(d.Registry)
 	return f, nil
 }

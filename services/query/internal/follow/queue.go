@@ -2,10 +2,12 @@ package follow
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/queries/missing"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
@@ -13,13 +15,15 @@ import (
 // It knows how far they are done: what a poll proves counts once every batch that was named before its end
 // is done, however slow one frame is and whatever was named since.
 type queue struct {
-	most int
+	most    int
+	shardOf func(agent string) uint32
 
 	mu     sync.Mutex
 	tail   uint64                   // ticket of the batch that was added last
 	order  []*want                  // in the order of tickets, from the first that is not done
 	byID   map[identity.Batch]*want // that are not done
 	ready  []*want                  // nobody fetches them; in the order of tickets, but for those that failed
+	tally  missing.Tally            // of what is not done
 	marks  []mark
 	passed mark // the newest mark whose batches are all done
 	// more is told when there is something to fetch, full when nothing more fits; done is closed and
@@ -35,6 +39,7 @@ type want struct {
 	notBefore time.Time
 	failures  int
 	done      bool
+	shard     uint32
 }
 
 // mark is what a poll proves once all batches up to a ticket are done.
@@ -54,7 +59,7 @@ const (
 )
 
 func newQueue(most int) *queue {
-	return &queue{most: most, byID: map[identity.Batch]*want{},
+	return &queue{most: most, shardOf: func(string) uint32 { return missing.NoShard }, byID: map[identity.Batch]*want{},
 		more: make(chan struct{}, 1), full: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
@@ -88,7 +93,8 @@ func (q *queue) add(ctx context.Context, b accepted.Batch) error {
 		}
 	}
 	q.tail++
-	w := &want{batch: b, ticket: q.tail}
+	w := &want{batch: b, ticket: q.tail, shard: q.shardOf(b.Identity.Agent)}
+	q.tally.Add(w.shard, hoursOf(&b), 1)
 	q.byID[b.Identity], q.order = w, append(q.order, w)
 	q.ready = append(q.ready, w)
 	signal(q.more)
@@ -103,7 +109,12 @@ func (q *queue) next(now time.Time) (*want, time.Duration) {
 	for i, w := range q.ready {
 		d := w.notBefore.Sub(now)
 		if d <= 0 {
-			q.ready = append(q.ready[:i], q.ready[i+1:]...)
+			if i == 0 {
+				// Nearly always, and nothing of a long queue has to move.
+				q.ready[0], q.ready = nil, q.ready[1:]
+			} else {
+				q.ready = slices.Delete(q.ready, i, i+1)
+			}
 			if len(q.ready) == 0 {
 				q.ready = nil // the array of a long queue is given back
 			}
@@ -142,6 +153,7 @@ func (q *queue) finish(w *want) {
 		return
 	}
 	w.done = true
+	q.tally.Add(w.shard, hoursOf(&w.batch), -1)
 	delete(q.byID, w.batch.Identity)
 	for len(q.order) > 0 && q.order[0].done {
 		q.order[0], q.order = nil, q.order[1:]
@@ -186,6 +198,13 @@ func (q *queue) waiting() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return len(q.byID)
+}
+
+// in says what of a range of hours is not done.
+func (q *queue) in(h missing.Hours) missing.Summary {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.tally.In(h)
 }
 
 // wait waits until everything that was added so far is done.

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
+	"lightmetrics.dev/lightmetrics/internal/queries/missing"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
 // Status of a Follower.
@@ -27,8 +29,8 @@ type Status struct {
 	First int64
 	Boots int
 
-	unread   []Unread // at most maxUnread
-	overflow int      // more of them
+	unread   *unreadSet
+	overflow int // more of them
 }
 
 // Status reads the state.
@@ -40,17 +42,17 @@ func (f *Follower) Status() Status {
 	defer f.mu.Unlock()
 	st := Status{
 		Since: p.since, Incomplete: !p.since.IsZero() && !p.begun, PollError: f.lastErr, First: first, Spoolers: spoolers,
-		Unread: len(f.unread) + f.overflow, Boots: boots, overflow: f.overflow,
+		Unread: len(f.unread) + f.overflow, Boots: boots, unread: f.unreadableNow(), overflow: f.overflow,
 	}
 	if p.begun {
 		st.CompleteThrough = p.through
 	}
-	st.unread = slices.Grow(st.unread, len(f.unread)) // usually nothing; every query asks for the status
-	for _, u := range f.unread {
-		// A copy: the caller reads it without the lock, while attempts change the original.
-		st.unread = append(st.unread, *u)
-	}
 	return st
+}
+
+// Waiting says what is known to have been accepted, and is neither in memory nor known to be missing yet.
+func (f *Follower) Waiting(mint, maxt int64) missing.Summary {
+	return f.queue.in(missing.Hours{From: timegrid.HourOf(mint), To: timegrid.HourOf(maxt)})
 }
 
 // spoolers are the writers of the open runs of role spooler, but for those that say that nothing is unlanded.

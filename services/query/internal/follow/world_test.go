@@ -324,8 +324,8 @@ func (w *world) visible(b *batch, shown map[int64]int) bool {
 
 // told reports that the batch is known to be unreadable in its range.
 func (w *world) told(b *batch) bool {
-	list, _ := w.follow.Status().Unreadable(b.ms[0], b.ms[len(b.ms)-1])
-	return slices.ContainsFunc(list, func(u Unread) bool { return u.Identity == b.manifest.Identity })
+	u := w.follow.Status().Unreadable(b.ms[0], b.ms[len(b.ms)-1], 1<<20)
+	return slices.ContainsFunc(u.Named, func(u Unread) bool { return u.Identity == b.manifest.Identity })
 }
 
 // check is invariant I12: what was accepted before complete_through is shown, or told, or

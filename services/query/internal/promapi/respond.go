@@ -136,8 +136,31 @@ type completeness struct {
 	Partial         bool     `json:"partial"`
 	CompleteThrough string   `json:"complete_through,omitempty"`
 	Reasons         []string `json:"reasons,omitempty"`
-	Notes           []string `json:"notes,omitempty"`
-	AgentsWithGaps  int      `json:"agents_with_gaps"`
+	// Missing has one for each of the reasons.
+	Missing        []missingJSON `json:"missing,omitempty"`
+	Notes          []string      `json:"notes,omitempty"`
+	AgentsWithGaps int           `json:"agents_with_gaps"`
+}
+
+// missingJSON says how much is missing for one reason, as far as that is known.
+type missingJSON struct {
+	Code    string `json:"code"`
+	Batches int    `json:"batches,omitempty"`
+	AtLeast bool   `json:"at_least,omitempty"`
+	// Hours are ranges of whole hours, from the start of the first to the end of the last.
+	Hours      [][2]time.Time `json:"hours,omitempty"`
+	MoreHours  int            `json:"more_hours,omitempty"`
+	Shards     []uint32       `json:"shards,omitempty"`
+	MoreShards int            `json:"more_shards,omitempty"`
+}
+
+func missingOf(r answer.Reason) missingJSON {
+	m := r.Missing
+	out := missingJSON{Code: r.Code, Batches: m.Batches, AtLeast: m.AtLeast, MoreHours: m.MoreHours, Shards: m.Shards, MoreShards: m.MoreShards}
+	for _, h := range m.Hours {
+		out.Hours = append(out.Hours, [2]time.Time{h.Start(), h.End()})
+	}
+	return out
 }
 
 // succeed ends the answer and writes it. c may be nil. No session may be open: the client
@@ -150,8 +173,10 @@ func (a *API) succeed(w http.ResponseWriter, o *body, query string, notes annota
 	b := o.b
 	if c != nil {
 		reasons := make([]string, len(c.Reasons))
+		var lacking []missingJSON
 		for i, r := range c.Reasons {
 			reasons[i] = r.String()
+			lacking = append(lacking, missingOf(r))
 			warnings = append(warnings, "partial answer: "+reasons[i])
 		}
 		noted := make([]string, len(c.Notes))
@@ -167,7 +192,7 @@ func (a *API) succeed(w http.ResponseWriter, o *body, query string, notes annota
 				infos = append(infos, fmt.Sprintf("%s has %d overlaps in its sequence, the first is %d-%d; each number is counted once", g.Boot, n, g.Overlaps[0].Start, g.Overlaps[0].End))
 			}
 		}
-		j := completeness{Partial: c.Partial, Reasons: reasons, Notes: noted, AgentsWithGaps: c.AgentsWithGaps}
+		j := completeness{Partial: c.Partial, Reasons: reasons, Missing: lacking, Notes: noted, AgentsWithGaps: c.AgentsWithGaps}
 		if !c.CompleteThrough.IsZero() {
 			j.CompleteThrough = c.CompleteThrough.UTC().Format(time.RFC3339Nano)
 		}

@@ -594,7 +594,9 @@ type Completeness struct {
 	// Agents with gaps or overlaps.
 	Agents []*Agent `protobuf:"bytes,4,rep,name=agents,proto3" json:"agents,omitempty"`
 	// What is to be known about the answer although nothing is missing from it: "CODE: text".
-	Notes         []string `protobuf:"bytes,5,rep,name=notes,proto3" json:"notes,omitempty"`
+	Notes []string `protobuf:"bytes,5,rep,name=notes,proto3" json:"notes,omitempty"`
+	// How much is missing, as far as that is known: one for each of the reasons, in their order.
+	Missing       []*Missing `protobuf:"bytes,6,rep,name=missing,proto3" json:"missing,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -664,6 +666,168 @@ func (x *Completeness) GetNotes() []string {
 	return nil
 }
 
+func (x *Completeness) GetMissing() []*Missing {
+	if x != nil {
+		return x.Missing
+	}
+	return nil
+}
+
+// Missing says how much is missing for one reason.
+type Missing struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The code of the reason.
+	Code string `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
+	// Accepted batches; 0 where their number is not known.
+	Batches uint64 `protobuf:"varint,2,opt,name=batches,proto3" json:"batches,omitempty"`
+	// There are more, which were not counted.
+	AtLeast bool `protobuf:"varint,3,opt,name=at_least,json=atLeast,proto3" json:"at_least,omitempty"`
+	// Hours with samples that are missing, ascending and apart; at most 20.
+	Hours []*HourRange `protobuf:"bytes,4,rep,name=hours,proto3" json:"hours,omitempty"`
+	// Further such ranges.
+	MoreHours uint32 `protobuf:"varint,5,opt,name=more_hours,json=moreHours,proto3" json:"more_hours,omitempty"`
+	// Shards of the rollups to which the agents of these batches belong, ascending; at most 20.
+	Shards []uint32 `protobuf:"varint,6,rep,packed,name=shards,proto3" json:"shards,omitempty"`
+	// Further shards.
+	MoreShards    uint32 `protobuf:"varint,7,opt,name=more_shards,json=moreShards,proto3" json:"more_shards,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Missing) Reset() {
+	*x = Missing{}
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Missing) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Missing) ProtoMessage() {}
+
+func (x *Missing) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Missing.ProtoReflect.Descriptor instead.
+func (*Missing) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Missing) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
+func (x *Missing) GetBatches() uint64 {
+	if x != nil {
+		return x.Batches
+	}
+	return 0
+}
+
+func (x *Missing) GetAtLeast() bool {
+	if x != nil {
+		return x.AtLeast
+	}
+	return false
+}
+
+func (x *Missing) GetHours() []*HourRange {
+	if x != nil {
+		return x.Hours
+	}
+	return nil
+}
+
+func (x *Missing) GetMoreHours() uint32 {
+	if x != nil {
+		return x.MoreHours
+	}
+	return 0
+}
+
+func (x *Missing) GetShards() []uint32 {
+	if x != nil {
+		return x.Shards
+	}
+	return nil
+}
+
+func (x *Missing) GetMoreShards() uint32 {
+	if x != nil {
+		return x.MoreShards
+	}
+	return 0
+}
+
+// HourRange is a range of whole hours.
+type HourRange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Start of the first hour, Unix milliseconds.
+	StartUnixMs int64 `protobuf:"varint,1,opt,name=start_unix_ms,json=startUnixMs,proto3" json:"start_unix_ms,omitempty"`
+	// End of the last hour, Unix milliseconds.
+	EndUnixMs     int64 `protobuf:"varint,2,opt,name=end_unix_ms,json=endUnixMs,proto3" json:"end_unix_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HourRange) Reset() {
+	*x = HourRange{}
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HourRange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HourRange) ProtoMessage() {}
+
+func (x *HourRange) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HourRange.ProtoReflect.Descriptor instead.
+func (*HourRange) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *HourRange) GetStartUnixMs() int64 {
+	if x != nil {
+		return x.StartUnixMs
+	}
+	return 0
+}
+
+func (x *HourRange) GetEndUnixMs() int64 {
+	if x != nil {
+		return x.EndUnixMs
+	}
+	return 0
+}
+
 // ListAgentsRequest selects agents.
 type ListAgentsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -679,7 +843,7 @@ type ListAgentsRequest struct {
 
 func (x *ListAgentsRequest) Reset() {
 	*x = ListAgentsRequest{}
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[9]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -691,7 +855,7 @@ func (x *ListAgentsRequest) String() string {
 func (*ListAgentsRequest) ProtoMessage() {}
 
 func (x *ListAgentsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[9]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -704,7 +868,7 @@ func (x *ListAgentsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAgentsRequest.ProtoReflect.Descriptor instead.
 func (*ListAgentsRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{9}
+	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListAgentsRequest) GetAgentId() string {
@@ -743,7 +907,7 @@ type ListAgentsResponse struct {
 
 func (x *ListAgentsResponse) Reset() {
 	*x = ListAgentsResponse{}
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[10]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -755,7 +919,7 @@ func (x *ListAgentsResponse) String() string {
 func (*ListAgentsResponse) ProtoMessage() {}
 
 func (x *ListAgentsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[10]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -768,7 +932,7 @@ func (x *ListAgentsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAgentsResponse.ProtoReflect.Descriptor instead.
 func (*ListAgentsResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{10}
+	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListAgentsResponse) GetAgents() []*Agent {
@@ -824,7 +988,7 @@ type Agent struct {
 
 func (x *Agent) Reset() {
 	*x = Agent{}
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[11]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -836,7 +1000,7 @@ func (x *Agent) String() string {
 func (*Agent) ProtoMessage() {}
 
 func (x *Agent) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[11]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -849,7 +1013,7 @@ func (x *Agent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Agent.ProtoReflect.Descriptor instead.
 func (*Agent) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{11}
+	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Agent) GetAgentId() string {
@@ -942,7 +1106,7 @@ type SeqRange struct {
 
 func (x *SeqRange) Reset() {
 	*x = SeqRange{}
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[12]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -954,7 +1118,7 @@ func (x *SeqRange) String() string {
 func (*SeqRange) ProtoMessage() {}
 
 func (x *SeqRange) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[12]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -967,7 +1131,7 @@ func (x *SeqRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeqRange.ProtoReflect.Descriptor instead.
 func (*SeqRange) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{12}
+	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SeqRange) GetStart() uint64 {
@@ -999,7 +1163,7 @@ type ListConflictsRequest struct {
 
 func (x *ListConflictsRequest) Reset() {
 	*x = ListConflictsRequest{}
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[13]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1011,7 +1175,7 @@ func (x *ListConflictsRequest) String() string {
 func (*ListConflictsRequest) ProtoMessage() {}
 
 func (x *ListConflictsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[13]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1024,7 +1188,7 @@ func (x *ListConflictsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListConflictsRequest.ProtoReflect.Descriptor instead.
 func (*ListConflictsRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{13}
+	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListConflictsRequest) GetAgentId() string {
@@ -1061,7 +1225,7 @@ type ListConflictsResponse struct {
 
 func (x *ListConflictsResponse) Reset() {
 	*x = ListConflictsResponse{}
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[14]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1073,7 +1237,7 @@ func (x *ListConflictsResponse) String() string {
 func (*ListConflictsResponse) ProtoMessage() {}
 
 func (x *ListConflictsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[14]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1086,7 +1250,7 @@ func (x *ListConflictsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListConflictsResponse.ProtoReflect.Descriptor instead.
 func (*ListConflictsResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{14}
+	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListConflictsResponse) GetConflicts() []*IdentityConflict {
@@ -1128,7 +1292,7 @@ type IdentityConflict struct {
 
 func (x *IdentityConflict) Reset() {
 	*x = IdentityConflict{}
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[15]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1140,7 +1304,7 @@ func (x *IdentityConflict) String() string {
 func (*IdentityConflict) ProtoMessage() {}
 
 func (x *IdentityConflict) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[15]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1153,7 +1317,7 @@ func (x *IdentityConflict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentityConflict.ProtoReflect.Descriptor instead.
 func (*IdentityConflict) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{15}
+	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *IdentityConflict) GetAgentId() string {
@@ -1266,13 +1430,27 @@ const file_lightmetrics_query_v1_query_proto_rawDesc = "" +
 	"\x05upper\x18\x02 \x01(\x01R\x05upper\x12'\n" +
 	"\x0flower_inclusive\x18\x03 \x01(\bR\x0elowerInclusive\x12'\n" +
 	"\x0fupper_inclusive\x18\x04 \x01(\bR\x0eupperInclusive\x12\x14\n" +
-	"\x05count\x18\x05 \x01(\x01R\x05count\"\xc7\x01\n" +
+	"\x05count\x18\x05 \x01(\x01R\x05count\"\x81\x02\n" +
 	"\fCompleteness\x12\x18\n" +
 	"\apartial\x18\x01 \x01(\bR\apartial\x127\n" +
 	"\x18complete_through_unix_ns\x18\x02 \x01(\x03R\x15completeThroughUnixNs\x12\x18\n" +
 	"\areasons\x18\x03 \x03(\tR\areasons\x124\n" +
 	"\x06agents\x18\x04 \x03(\v2\x1c.lightmetrics.query.v1.AgentR\x06agents\x12\x14\n" +
-	"\x05notes\x18\x05 \x03(\tR\x05notes\"j\n" +
+	"\x05notes\x18\x05 \x03(\tR\x05notes\x128\n" +
+	"\amissing\x18\x06 \x03(\v2\x1e.lightmetrics.query.v1.MissingR\amissing\"\xe2\x01\n" +
+	"\aMissing\x12\x12\n" +
+	"\x04code\x18\x01 \x01(\tR\x04code\x12\x18\n" +
+	"\abatches\x18\x02 \x01(\x04R\abatches\x12\x19\n" +
+	"\bat_least\x18\x03 \x01(\bR\aatLeast\x126\n" +
+	"\x05hours\x18\x04 \x03(\v2 .lightmetrics.query.v1.HourRangeR\x05hours\x12\x1d\n" +
+	"\n" +
+	"more_hours\x18\x05 \x01(\rR\tmoreHours\x12\x16\n" +
+	"\x06shards\x18\x06 \x03(\rR\x06shards\x12\x1f\n" +
+	"\vmore_shards\x18\a \x01(\rR\n" +
+	"moreShards\"O\n" +
+	"\tHourRange\x12\"\n" +
+	"\rstart_unix_ms\x18\x01 \x01(\x03R\vstartUnixMs\x12\x1e\n" +
+	"\vend_unix_ms\x18\x02 \x01(\x03R\tendUnixMs\"j\n" +
 	"\x11ListAgentsRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1b\n" +
 	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
@@ -1337,7 +1515,7 @@ func file_lightmetrics_query_v1_query_proto_rawDescGZIP() []byte {
 	return file_lightmetrics_query_v1_query_proto_rawDescData
 }
 
-var file_lightmetrics_query_v1_query_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_lightmetrics_query_v1_query_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_lightmetrics_query_v1_query_proto_goTypes = []any{
 	(*QueryRequest)(nil),          // 0: lightmetrics.query.v1.QueryRequest
 	(*QueryResponse)(nil),         // 1: lightmetrics.query.v1.QueryResponse
@@ -1348,43 +1526,47 @@ var file_lightmetrics_query_v1_query_proto_goTypes = []any{
 	(*Histogram)(nil),             // 6: lightmetrics.query.v1.Histogram
 	(*Bucket)(nil),                // 7: lightmetrics.query.v1.Bucket
 	(*Completeness)(nil),          // 8: lightmetrics.query.v1.Completeness
-	(*ListAgentsRequest)(nil),     // 9: lightmetrics.query.v1.ListAgentsRequest
-	(*ListAgentsResponse)(nil),    // 10: lightmetrics.query.v1.ListAgentsResponse
-	(*Agent)(nil),                 // 11: lightmetrics.query.v1.Agent
-	(*SeqRange)(nil),              // 12: lightmetrics.query.v1.SeqRange
-	(*ListConflictsRequest)(nil),  // 13: lightmetrics.query.v1.ListConflictsRequest
-	(*ListConflictsResponse)(nil), // 14: lightmetrics.query.v1.ListConflictsResponse
-	(*IdentityConflict)(nil),      // 15: lightmetrics.query.v1.IdentityConflict
-	nil,                           // 16: lightmetrics.query.v1.Series.LabelsEntry
+	(*Missing)(nil),               // 9: lightmetrics.query.v1.Missing
+	(*HourRange)(nil),             // 10: lightmetrics.query.v1.HourRange
+	(*ListAgentsRequest)(nil),     // 11: lightmetrics.query.v1.ListAgentsRequest
+	(*ListAgentsResponse)(nil),    // 12: lightmetrics.query.v1.ListAgentsResponse
+	(*Agent)(nil),                 // 13: lightmetrics.query.v1.Agent
+	(*SeqRange)(nil),              // 14: lightmetrics.query.v1.SeqRange
+	(*ListConflictsRequest)(nil),  // 15: lightmetrics.query.v1.ListConflictsRequest
+	(*ListConflictsResponse)(nil), // 16: lightmetrics.query.v1.ListConflictsResponse
+	(*IdentityConflict)(nil),      // 17: lightmetrics.query.v1.IdentityConflict
+	nil,                           // 18: lightmetrics.query.v1.Series.LabelsEntry
 }
 var file_lightmetrics_query_v1_query_proto_depIdxs = []int32{
 	4,  // 0: lightmetrics.query.v1.QueryResponse.series:type_name -> lightmetrics.query.v1.Series
 	8,  // 1: lightmetrics.query.v1.QueryResponse.completeness:type_name -> lightmetrics.query.v1.Completeness
 	4,  // 2: lightmetrics.query.v1.QueryRangeResponse.series:type_name -> lightmetrics.query.v1.Series
 	8,  // 3: lightmetrics.query.v1.QueryRangeResponse.completeness:type_name -> lightmetrics.query.v1.Completeness
-	16, // 4: lightmetrics.query.v1.Series.labels:type_name -> lightmetrics.query.v1.Series.LabelsEntry
+	18, // 4: lightmetrics.query.v1.Series.labels:type_name -> lightmetrics.query.v1.Series.LabelsEntry
 	5,  // 5: lightmetrics.query.v1.Series.points:type_name -> lightmetrics.query.v1.Point
 	6,  // 6: lightmetrics.query.v1.Point.histogram:type_name -> lightmetrics.query.v1.Histogram
 	7,  // 7: lightmetrics.query.v1.Histogram.buckets:type_name -> lightmetrics.query.v1.Bucket
-	11, // 8: lightmetrics.query.v1.Completeness.agents:type_name -> lightmetrics.query.v1.Agent
-	11, // 9: lightmetrics.query.v1.ListAgentsResponse.agents:type_name -> lightmetrics.query.v1.Agent
-	8,  // 10: lightmetrics.query.v1.ListAgentsResponse.completeness:type_name -> lightmetrics.query.v1.Completeness
-	12, // 11: lightmetrics.query.v1.Agent.gaps:type_name -> lightmetrics.query.v1.SeqRange
-	12, // 12: lightmetrics.query.v1.Agent.overlaps:type_name -> lightmetrics.query.v1.SeqRange
-	15, // 13: lightmetrics.query.v1.ListConflictsResponse.conflicts:type_name -> lightmetrics.query.v1.IdentityConflict
-	0,  // 14: lightmetrics.query.v1.QueryService.Query:input_type -> lightmetrics.query.v1.QueryRequest
-	2,  // 15: lightmetrics.query.v1.QueryService.QueryRange:input_type -> lightmetrics.query.v1.QueryRangeRequest
-	9,  // 16: lightmetrics.query.v1.QueryService.ListAgents:input_type -> lightmetrics.query.v1.ListAgentsRequest
-	13, // 17: lightmetrics.query.v1.QueryService.ListConflicts:input_type -> lightmetrics.query.v1.ListConflictsRequest
-	1,  // 18: lightmetrics.query.v1.QueryService.Query:output_type -> lightmetrics.query.v1.QueryResponse
-	3,  // 19: lightmetrics.query.v1.QueryService.QueryRange:output_type -> lightmetrics.query.v1.QueryRangeResponse
-	10, // 20: lightmetrics.query.v1.QueryService.ListAgents:output_type -> lightmetrics.query.v1.ListAgentsResponse
-	14, // 21: lightmetrics.query.v1.QueryService.ListConflicts:output_type -> lightmetrics.query.v1.ListConflictsResponse
-	18, // [18:22] is the sub-list for method output_type
-	14, // [14:18] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	13, // 8: lightmetrics.query.v1.Completeness.agents:type_name -> lightmetrics.query.v1.Agent
+	9,  // 9: lightmetrics.query.v1.Completeness.missing:type_name -> lightmetrics.query.v1.Missing
+	10, // 10: lightmetrics.query.v1.Missing.hours:type_name -> lightmetrics.query.v1.HourRange
+	13, // 11: lightmetrics.query.v1.ListAgentsResponse.agents:type_name -> lightmetrics.query.v1.Agent
+	8,  // 12: lightmetrics.query.v1.ListAgentsResponse.completeness:type_name -> lightmetrics.query.v1.Completeness
+	14, // 13: lightmetrics.query.v1.Agent.gaps:type_name -> lightmetrics.query.v1.SeqRange
+	14, // 14: lightmetrics.query.v1.Agent.overlaps:type_name -> lightmetrics.query.v1.SeqRange
+	17, // 15: lightmetrics.query.v1.ListConflictsResponse.conflicts:type_name -> lightmetrics.query.v1.IdentityConflict
+	0,  // 16: lightmetrics.query.v1.QueryService.Query:input_type -> lightmetrics.query.v1.QueryRequest
+	2,  // 17: lightmetrics.query.v1.QueryService.QueryRange:input_type -> lightmetrics.query.v1.QueryRangeRequest
+	11, // 18: lightmetrics.query.v1.QueryService.ListAgents:input_type -> lightmetrics.query.v1.ListAgentsRequest
+	15, // 19: lightmetrics.query.v1.QueryService.ListConflicts:input_type -> lightmetrics.query.v1.ListConflictsRequest
+	1,  // 20: lightmetrics.query.v1.QueryService.Query:output_type -> lightmetrics.query.v1.QueryResponse
+	3,  // 21: lightmetrics.query.v1.QueryService.QueryRange:output_type -> lightmetrics.query.v1.QueryRangeResponse
+	12, // 22: lightmetrics.query.v1.QueryService.ListAgents:output_type -> lightmetrics.query.v1.ListAgentsResponse
+	16, // 23: lightmetrics.query.v1.QueryService.ListConflicts:output_type -> lightmetrics.query.v1.ListConflictsResponse
+	20, // [20:24] is the sub-list for method output_type
+	16, // [16:20] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_lightmetrics_query_v1_query_proto_init() }
@@ -1399,7 +1581,7 @@ func file_lightmetrics_query_v1_query_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lightmetrics_query_v1_query_proto_rawDesc), len(file_lightmetrics_query_v1_query_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
