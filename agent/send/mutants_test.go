@@ -11,14 +11,14 @@ import (
 var planted = []mutants.Mutant{
 	// Answers.
 	{Name: "an unknown status is an acceptance", File: "answer.go", Old: `return fmt.Errorf("answer with status %s", r.GetStatus())`,
-		New: `return x.handleAccepted(f.entry, statusAccepted)`, By: "TestUnknownStatus"},
+		New: `return x.handleAccepted(f.entry, statusAccepted, "")`, By: "TestUnknownStatus"},
 	{Name: "an unknown status is a reject", File: "answer.go", Old: `return fmt.Errorf("answer with status %s", r.GetStatus())`,
 		New: `return x.deadLetter(f.entry, queue.HoldReason{})`, By: "TestUnknownStatus"},
-	{Name: "RETRY is an acceptance", File: "answer.go", Old: `return x.handleRetry(f.entry, r)`, New: `return x.handleAccepted(f.entry, statusRetry)`, By: "TestStoreDown"},
+	{Name: "RETRY is an acceptance", File: "answer.go", Old: `return x.handleRetry(f.entry, r)`, New: `return x.handleAccepted(f.entry, statusRetry, "")`, By: "TestStoreDown"},
 	{Name: "RETRY is a reject", File: "answer.go", Old: `return x.handleRetry(f.entry, r)`, New: `return x.deadLetter(f.entry, queue.HoldReason{})`, By: "TestStoreDown"},
 	{Name: "a rejected batch is deleted", File: "answer.go", Old: `return x.deadLetter(f.entry, queue.HoldReason{Reason: r.GetReason(),`,
-		New: `return x.handleAccepted(f.entry, statusRejected); return x.deadLetter(f.entry, queue.HoldReason{Reason: r.GetReason(),`, By: "TestAllStatuses"},
-	{Name: "a conflict is an acceptance", File: "answer.go", Old: `return x.handleConflict(f.entry, r)`, New: `return x.handleAccepted(f.entry, statusConflict)`, By: "TestAllStatuses"},
+		New: `return x.handleAccepted(f.entry, statusRejected, ""); return x.deadLetter(f.entry, queue.HoldReason{Reason: r.GetReason(),`, By: "TestAllStatuses"},
+	{Name: "a conflict is an acceptance", File: "answer.go", Old: `return x.handleConflict(f.entry, r)`, New: `return x.handleAccepted(f.entry, statusConflict, "")`, By: "TestAllStatuses"},
 	{Name: "a conflict is sent for ever", File: "answer.go", Old: `return x.handleConflict(f.entry, r)`, New: `return x.handleRetry(f.entry, r)`, By: "TestAllStatuses"},
 	{Name: "a conflict is dead-lettered", File: "answer.go", Old: `if err := x.park(e, v); err != nil {
 		return err
