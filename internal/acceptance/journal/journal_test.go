@@ -856,3 +856,44 @@ func TestAHintReadsThroughItsSegment(t *testing.T) {
 		t.Errorf("%v, %d entries, %d requests", err, len(got), s.gets-first)
 	}
 }
+
+// What a follower holds is bounded by the runs that are open, or that the head names, and not by history: neither by
+// the segments of a run, nor by the runs that have ended.
+func TestAFollowerHoldsRunsNotHistory(t *testing.T) {
+	size := func(lives int) [3]int {
+		ctx, s := t.Context(), mem.New(nil)
+		folder, err := NewFolder(FolderConfig{Store: s, Rand: source(9)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		folder.bounds.runs = 5
+		feeder, _ := follow(t, s, Positions{}, folder)
+		f, got := follow(t, s, Positions{}, nil)
+		long, w := newWriter(t, s, 1), newWriter(t, s, 2)
+		for n := range uint64(lives) {
+			for i, x := range []*Writer{long, w} {
+				_, _ = x.Add(entry(fmt.Sprint("writer ", i), n))
+				if _, _, err := x.Flush(ctx); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := w.Close(ctx); err != nil {
+				t.Fatal(err)
+			}
+			foldAll(t, feeder, folder)
+			if _, err := f.Poll(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(got) != 2*lives {
+			t.Fatalf("%d of %d batches", len(got), 2*lives)
+		}
+		return [3]int{len(f.runs), len(f.Positions().Runs), len(f.head.Runs)}
+	}
+	few := size(20)
+	for _, n := range []int{80, 320} {
+		if many := size(n); many != few || few[0] > 12 {
+			t.Errorf("%d runs, %d of positions and %d of the head after %d lives of a writer; %v after 20", many[0], many[1], many[2], n, few)
+		}
+	}
+}
