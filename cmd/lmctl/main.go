@@ -30,6 +30,7 @@ func main() {
 		fsckCommand(&out),
 		frameCommand(&out),
 		journalCommand(&out),
+		auditCommand(&out),
 		agentsCommand(&out),
 		agentCommand(&out),
 		conflictsCommand(&out),
