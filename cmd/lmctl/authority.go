@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -123,7 +124,9 @@ func authorityMoveCommand(out *format) *cobra.Command {
 		Short: "Make this bucket the authority in place of the one that its id object is bound to",
 		Long: "Binds the id object that was copied or replicated into this bucket to this bucket, so that collectors start on it.\n" +
 			"Nothing may accept at the old place any more: two buckets that both take batches have two truths of one name,\n" +
-			"and nothing can merge them. docs/guide/authority.md has the steps.\n\n" + bucketHelp,
+			"and nothing can merge them. docs/guide/authority.md has the steps.\n\n" +
+			"A copy need not have everything that its original had, so journal/v1/begin.json, audit/ and the ledgers' checkpoint\n" +
+			"are deleted in it, and rollup/v1/progress/ in a replica: the first full audit, and the workers, write them again.\n\n" + bucketHelp,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			// No default: neither is what somebody expects who forgot to say it.
@@ -148,6 +151,43 @@ type authorityMoveView struct {
 	Moved  bool          `json:"moved"`
 	From   authorityView `json:"from"`
 	To     authorityView `json:"to"`
+	// Deleted are the objects that say of the original what need not be so of a copy.
+	Deleted []string `json:"deleted"`
+}
+
+// claims are the prefixes of what says that everything was seen: the journal's completeness, audits, the ledgers'
+// checkpoint, and of a replica, whose objects came in no order, how far blocks are.
+func claims(from accept.Authority) []string {
+	if from.Problem == nil {
+		return nil // this bucket is the authority, perhaps under another name
+	}
+	out := []string{layout.JournalBeginKey, layout.AuditPrefix, layout.LedgersKey, layout.LedgersPrefix}
+	if p := (*accept.AuthorityError)(nil); errors.As(from.Problem, &p) && p.Reason == accept.AuthorityReplica {
+		out = append(out, layout.RollupProgressPrefix)
+	}
+	return out
+}
+
+// deleteClaims deletes them, or with dry only lists them.
+func deleteClaims(ctx context.Context, store objstore.Store, from accept.Authority, dry bool) ([]string, error) {
+	keys := []string{}
+	for _, prefix := range claims(from) {
+		for o, err := range objstore.List(ctx, store, objstore.ListOptions{Prefix: prefix}) {
+			if err != nil {
+				return keys, err
+			}
+			keys = append(keys, o.Key)
+		}
+	}
+	if dry {
+		return keys, nil
+	}
+	for _, key := range keys {
+		if err := store.Delete(ctx, key); err != nil {
+			return keys, fmt.Errorf("delete %q, which need not be so of a copy: %w", key, err)
+		}
+	}
+	return keys, nil
 }
 
 func moveAuthority(cmd *cobra.Command, out *format, store objstore.Store, dry bool) error {
@@ -158,12 +198,17 @@ func moveAuthority(cmd *cobra.Command, out *format, store objstore.Store, dry bo
 	}
 	to := from
 	to.Place, to.Renamed, to.Problem = from.At, nil, nil
+	// Before the move: no service reads a bucket that is not the authority.
+	deleted, err := deleteClaims(ctx, store, from, dry)
+	if err != nil {
+		return reached(err)
+	}
 	if !dry {
 		if to, err = accept.MoveAuthority(ctx, store, from); err != nil {
 			return reached(err)
 		}
 	}
-	v := authorityMoveView{DryRun: dry, Moved: !dry, From: viewAuthority(from), To: viewAuthority(to)}
+	v := authorityMoveView{DryRun: dry, Moved: !dry, From: viewAuthority(from), To: viewAuthority(to), Deleted: deleted}
 	what := "is bound to"
 	if dry {
 		what = "would be bound to"
@@ -176,6 +221,6 @@ func moveAuthority(cmd *cobra.Command, out *format, store objstore.Store, dry bo
 	if v.From.Problem != "" {
 		t.rows = append(t.rows, []string{"problem", v.From.Reason})
 	}
-	t.rows = append(t.rows, []string{what, to.Place.String()})
+	t.rows = append(t.rows, []string{what, to.Place.String()}, []string{"claims of the original deleted", fmt.Sprint(len(deleted))})
 	return out.write(cmd.OutOrStdout(), v, t)
 }

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/cli"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
@@ -40,8 +42,12 @@ func TestAuthorityMoves(t *testing.T) {
 			t.Errorf("move with %v: %d", wrong, code)
 		}
 	}
+	for _, key := range []string{layout.JournalBeginKey, layout.AuditPrefix + "full/x.json", layout.LedgersKey, layout.LedgersPrefix + "x.lml", layout.RollupProgress(1), layout.JournalHeadKey} {
+		_, err = there.Create(t.Context(), key, []byte("{}"), objstore.PutOptions{})
+		p.must(err)
+	}
 	var moved authorityMoveView
-	if code := p.lmctl(&moved, "authority", "move", copied, "--dry-run"); code != 0 || moved.Moved || moved.From.Prefix != "team/" || moved.To.Prefix != "copy/" {
+	if code := p.lmctl(&moved, "authority", "move", copied, "--dry-run"); code != 0 || moved.Moved || moved.From.Prefix != "team/" || moved.To.Prefix != "copy/" || len(moved.Deleted) != 4 {
 		t.Errorf("dry run: %d, %+v", code, moved)
 	}
 	if code := p.lmctl(nil, "authority", "show", copied); code != cli.ExitFindings {
@@ -53,8 +59,18 @@ func TestAuthorityMoves(t *testing.T) {
 	if code := p.lmctl(&shown, "authority", "show", copied); code != 0 || shown.Prefix != "copy/" {
 		t.Errorf("after the move: %d, %+v", code, shown)
 	}
+	// What says of the original that everything was seen is gone; what was copied in order stays.
+	for key, want := range map[string]bool{layout.JournalBeginKey: false, layout.AuditPrefix + "full/x.json": false, layout.LedgersKey: false,
+		layout.LedgersPrefix + "x.lml": false, layout.RollupProgress(1): true, layout.JournalHeadKey: true} {
+		if _, err := there.Head(t.Context(), key); (err == nil) != want {
+			t.Errorf("%s: %v", key, err)
+		}
+	}
+	if c := claims(accept.Authority{Problem: &accept.AuthorityError{Reason: accept.AuthorityReplica}}); !slices.Contains(c, layout.RollupProgressPrefix) {
+		t.Errorf("of a replica %q is deleted", c)
+	}
 	// The objects that were replicated since are this authority's from then on.
-	if code := p.lmctl(&moved, "authority", "move", copied, "--yes"); code != 0 || moved.To.BoundAt.Before(shown.BoundAt) || !moved.To.CreatedAt.Equal(shown.CreatedAt) {
+	if code := p.lmctl(&moved, "authority", "move", copied, "--yes"); code != 0 || len(moved.Deleted) != 0 || moved.To.BoundAt.Before(shown.BoundAt) || !moved.To.CreatedAt.Equal(shown.CreatedAt) {
 		t.Errorf("a second move: %d, %+v", code, moved)
 	}
 }

@@ -30,10 +30,12 @@ type Loaded struct {
 const loadTries = 4
 
 // LoadCheckpoint reads the checkpoint. Without one the set is empty, and the positions are the beginning. Errors that
-// wrap record.ErrCorrupt say that the checkpoint is of no use; the journal has everything that it had.
+// wrap record.ErrCorrupt say that the checkpoint is of no use, a root whose parts are gone among them, as a copy of a
+// bucket may have; the journal has everything that it had.
 func LoadCheckpoint(ctx context.Context, g objstore.Getter, fan journal.Fan) (Loaded, error) {
 	var out Loaded
 	var err error
+	before := ""
 	for range loadTries {
 		out = Loaded{Set: NewSet()}
 		var info objstore.Info
@@ -51,7 +53,13 @@ func LoadCheckpoint(ctx context.Context, g objstore.Getter, fan journal.Fan) (Lo
 		if !errors.Is(err, objstore.ErrNotFound) {
 			break
 		}
-		// The root has moved meanwhile, long enough ago for its former parts to be deleted.
+		// The root has moved meanwhile, long enough ago for its former parts to be deleted. One that has not
+		// moved since its part was missing will never have it.
+		if out.etag == before {
+			err = RootKind.Corrupt(layout.LedgersKey, "it names a part that is not there: %v", err)
+			break
+		}
+		before = out.etag
 	}
 	return out, fmt.Errorf("load the ledgers: %w", err)
 }

@@ -297,6 +297,33 @@ func TestDamagedRootIsReplaced(t *testing.T) {
 	}
 }
 
+// A copy of a bucket may have a root without its parts. It is of no use, and the next save replaces it.
+func TestRootWithoutItsPartsIsReplaced(t *testing.T) {
+	ctx, s := context.Background(), mem.New(nil)
+	set := NewSet()
+	set.Apply([]journal.Entry{entry("a", 0, 9)}, func(Change) {})
+	_, err := NewSaver(s, source(1), 0, Loaded{Set: set}).Save(ctx, positions(1), 0)
+	must(t, err)
+	for _, p := range load(t, s).root.Parts {
+		if p.Key != "" {
+			must(t, s.Delete(ctx, p.Key))
+		}
+	}
+	if _, err := LoadCheckpoint(ctx, s, nil); !record.Unreadable(err) {
+		t.Fatalf("%v", err)
+	}
+	rebuilt := NewSet()
+	rebuilt.Apply([]journal.Entry{entry("a", 0, 9)}, func(Change) {})
+	w := NewSaver(s, source(2), 0, Loaded{Set: rebuilt})
+	for range 2 { // the first one learns of the root
+		_, err = w.Save(ctx, positions(2), 0)
+		must(t, err)
+	}
+	if got := load(t, s); dump(got.Set) != dump(set) {
+		t.Errorf("%s, want %s", dump(got.Set), dump(set))
+	}
+}
+
 // The boots with gaps and overlaps are those of which the ledgers say so, however they came to be, in memory and in a
 // set that was read.
 func TestUnevenBootsAreKnown(t *testing.T) {
