@@ -14,7 +14,7 @@ import (
 
 // JournalConfig is the collector's own runs of the acceptance journal.
 type JournalConfig struct {
-	Linger  time.Duration `koanf:"linger" help:"how long a segment of the journal waits for further batches; answers wait as long"`
+	Linger  time.Duration `koanf:"linger" help:"how long a segment of the journal waits for further batches, where some are to be expected and the store is slow; answers wait as long"`
 	Idle    time.Duration `koanf:"idle" help:"after which time without batches the collector closes its run of the journal, so that nobody polls it"`
 	Entries int           `koanf:"entries" help:"batches that wait for the journal, in memory; further ones are answered RETRY"`
 }

@@ -58,6 +58,7 @@ var benchmarks = []benchmark{
 	{"keepup", "a reconciler behind the journals of many collectors, over a slow store", benchKeepup},
 	{"restart", "restarts of reconciler and query node over a long journal", benchRestart},
 	{"followers", "memory and requests of followers against batches and boots", benchFollowers},
+	{"linger", "segments of a collector's journal against the time that they wait for further batches", benchLinger},
 	{"start", "time from a collector's start to its first acknowledgement", benchStart},
 	{"memory", "resident memory of ingest, agent and store at their stated loads", benchMemory},
 }

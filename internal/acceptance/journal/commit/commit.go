@@ -31,8 +31,9 @@ type Config struct {
 	// Rand is crypto/rand when nil; Now is time.Now when nil.
 	Rand io.Reader
 	Now  func() time.Time
-	// Linger is how long the first entry of a segment waits for others. 0 writes at once: then
-	// only those share a segment that came while the one before was written.
+	// Linger is how long the first entry of a segment waits for others, where they are to be expected and the store is
+	// so slow that it is worth it; see pace. 0 writes at once: then only those share a segment that came
+	// while the one before was written.
 	Linger time.Duration
 	// Idle is after which time without entries the run is closed; 0 is never. Followers ask for
 	// the next segment of every open run, so an idle cluster should have none.
@@ -45,6 +46,8 @@ type Config struct {
 	// CloseTimeout bounds the requests at the end of Run; 0 means five seconds.
 	CloseTimeout time.Duration
 	Events       Events
+
+	pace pace // that the committer begins with; only tests give one
 }
 
 // DefaultEntries bounds the entries in memory, of about 300 bytes each.
@@ -72,6 +75,7 @@ type Committer struct {
 	cfg    Config
 	writer *journal.Writer // of Run's goroutine
 	added  []*ticket       // in writer, in the order of their numbers; of Run's goroutine
+	pace   pace            // of Run's goroutine
 
 	wake chan struct{} // something is in queue, or begin is asked
 	full chan struct{} // queue has a whole segment
@@ -122,7 +126,7 @@ func New(cfg Config) (*Committer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Committer{cfg: cfg, writer: w, wake: make(chan struct{}, 1), full: make(chan struct{}, 1)}, nil
+	return &Committer{cfg: cfg, pace: cfg.pace, writer: w, wake: make(chan struct{}, 1), full: make(chan struct{}, 1)}, nil
 }
 
 // Add gives an entry, which will be written whatever becomes of the caller. It never waits. Errors are ErrFull,

@@ -447,7 +447,7 @@ func TestACallerThatLeaves(t *testing.T) {
 // The first entry of a segment waits for others, so few callers need few segments.
 func TestLinger(t *testing.T) {
 	s := newStore()
-	c, stop := start(t, s, func(c *Config) { c.Linger = time.Hour })
+	c, stop := start(t, s, func(c *Config) { c.Linger, c.pace = time.Hour, pace{rate: 1, write: time.Hour} })
 	const callers = journal.MaxSegmentEntries
 	var last journal.Ticket
 	for i := range callers {
@@ -471,6 +471,51 @@ func TestLinger(t *testing.T) {
 	if got, _ := read(t, s); len(got) != callers+1 {
 		t.Errorf("%d entries", len(got))
 	}
+}
+
+// TestPace: a segment waits for others only where some are to be expected meanwhile, by what came in the last second, and
+// where a segment takes a while to be written anyway.
+func TestPace(t *testing.T) {
+	const linger = 50 * time.Millisecond
+	at := time.Unix(100, 0)
+	var p pace
+	check := func(what string, want bool) {
+		t.Helper()
+		if p.lets(linger) != want {
+			t.Errorf("%s: %+v", what, p)
+		}
+	}
+	came := func(d time.Duration, n int) {
+		at = at.Add(d)
+		p.came(at, n)
+	}
+	p.wrote(30 * time.Millisecond)
+	came(0, 1)
+	check("the first entry", false)
+	for range 5 {
+		came(30*time.Second, 1)
+		check("a sender alone", false)
+	}
+	for range 200 {
+		came(10*time.Millisecond, 1)
+	}
+	check("100 a second", true)
+	for range 200 {
+		came(100*time.Millisecond, 1)
+	}
+	check("10 a second", false)
+	for range 200 {
+		came(10*time.Millisecond, 1)
+		p.wrote(2 * time.Millisecond)
+	}
+	check("100 a second to a store that is near", false)
+	for range 20 {
+		p.wrote(30 * time.Millisecond)
+	}
+	check("the store is slow again", true)
+	came(time.Minute, 1)
+	came(time.Second, 1)
+	check("a minute of silence", false)
 }
 
 // A spooler's run is open before it has entries, and stays open when the process ends with batches that are in no segment.

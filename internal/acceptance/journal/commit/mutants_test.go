@@ -18,5 +18,8 @@ func TestMutantsAreCaught(t *testing.T) {
 		{Name: "the end leaves the run open", File: "run.go", Old: "!c.writer.Open() || c.cfg.KeepOpen != nil && c.cfg.KeepOpen()", New: "true", By: "TestConcurrent"},
 		{Name: "the end forgets what waits", File: "run.go", Old: "		case c.writer.Waiting() > 0:\n			err = c.flush(ctx)\n		case !c.writer.Open()", New: "		case !c.writer.Open()", By: "TestLinger"},
 		{Name: "a full segment waits", File: "run.go", Old: "	case <-c.full:\n", New: "", By: "TestLinger"},
+		{Name: "a lone entry waits", File: "pace.go", Old: "p.rate*linger.Seconds() >= 1 && ", New: "", By: "TestPace"},
+		{Name: "entries wait over a fast store", File: "pace.go", Old: " && p.write*fastWrites >= linger", New: "", By: "TestPace"},
+		{Name: "the rate is that of all times", File: "pace.go", Old: "p.since, p.entries, p.rate = now, 0, ", New: "p.rate = ", By: "TestPace"},
 	}})
 }

@@ -64,9 +64,10 @@ func (c *Committer) wait(ctx context.Context, last time.Time) {
 	}
 }
 
-// linger waits until the oldest entry of the queue has waited long enough, or fills a segment with others.
+// linger waits until the oldest entry of the queue has waited long enough, or fills a segment with others, where that
+// is worth it.
 func (c *Committer) linger(ctx context.Context) {
-	if c.cfg.Linger == 0 {
+	if c.cfg.Linger == 0 || !c.pace.lets(c.cfg.Linger) {
 		return
 	}
 	c.mu.Lock()
@@ -94,6 +95,7 @@ func (c *Committer) take() {
 	queue := c.queue
 	c.queue = nil
 	c.mu.Unlock()
+	c.pace.came(c.cfg.Now(), len(queue))
 	for _, t := range queue {
 		no, err := c.writer.Add(t.entry)
 		if err != nil { // Add has validated it, so this does not happen
@@ -131,10 +133,12 @@ func (c *Committer) flush(ctx context.Context) error {
 	if f := c.cfg.Events.Writing; f != nil {
 		f()
 	}
+	began := c.cfg.Now()
 	at, done, err := c.writer.Flush(ctx)
 	if err != nil {
 		return err
 	}
+	c.pace.wrote(c.cfg.Now().Sub(began))
 	n := 0
 	for n < len(c.added) && c.added[n].no <= done {
 		n++
