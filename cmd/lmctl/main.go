@@ -31,6 +31,7 @@ func main() {
 		frameCommand(&out),
 		journalCommand(&out),
 		auditCommand(&out),
+		evaluateCommand(&out),
 		agentsCommand(&out),
 		agentCommand(&out),
 		conflictsCommand(&out),
