@@ -15,18 +15,31 @@ import (
 
 	"lightmetrics.dev/lightmetrics/client"
 	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
+	"lightmetrics.dev/lightmetrics/services/ingest"
 	"lightmetrics.dev/lightmetrics/services/query"
+	"lightmetrics.dev/lightmetrics/services/reconciler"
 )
 
-// rarePolls is a query node that polls once an hour, so that only a token makes it see what is new.
-func rarePolls(t *testing.T) *query.Service {
+// rarePolls is a query node that polls once an hour, so that only a token, or a hint of what it watches, makes it see
+// what is new.
+func rarePolls(t *testing.T, watch ...string) *query.Service {
 	t.Helper()
 	c := query.DefaultConfig()
+	c.Follow.Watch = watch
 	c.HTTP.Listen, c.GRPC.Listen, c.Follow.PollInterval, c.Follow.IdleInterval, c.StaleAfter = "127.0.0.1:0", "127.0.0.1:0", time.Hour, time.Hour, 3*time.Hour
 	s, err := query.New(c, query.Deps{Store: bucket, Telemetry: telemetry.Discard()})
 	if err != nil {
 		t.Fatal(err)
 	}
+	serve(t, s)
+	<-s.Ready()
+	<-s.Complete()
+	return s
+}
+
+// serve runs a service until the end of the test.
+func serve(t *testing.T, s interface{ Run(context.Context) error }) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
@@ -36,9 +49,52 @@ func rarePolls(t *testing.T) *query.Service {
 			t.Error(err)
 		}
 	})
-	<-s.Ready()
-	<-s.Complete()
-	return s
+}
+
+// TestHintsShortenWaits: a node that polls once an hour sees each batch at once when it watches the collector, and when it
+// watches a reconciler that the collector notifies.
+func TestHintsShortenWaits(t *testing.T) {
+	rc := reconciler.DefaultConfig()
+	rc.GRPC.Listen, rc.HTTP.Listen = "127.0.0.1:0", "127.0.0.1:0"
+	rc.Journal.Polling.Interval, rc.Journal.IdleInterval = time.Hour, time.Hour
+	r, err := reconciler.New(rc, reconciler.Deps{Store: bucket, Telemetry: telemetry.Discard()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	serve(t, r)
+	<-r.Ready()
+	ic := ingest.DefaultConfig()
+	ic.GRPC.Listen, ic.HTTP.Listen, ic.ID, ic.Notify.Addresses = "127.0.0.1:0", "127.0.0.1:0", "hinting", []string{r.GRPCAddr()}
+	in, err := ingest.New(ic, ingest.Deps{Store: bucket, Telemetry: telemetry.Discard()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	serve(t, in)
+	<-in.Ready()
+	w := open(t, client.Memory, client.Options{Agent: "hinted", Collectors: []string{in.GRPCAddr()}})
+	n := &client.Series{Name: "hinted", Type: client.Gauge}
+	for name, address := range map[string]string{"collector": in.GRPCAddr(), "reconciler": r.GRPCAddr()} {
+		q, err := client.DialQuery(rarePolls(t, address).GRPCAddr(), client.Credentials{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer q.Close()
+		for i := range 5 {
+			value := float64(len(name)*10 + i)
+			if err := errors.Join(w.Append(bound(t), n.Now(value)), w.Flush(bound(t))); err != nil {
+				t.Fatal(err)
+			}
+			for ctx := bound(t); ; time.Sleep(time.Millisecond) {
+				a, err := q.Instant(ctx, "hinted", time.Time{})
+				if err != nil {
+					t.Fatalf("%s, batch %d: %v", name, i, err)
+				}
+				if len(a.Series) == 1 && a.Series[0].Points[0].Value == value {
+					break
+				}
+			}
+		}
+	}
 }
 
 // TestReadYourWrites: a query with what a Writer has written sees it, in a node that looks for news once an hour, and one
