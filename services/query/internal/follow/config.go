@@ -31,7 +31,7 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		PollInterval: time.Second, IdleInterval: 10 * time.Second, PollTimeout: 10 * time.Minute, TokenTimeout: 10 * time.Second,
-		RetryInterval: 10 * time.Second, Readers: 32, Fetchers: 16, FetchTimeout: 30 * time.Second, Snapshots: true,
+		RetryInterval: 10 * time.Second, Readers: 32, Fetchers: 32, FetchTimeout: 30 * time.Second, Snapshots: true,
 	}
 }
 
