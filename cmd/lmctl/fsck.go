@@ -1,32 +1,56 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/cli"
 	"lightmetrics.dev/lightmetrics/internal/derived/fsck"
 	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/record"
+	rolled "lightmetrics.dev/lightmetrics/internal/rollups/progress"
 )
 
 // fsckView is the report as data.
 type fsckView struct {
 	AuthorityID string `json:"authority_id"`
 	// Copy is why this bucket is not the authority: an accept.AuthorityReason, or empty.
-	Copy        string        `json:"copy,omitempty"`
-	Manifests   uint64        `json:"manifests"`
-	Quarantined uint64        `json:"quarantined"`
-	Records     uint64        `json:"records"`
-	Samples     uint64        `json:"samples"`
-	FrameBytes  uint64        `json:"frame_bytes"`
-	Removed     uint64        `json:"removed_by_retention"`
-	Boots       int           `json:"boots"`
-	Found       uint64        `json:"found"`
-	Findings    []findingView `json:"findings"`
+	Copy        string         `json:"copy,omitempty"`
+	Manifests   uint64         `json:"manifests"`
+	Quarantined uint64         `json:"quarantined"`
+	Records     uint64         `json:"records"`
+	Samples     uint64         `json:"samples"`
+	FrameBytes  uint64         `json:"frame_bytes"`
+	Removed     uint64         `json:"removed_by_retention"`
+	Journal     journalChecked `json:"journal"`
+	Boots       int            `json:"boots"`
+	Found       uint64         `json:"found"`
+	Findings    []findingView  `json:"findings"`
+}
+
+// journalChecked is what is in the journal.
+type journalChecked struct {
+	Complete      bool   `json:"complete"`
+	Entries       uint64 `json:"entries"`
+	NotJournalled uint64 `json:"not_journalled"`
+	NotCompared   bool   `json:"not_compared,omitempty"`
+}
+
+func (j journalChecked) rows() [][]string {
+	rows := [][]string{{"journal's entries", fmt.Sprint(j.Entries)}, {"batches that the journal does not have yet", fmt.Sprint(j.NotJournalled)}}
+	if !j.Complete {
+		rows = append(rows, []string{"journal", "not complete: no full audit has finished since it began"})
+	}
+	if j.NotCompared {
+		rows = append(rows, []string{"journal", "not compared with the batches: they are too many"})
+	}
+	return rows
 }
 
 type findingView struct {
@@ -40,11 +64,13 @@ var errNoAuthority = errors.New("no acceptance authority at this prefix: there i
 
 func fsckCommand(out *format) *cobra.Command {
 	var authority string
+	var derived bool
 	cmd := &cobra.Command{
 		Use:   "fsck URL",
 		Short: "Check that every accepted batch is in the bucket, byte for byte",
-		Long: "Reads every identity manifest, quarantine record and frame of a bucket and trusts nothing else.\n" +
-			"Frames that lmctl retention removed, and wrote down, are counted and no finding.\n" +
+		Long: "Reads every identity manifest, quarantine record and frame of a bucket, and all of the journal, and trusts nothing else.\n" +
+			"Frames that lmctl retention removed, and wrote down, are counted and no finding. A batch that the journal does not\n" +
+			"have is one after three days: until then an audit of the reconciler may enter it.\n" +
 			"Exits 3 when something does not hold.\n\n" + bucketHelp,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -52,7 +78,10 @@ func fsckCommand(out *format) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			r, err := fsck.Run(cmd.Context(), store, fsck.Options{AuthorityID: authority})
+			r, err := fsck.Run(cmd.Context(), store, fsck.Options{
+				AuthorityID: authority, DerivedKeys: derived,
+				Positions: func(ctx context.Context) (map[string]journal.Positions, error) { return shardPositions(ctx, store) },
+			})
 			if err != nil {
 				return reached(err)
 			}
@@ -75,14 +104,14 @@ func fsckCommand(out *format) *cobra.Command {
 				return reached(err)
 			}
 			v := fsckView{AuthorityID: a.AuthorityID, Manifests: r.Manifests, Quarantined: r.Quarantined, Records: r.Records, Samples: r.Samples,
-				FrameBytes: r.FrameBytes, Removed: r.Removed, Boots: len(r.Ledgers), Found: r.Found, Findings: []findingView{}}
+				FrameBytes: r.FrameBytes, Removed: r.Removed, Boots: len(r.Ledgers), Journal: journalChecked(r.Journal), Found: r.Found, Findings: []findingView{}}
 			t := table{header: []string{"WHAT", "COUNT"}, rows: [][]string{
 				{"accepted batches", fmt.Sprint(r.Manifests)}, {"records", fmt.Sprint(r.Records)},
 				{"samples", fmt.Sprint(r.Samples)}, {"frame bytes", fmt.Sprint(r.FrameBytes)},
 				{"frames removed by retention", fmt.Sprint(r.Removed)},
 				{"agents' boots", fmt.Sprint(len(r.Ledgers))}, {"quarantined frames", fmt.Sprint(r.Quarantined)},
-				{"findings", fmt.Sprint(r.Found)},
 			}}
+			t.rows = append(append(t.rows, v.Journal.rows()...), []string{"findings", fmt.Sprint(r.Found)})
 			if a.Problem != nil {
 				v.Copy = string(a.Problem.Reason)
 				t.rows = append(t.rows, []string{"not the authority", a.Problem.Error()})
@@ -100,6 +129,25 @@ func fsckCommand(out *format) *cobra.Command {
 			return nil
 		},
 	}
+	cmd.Flags().BoolVar(&derived, "derived", false, "derived keys that are missing are findings: for reconcilers with derived: objects")
 	cmd.Flags().StringVar(&authority, "authority", "", "authority id that manifests must carry")
 	return cmd
+}
+
+// shardPositions are how far the journal is rolled up, by the keys of the records that say so.
+func shardPositions(ctx context.Context, store objstore.Store) (map[string]journal.Positions, error) {
+	of := map[string]journal.Positions{}
+	for i, err := range objstore.List(ctx, store, objstore.ListOptions{Prefix: layout.RollupProgressPrefix}) {
+		if err != nil {
+			return nil, err
+		}
+		p, _, err := record.Read(ctx, store, i.Key, rolled.Kind, rolled.Parse)
+		// One that can't be used says nothing of the journal: its worker starts from nothing.
+		if err == nil {
+			of[i.Key] = p.Positions
+		} else if !record.Opaque(err) && !errors.Is(err, objstore.ErrNotFound) {
+			return nil, err
+		}
+	}
+	return of, nil
 }

@@ -5,11 +5,16 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/cli"
+	"lightmetrics.dev/lightmetrics/internal/derived/fsck"
 	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
 // TestFsckOfAPrefixThatIsNoAuthority: nothing found in a prefix that nobody uses is no
@@ -37,5 +42,32 @@ func TestFsckOfAPrefixThatIsNoAuthority(t *testing.T) {
 	}
 	if out, code = command(t, fsckCommand, "fsck", srv.URL+"/bucket/prod/"); code != cli.ExitOK {
 		t.Errorf("an empty authority: exit status %d: %s", code, out)
+	}
+}
+
+// TestFsckOfTheJournal: what the journal has is compared with the batches, with the progress of the shards, and, where
+// somebody asks, with derived keys.
+func TestFsckOfTheJournal(t *testing.T) {
+	p := newPlant(t)
+	p.accept(timegrid.HourStarting(time.Now().UTC().Truncate(time.Hour).Add(-3*time.Hour)), 3, true)
+	problems := func(v fsckView) (out []string) {
+		for _, f := range v.Findings {
+			if f.Problem != string(fsck.BootMissing) { // the plant has no agents
+				out = append(out, f.Problem+" "+f.Key)
+			}
+		}
+		return out
+	}
+	var v fsckView
+	p.lmctl(&v, "fsck", p.url)
+	if got := problems(v); len(got) > 0 || v.Journal != (journalChecked{Complete: true, Entries: 3}) {
+		t.Errorf("%v, %+v", got, v.Journal)
+	}
+	if p.lmctl(&v, "fsck", p.url, "--derived"); len(problems(v)) != 9 || v.Findings[len(v.Findings)-1].Problem != string(fsck.DerivedMissing) {
+		t.Errorf("derived keys: %v", v.Findings)
+	}
+	p.progress(journal.Positions{Head: 7})
+	if code := p.lmctl(&v, "fsck", p.url); code != cli.ExitFindings || !slices.Equal(problems(v), []string{"POSITIONS_AHEAD " + layout.RollupProgress(0)}) {
+		t.Errorf("progress: exit %d, %v", code, v.Findings)
 	}
 }

@@ -1,17 +1,20 @@
 // Package fsck checks a bucket from its bytes alone and reports what is wrong. Every
 // identity manifest must have its frame, byte for byte, or a log that says that the frame
-// was removed on purpose; every quarantine record must have both frames. It uses no derived
-// state of the services, so it can check their work.
+// was removed on purpose; every quarantine record must have both frames; the journal must be readable, and
+// have them all. It uses no derived state of the services, so it can check their work.
 package fsck
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"math"
+	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/framelog"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/derived/ledger"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
@@ -36,6 +39,16 @@ const (
 	WinnerMissing   Problem = "WINNER_MISSING"   // a quarantine record whose identity has no manifest
 	ForeignManifest Problem = "FOREIGN_MANIFEST" // the manifest carries another authority's id
 	BadFrameLog     Problem = "BAD_FRAME_LOG"    // a record of removed frames can't be read: what it names counts as missing
+
+	JournalUnreadable Problem = "JOURNAL_UNREADABLE" // an object of the journal that readers need is damaged, another's or not there
+	JournalSpan       Problem = "JOURNAL_SPAN"       // a folded file, or a list, has what its span says it has not
+	JournalGap        Problem = "JOURNAL_GAP"        // a segment behind one that is missing
+	JournalPastEnd    Problem = "JOURNAL_PAST_END"   // a segment behind the end of its run
+	EntryWrong        Problem = "ENTRY_WRONG"        // an entry whose manifest or quarantine record is not there, or is of another frame
+	NotJournalled     Problem = "NOT_JOURNALLED"     // an old manifest or quarantine record that the journal does not have
+	PositionsAhead    Problem = "POSITIONS_AHEAD"    // a record says that more was read than the journal has
+	BadLedgers        Problem = "BAD_LEDGERS"        // the checkpoint of the ledgers can't be read: reconcilers make it again
+	DerivedMissing    Problem = "DERIVED_MISSING"    // a derived key is not there; only where they are asked for
 )
 
 // Finding is one fault.
@@ -63,6 +76,14 @@ type Options struct {
 	OnBatch func(accept.Manifest, *frame.Batch)
 	// OnQuarantine is called with every quarantine record that is intact.
 	OnQuarantine func(accept.ConflictRecord)
+	// Positions returns, by the keys of records, the positions in the journal that they say to have read, beside
+	// those of the ledgers. It is called before the journal is read.
+	Positions func(context.Context) (map[string]journal.Positions, error)
+	// Unjournalled is the age from which a record that the journal does not have is a finding; 0 is
+	// DefaultUnjournalled.
+	Unjournalled time.Duration
+	// DerivedKeys says that reconcilers write derived keys as objects, so that one that is missing is a finding.
+	DerivedKeys bool
 }
 
 // Report is what a run found.
@@ -78,16 +99,20 @@ type Report struct {
 	Found    uint64 // all findings, including those beyond the bound of Findings
 	Findings []Finding
 	Ledgers  map[identity.Boot]*ledger.Ledger
+	Journal  Journal
 }
 
 // Healthy reports whether there is no finding.
 func (r *Report) Healthy() bool { return r.Found == 0 }
 
-// Run reads everything under accepted/ and quarantine/. An error means that the store could
+// Run reads the journal and everything under accepted/ and quarantine/. An error means that the store could
 // not be read, and that nothing is known.
 func Run(ctx context.Context, store objstore.Reader, o Options) (*Report, error) {
 	c := &checker{store: store, o: o, boots: map[identity.Boot]bool{}, dec: frame.NewDecoder(),
-		removed: framelog.NewIndex(store, o.AuthorityID), r: &Report{Ledgers: map[identity.Boot]*ledger.Ledger{}}}
+		removed: framelog.NewIndex(store, o.AuthorityID), seed: maphash.MakeSeed(), r: &Report{Ledgers: map[identity.Boot]*ledger.Ledger{}}}
+	if err := c.journalBefore(ctx); err != nil {
+		return nil, fmt.Errorf("fsck: %w", err)
+	}
 	for _, family := range []struct {
 		prefix string
 		check  func(context.Context, string) error
@@ -104,6 +129,9 @@ func Run(ctx context.Context, store objstore.Reader, o Options) (*Report, error)
 	for _, u := range c.removed.Unread() {
 		c.found(BadFrameLog, u.Key, "%v", u.Err)
 	}
+	if err := c.journalAfter(ctx); err != nil {
+		return nil, fmt.Errorf("fsck: %w", err)
+	}
 	return c.r, nil
 }
 
@@ -115,6 +143,9 @@ type checker struct {
 	boots   map[identity.Boot]bool
 	dec     *frame.Decoder
 	batch   frame.Batch
+	// seed is that of the marks of records and of entries.
+	seed             maphash.Seed
+	records, entries []mark
 }
 
 func (c *checker) found(p Problem, key, format string, args ...any) {
@@ -150,9 +181,11 @@ func (c *checker) manifest(ctx context.Context, key string) error {
 		m, err = accept.ParseManifest(raw)
 	}
 	if err != nil {
+		c.remember(&c.records, c.mark(key, identity.Digest{}))
 		c.foundRecord(BadManifest, key, err)
 		return nil
 	}
+	c.remember(&c.records, c.mark(key, m.FrameSHA256))
 	switch {
 	case m.Identity != id:
 		c.found(BadManifest, key, "the manifest is of %s", m.Identity)
@@ -161,6 +194,10 @@ func (c *checker) manifest(ctx context.Context, key string) error {
 		c.found(ForeignManifest, key, "authority %q", m.AuthorityID)
 	}
 	if err := c.boot(ctx, key, id.BootOf()); err != nil {
+		return err
+	}
+	at := m.AcceptedTime()
+	if err := c.derivedKeys(ctx, key, layout.AcceptedByTime(at, id), layout.AcceptedByBlob(m.FrameSHA256, id), layout.RawBlobByTime(at, m.FrameSHA256)); err != nil {
 		return err
 	}
 	body, err := c.frame(ctx, m.FrameSHA256, m.RawBlobKey)
@@ -247,6 +284,7 @@ func (c *checker) quarantine(ctx context.Context, key string) error {
 		return err
 	}
 	c.r.Quarantined++
+	c.remember(&c.records, c.mark(key, digest))
 	var q accept.ConflictRecord
 	if err == nil {
 		q, err = accept.ParseConflictRecord(raw)
@@ -259,6 +297,9 @@ func (c *checker) quarantine(ctx context.Context, key string) error {
 	case q.Identity != id || q.SubmittedSHA256 != digest || q.AcceptedSHA256 == digest:
 		c.found(BadQuarantine, key, "the record is of %s, submitted %s, accepted %s", q.Identity, q.SubmittedSHA256, q.AcceptedSHA256)
 		return nil
+	}
+	if err := c.derivedKeys(ctx, key, layout.QuarantineByBlob(digest, id)); err != nil {
+		return err
 	}
 	winner, _, err := c.store.Get(ctx, layout.Accepted(id), objstore.GetOptions{})
 	if errors.Is(err, objstore.ErrNotFound) {
