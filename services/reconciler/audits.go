@@ -38,7 +38,7 @@ func (k *journalKeeper) audits(ctx context.Context, authority string, set *ledge
 	a := &audit.Auditor{
 		Store: k.store, Rand: rand.Reader, Authority: authority, By: k.id, Writer: w, Ledgers: set, Fan: tail.Fan(k.cfg.Journal.Readers),
 		Shards: k.cfg.Audit.Shards, Lease: max(auditLease, time.Duration(2000/k.cfg.Audit.Rate*float64(time.Second))),
-		Pace: limit.Wait, Unusable: k.to.unusable, Foreign: k.to.foreign, Listed: k.to.listed,
+		Pace: limit.Wait, Unusable: k.to.unusable, Foreign: k.to.foreign, Listed: k.to.listed, Inventory: k.to.inventory,
 	}
 	for first := true; ; first = false {
 		_, _, ready := k.status()
@@ -128,7 +128,23 @@ func (k *journalKeeper) beginAudits(ctx context.Context, a *audit.Auditor, full,
 		}
 	}
 	if due(full, k.cfg.Audit.Period) {
-		return out, begin(a.Begin(ctx, k.cfg.Audit.Period))
+		return out, begin(k.beginFull(ctx, a, full))
 	}
 	return out, nil
+}
+
+// beginFull begins an audit of the newest inventory, or, where there is none since the last audit began, of listings.
+func (k *journalKeeper) beginFull(ctx context.Context, a *audit.Auditor, full []audit.Stored) (audit.Stored, error) {
+	if a.Inventory != nil {
+		inv, err := a.Inventory(ctx, "")
+		switch {
+		case err != nil:
+			k.log.Warn("there is no inventory that can be used; the full audit lists the bucket", "error", err)
+		case len(full) > 0 && inv.At.Unix() <= full[0].StartedAt:
+			k.log.Warn("there is no inventory since the last full audit; this one lists the bucket", "newest", inv.Key)
+		default:
+			return a.BeginInventory(ctx, inv)
+		}
+	}
+	return a.Begin(ctx, k.cfg.Audit.Period)
 }

@@ -1,10 +1,13 @@
 package reconciler
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/spf13/cobra"
 
+	"lightmetrics.dev/lightmetrics/internal/derived/audit"
+	"lightmetrics.dev/lightmetrics/internal/derived/inventory"
 	"lightmetrics.dev/lightmetrics/internal/objstore/storage"
 	"lightmetrics.dev/lightmetrics/internal/platform/run"
 	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
@@ -25,11 +28,28 @@ func Command() *cobra.Command {
 			if err != nil {
 				return nil, err
 			}
-			return New(c, Deps{Store: store, Telemetry: tel})
+			d := Deps{Store: store, Telemetry: tel}
+			if c.Audit.Inventory.Prefix != "" {
+				if d.Inventory, err = inventories(c); err != nil {
+					return nil, err
+				}
+			}
+			return New(c, d)
 		},
 		Banner: func(c Config, svc run.Service) [][2]string {
 			url := svc.(*Service).HTTPURL()
 			return [][2]string{bucket.Banner(c.Store), {"status", "curl " + url + "/v1/status"}}
 		},
 	})
+}
+
+// inventories opens the bucket that S3 Inventory writes to: the same store, without the authority's prefix.
+func inventories(c Config) (func(context.Context, string) (audit.Inventory, error), error) {
+	at := c.Store
+	at.Bucket, at.Prefix = cmp.Or(c.Audit.Inventory.Bucket, c.Store.Bucket), ""
+	store, err := storage.Open(context.Background(), at, storage.Options{})
+	if err != nil {
+		return nil, err
+	}
+	return inventory.Config{Store: store, Bucket: at.Bucket, Prefix: c.Audit.Inventory.Prefix, Source: c.Store.Bucket, SourcePrefix: c.Store.Prefix}.Open, nil
 }

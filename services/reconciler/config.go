@@ -60,6 +60,14 @@ type AuditConfig struct {
 	Period   time.Duration `koanf:"period" help:"time over which a full audit is spread, and after which the next one begins; 0 is never, but for the first one of a bucket that is older than its journal"`
 	Rate     float64       `koanf:"rate" help:"most requests a second of audits: pages of 1,000 manifests, files of the journal, and manifests that are not in it"`
 	Shards   int           `koanf:"shards" help:"parts of a full audit, which reconcilers share"`
+
+	Inventory InventoryConfig `koanf:"inventory"`
+}
+
+// InventoryConfig says where S3 Inventory lists the bucket.
+type InventoryConfig struct {
+	Prefix string `koanf:"prefix" help:"where the inventories of the bucket stand, <destination prefix>/<bucket>/<configuration>/; full audits take their keys from the newest in place of listings; empty lists"`
+	Bucket string `koanf:"bucket" help:"bucket that they are written to; empty is the bucket itself" needs:"prefix"`
 }
 
 // RepairsConfig is for the check of open repair records.
@@ -123,6 +131,9 @@ func (c Config) Validate() error {
 	positive("journal.sweep_interval", j.Sweep > 0)
 	positive("journal.max_waiting", j.MaxWaiting > 0)
 	positive("audit.rate", c.Audit.Rate > 0)
+	if p := c.Audit.Inventory.Prefix; p != "" && p[len(p)-1] != '/' || p == "" && c.Audit.Inventory.Bucket != "" {
+		errs = append(errs, fmt.Errorf("audit.inventory.prefix %q: must end in a slash, and be there where audit.inventory.bucket is", p))
+	}
 	if c.Audit.Shards < 1 || c.Audit.Shards > audit.MaxShards {
 		errs = append(errs, fmt.Errorf("audit.shards: must be 1 to %d", audit.MaxShards))
 	}

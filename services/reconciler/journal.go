@@ -14,6 +14,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
+	"lightmetrics.dev/lightmetrics/internal/derived/audit"
 	"lightmetrics.dev/lightmetrics/internal/derived/ledger"
 	"lightmetrics.dev/lightmetrics/internal/derived/ledgers"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
@@ -55,6 +56,8 @@ type sinks struct {
 	// unusable and foreign report what an audit finds, and listed gets every key that it lists.
 	unusable, foreign func(key string)
 	listed            func(context.Context, string) error
+	// inventory opens an inventory of the bucket; nil where there are none.
+	inventory func(context.Context, string) (audit.Inventory, error)
 }
 
 func newJournalKeeper(cfg Config, id string, s objstore.Store, log *slog.Logger, m *journalMetrics, to sinks) *journalKeeper {

@@ -13,6 +13,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal/journaltest"
 	"lightmetrics.dev/lightmetrics/internal/derived/audit"
+	"lightmetrics.dev/lightmetrics/internal/derived/inventory"
 	"lightmetrics.dev/lightmetrics/internal/derived/ledgers"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
@@ -233,6 +234,29 @@ func TestAuditsAreBegunWhenTheyAreDue(t *testing.T) {
 	a := &audit.Auditor{Store: s, Rand: rand.Reader, Authority: testAuthority, By: "r"}
 	if begun, err := r.journal.beginAudits(bg, a, full, news, true); err != nil || len(begun) > 0 {
 		t.Errorf("%v, %v", begun, err)
+	}
+}
+
+// A full audit takes its keys from the newest inventory; one from before the last audit proves nothing new, and one that
+// can't be read is no reason to audit nothing.
+func TestFullAuditsTakeInventories(t *testing.T) {
+	s := newStore()
+	must(t, journaltest.Complete(bg, s, testAuthority))
+	r := start(t, following(), s)
+	last := []audit.Stored{{Record: audit.Record{Scope: audit.Full, StartedAt: 1000, FinishedAt: 1000}}}
+	for _, c := range []struct {
+		at   int64
+		err  error
+		want string
+	}{{2000, nil, "lists/manifest.json"}, {1000, nil, ""}, {2000, inventory.ErrUnusable, ""}} {
+		a := &audit.Auditor{Store: s, Rand: rand.Reader, Authority: testAuthority, By: "r", Inventory: func(context.Context, string) (audit.Inventory, error) {
+			return audit.Inventory{Key: "lists/manifest.json", At: time.Unix(c.at, 0), Files: 9}, c.err
+		}}
+		got, err := r.journal.beginFull(bg, a, last)
+		must(t, err)
+		if got.Inventory != c.want {
+			t.Errorf("%+v: %+v", c, got.Record)
+		}
 	}
 }
 

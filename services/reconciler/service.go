@@ -15,6 +15,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/acceptance/framelog"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/sharedid"
+	"lightmetrics.dev/lightmetrics/internal/derived/audit"
 	"lightmetrics.dev/lightmetrics/internal/derived/ledgers"
 	"lightmetrics.dev/lightmetrics/internal/derived/reconcile"
 	"lightmetrics.dev/lightmetrics/internal/layout"
@@ -37,6 +38,8 @@ const scanAgain = time.Second
 type Deps struct {
 	Store     objstore.Store
 	Telemetry *telemetry.Telemetry
+	// Inventory opens the inventory of the bucket with a key, or the newest one for ""; nil lists the bucket.
+	Inventory func(context.Context, string) (audit.Inventory, error)
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 }
@@ -94,7 +97,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 	s.m = newMetrics(d.Telemetry.Registry, s.queue, s.shared, d.Now)
 	s.journal = newJournalKeeper(cfg, srv.ID(), store, srv.Log(), newJournalMetrics(d.Telemetry.Registry, func() int { return s.journal.relay.count() }), sinks{
 		reconcile: s.reconcileAll, added: s.added, applied: s.applied,
-		unusable: func(key string) { s.offer(key, fromFullAudit) }, foreign: s.reportForeign, listed: s.listed,
+		unusable: func(key string) { s.offer(key, fromFullAudit) }, foreign: s.reportForeign, listed: s.listed, inventory: d.Inventory,
 	})
 	srv.OnStop(func() {
 		close(s.stopping) // ends the streams, so that the servers can drain

@@ -75,6 +75,9 @@ const (
 	// keys that no entry is known of.
 	requestsPerSave = 20
 	maxMissing      = 1000
+	// maxInventoryShards bounds the shards of an audit of an inventory: files are in no order, so each shard
+	// needs all of the journal.
+	maxInventoryShards = 4
 )
 
 // ErrTakenOver: another reconciler goes on with this shard.
@@ -120,7 +123,7 @@ func (a *Auditor) BeginInventory(ctx context.Context, inv Inventory) (Stored, er
 	r, err := a.plan(ctx, Full)
 	if err == nil {
 		r.Inventory, r.InventoryAt, r.Files = inv.Key, inv.At.Unix(), inv.Files
-		r.Shards = min(inv.Files, max(a.Shards, 1), MaxShards)
+		r.Shards = min(inv.Files, max(a.Shards, 1), maxInventoryShards)
 		r.Through, err = a.throughBefore(ctx, inv.At)
 	}
 	return a.create(ctx, r, err)
@@ -229,6 +232,9 @@ func (a *Auditor) work(ctx context.Context, r *Stored) (bool, error) {
 	if r.Finished() {
 		a.forget(r)
 		return true, nil
+	}
+	if r.Inventory != "" && a.Inventory == nil {
+		return false, nil // others know where it is
 	}
 	if a.claim == "" {
 		id, err := journal.NewRunID(a.Rand)

@@ -141,9 +141,6 @@ func (p *pass) unknown(ctx context.Context, known map[identity.Boot]firsts, unti
 
 // inventory goes through the files of a shard, in passes over ranges of agents: their keys are in no order.
 func (a *Auditor) inventory(ctx context.Context, r *Stored, shard int, s *Stored) error {
-	if a.Inventory == nil {
-		return fmt.Errorf("%w: this process knows no inventories, and the audit is one of %q", objstore.ErrInvalid, r.Inventory)
-	}
 	inv, err := a.Inventory(ctx, r.Inventory)
 	if err != nil {
 		return err
