@@ -36,8 +36,8 @@ type journalKeeper struct {
 	start time.Time // of the monotonic clock
 	to    sinks
 
-	// hinted is when the last hint came, in nanoseconds of the monotonic clock.
-	hinted atomic.Int64
+	// hinting are the streams of hints that are open.
+	hinting atomic.Int64
 
 	mu    sync.Mutex
 	tail  *tail.Tail // nil before the first life
@@ -62,19 +62,14 @@ type sinks struct {
 
 func newJournalKeeper(cfg Config, id string, s objstore.Store, log *slog.Logger, m *journalMetrics, to sinks) *journalKeeper {
 	k := &journalKeeper{cfg: cfg, id: id, store: s, log: log, m: m, start: time.Now(), to: to, round: newRound(), relay: newRelay(cfg.Watch.Buffer, cfg.Watch.MaxWatchers)}
-	k.hinted.Store(-1 << 62)
 	return k
 }
 
 // monotonic is the time since the keeper was made, in nanoseconds.
 func (k *journalKeeper) monotonic() int64 { return int64(time.Since(k.start)) }
 
-// hintsLast is how long after a hint its sender counts as connected.
-const hintsLast = int64(5 * time.Minute)
-
 // hint takes a hint at a segment; false says that too many wait.
 func (k *journalKeeper) hint(p journal.Position) bool {
-	k.hinted.Store(k.monotonic())
 	k.mu.Lock()
 	t := k.tail
 	k.mu.Unlock()
@@ -158,7 +153,7 @@ func (k *journalKeeper) live(ctx context.Context) error {
 		return err
 	}
 	keeper = fold.New(k.cfg.Journal.Folding, k.log, k.store, folder, follower.Runs, k.monotonic, k.m.folded)
-	t := tail.New(k.cfg.Journal.Polling, k.log, follower, func() bool { return k.monotonic()-k.hinted.Load() < hintsLast }, k.m.polled)
+	t := tail.New(k.cfg.Journal.Polling, k.log, follower, func() bool { return k.hinting.Load() > 0 }, k.m.polled)
 	k.mu.Lock()
 	k.tail, k.set, k.round = t, set, newRound()
 	k.mu.Unlock()

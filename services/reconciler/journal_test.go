@@ -350,3 +350,20 @@ func TestHintsAtTheJournal(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// TestACollectorWithoutNewsIsConnected: polls are rare while a collector is connected, though it has nothing to tell.
+func TestACollectorWithoutNewsIsConnected(t *testing.T) {
+	s := newStore()
+	must(t, journaltest.Complete(bg, s, testAuthority))
+	r := start(t, following(), s)
+	conn, err := rpc.Dial(r.GRPCAddr(), rpc.ClientConfig{})
+	must(t, err)
+	t.Cleanup(func() { conn.Close() })
+	stream, err := journalv1.NewJournalServiceClient(conn).NotifyJournal(bg)
+	must(t, err)
+	eventually(t, "the collector is connected", func() bool { return r.journal.hinting.Load() == 1 })
+	if _, err := stream.CloseAndRecv(); err != nil {
+		t.Error(err)
+	}
+	eventually(t, "it is gone", func() bool { return r.journal.hinting.Load() == 0 })
+}

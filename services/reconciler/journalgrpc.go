@@ -24,6 +24,9 @@ type journalServer struct {
 // NotifyJournal reads the runs that hints are about, until the collector ends the stream. A hint proves
 // nothing: what it is about is read from the store.
 func (g journalServer) NotifyJournal(stream grpc.ClientStreamingServer[journalv1.NotifyJournalRequest, journalv1.NotifyJournalResponse]) error {
+	// A collector keeps its stream open while it has nothing to tell: then polls may be rare.
+	g.k.hinting.Add(1)
+	defer g.k.hinting.Add(-1)
 	var res journalv1.NotifyJournalResponse
 	ended := make(chan error, 1)
 	// Ends with the stream: Recv fails when the handler returns.

@@ -198,9 +198,12 @@ func (c requestCase) rollupAfter(quick bool) time.Duration {
 // Only the times of rollups are others: the hour's is due at a time after its end, and those of late batches sooner.
 func defaultSettings(due time.Duration) func(string, map[string]any) {
 	return func(process string, settings map[string]any) {
-		if process == "rollup-1" {
+		switch process {
+		case "rollup-1":
 			delete(settings, "follow")
 			settings["schedule"] = map[string]any{"first_after": due.String(), "late_after": "20s"}
+		case "query":
+			delete(settings, "rollup")
 		}
 	}
 }

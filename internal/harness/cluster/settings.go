@@ -134,6 +134,7 @@ func (c *Cluster) querySettings() section {
 		"auth":    c.auth("query"),
 		"store":   c.bucketSettings(c.services),
 		"follow":  section{"watch": []string{c.Addr.ReconcilerGRPC}},
+		"rollup":  section{"poll": "5s"},
 		"history": section{"window": "6h"},
 	}
 }

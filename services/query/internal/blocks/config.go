@@ -24,7 +24,7 @@ type Config struct {
 // DefaultConfig polls every five seconds.
 func DefaultConfig() Config {
 	return Config{
-		Poll: 5 * time.Second, TTL: time.Minute, History: 31 * 24 * time.Hour, Resolutions: true,
+		Poll: 15 * time.Second, TTL: time.Minute, History: 31 * 24 * time.Hour, Resolutions: true,
 		IndexCache: 256 << 20, BlockCache: 256 << 20, Gap: 512 << 10, Parallel: 32,
 	}
 }
