@@ -97,3 +97,35 @@ func TestSeenWithinTwoPolls(t *testing.T) {
 		}
 	}
 }
+
+// TestAnswersDoNotCompareAllBoots: what every answer says of shared agent ids and of gaps costs the same however many
+// agents have restarted and have gaps.
+func TestAnswersDoNotCompareAllBoots(t *testing.T) {
+	cost := func(agents int) [2]float64 {
+		w := newWorld(t, 1, someTime)
+		var entries []journal.Entry
+		at := someTime.UnixNano()
+		for i := range agents {
+			for _, boot := range []string{"before", "after"} {
+				for seq := range uint64(2) {
+					id := identity.Batch{Agent: fmt.Sprintf("agent-%06d", i), Boot: boot, SeqStart: 10 * seq, SeqEnd: 10 * seq}
+					entries = append(entries, journal.Entry{ID: id, Outcome: journal.Accepted, SHA256: identity.Sum([]byte(id.String())), Bytes: 1, At: at, MinTime: at - int64(6*time.Minute), MaxTime: at})
+				}
+			}
+		}
+		w.follow.book.apply(entries)
+		if n := len(w.follow.SharedIDs()); n != agents {
+			t.Fatalf("%d of %d agents have two boots at once", n, agents)
+		}
+		if list, n := w.follow.WithGaps(10); len(list) != 10 || n != 2*agents {
+			t.Fatalf("%d of %d boots with gaps", len(list), n)
+		}
+		return [2]float64{testing.AllocsPerRun(20, func() { w.follow.WithGaps(10) }), testing.AllocsPerRun(20, func() { w.follow.SharedIDs() })}
+	}
+	few := cost(100)
+	for _, n := range []int{400, 1600} {
+		if many := cost(n); many != few {
+			t.Errorf("%v allocations with %d agents, %v with 100", many, n, few)
+		}
+	}
+}
