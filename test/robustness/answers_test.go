@@ -20,6 +20,7 @@ import (
 // through which it says to be complete, or count a batch twice, and one that is marked says why.
 func TestAnswersHaveWhatWasAcknowledged(t *testing.T) {
 	seed, rnd := seeded(t)
+	small := seed%2 == 0
 	c := newCluster(t, cluster.Options{Collectors: 2, Rollups: 2, Adjust: func(process string, s map[string]any) {
 		switch {
 		case process == "reconciler":
@@ -32,6 +33,9 @@ func TestAnswersHaveWhatWasAcknowledged(t *testing.T) {
 			s["rebalance"] = map[string]any{"quiet_period": "300ms", "max_delay": "1s"}
 		case process == "query":
 			s["rollup"] = map[string]any{"poll": "500ms"}
+			if small {
+				s["history"] = map[string]any{"window": "6h", "max_bytes": "192KiB"}
+			}
 		}
 	}})
 	ctx := within(t, 10*time.Minute)
