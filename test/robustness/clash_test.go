@@ -21,6 +21,16 @@ type clashes struct {
 	boot   string // of the last identity that was taken
 	end    uint64
 	start  time.Time // of the first frame's samples; each has a second of its own, over all begins
+	// open are frames that may be accepted although no answer came. Their sender does not forget them: what nobody was
+	// answered for is found by the next audit alone.
+	open []openFrame
+}
+
+// openFrame is a frame without an outcome.
+type openFrame struct {
+	boot  identity.Boot
+	spool string
+	body  []byte
 }
 
 func newClashes() *clashes { return &clashes{start: time.Now().Add(-time.Hour)} }
@@ -65,12 +75,25 @@ func (x *clashes) clash(ctx context.Context, c *cluster.Cluster) bool {
 	}
 	x.boot, x.end = s.Boot.Boot, st.Boot.NextSeq+agentBatch-1 // without an answer it may be taken, too
 	r, err := s.Send(ctx, body)
+	if err != nil {
+		x.open = append(x.open, openFrame{s.Boot, s.Spool, body})
+	}
 	return err == nil && r.GetStatus().String() == load.Accepted
 }
 
-// met waits until the agent has closed the batch whose identity was taken last. Stopped
-// before that it would close a shorter one, and two identities would overlap.
+// met sends what has no outcome until it has one, and waits until the agent has closed the batch whose identity was taken
+// last. Stopped before that it would close a shorter one, and two identities would overlap.
 func (x *clashes) met(ctx context.Context, c *cluster.Cluster) error {
+	for _, f := range x.open {
+		s := load.NewSender(f.boot, c.Addr.Collectors[0].GRPC, c.Addr.Collectors[1].GRPC)
+		s.Spool = f.spool
+		_, err := s.Send(ctx, f.body)
+		s.Close()
+		if err != nil {
+			return err
+		}
+	}
+	x.open = nil
 	return cluster.Poll(ctx, "the agent to meet the last clash", func() (bool, error) {
 		st, err := c.AgentStatus(ctx)
 		return err == nil && (st.Boot.BootID != x.boot || st.Boot.NextSeq > x.end), err

@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/derived/fsck"
 	"lightmetrics.dev/lightmetrics/internal/harness/cluster"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
@@ -62,7 +65,42 @@ func Check(ctx context.Context, c *cluster.Cluster, sent *Sent) (*fsck.Report, e
 	if len(errs) > maxReported {
 		errs = append(errs[:maxReported], fmt.Errorf("and %d more", len(errs)-maxReported))
 	}
-	return report, errors.Join(append(errs, answers(ctx, c, sent, report))...)
+	if err := answers(ctx, c, sent, report); err != nil {
+		errs = append(errs, err, unjournalled(ctx, store, found, sent))
+	}
+	return report, errors.Join(errs...)
+}
+
+// unjournalled names the accepted batches that no entry of the journal names. Nobody was answered for them; or a
+// promise is broken.
+func unjournalled(ctx context.Context, store objstore.Store, found map[identity.Batch]identity.Digest, sent *Sent) error {
+	var mu sync.Mutex
+	named := map[identity.Batch]bool{}
+	take := func(_ context.Context, es []journal.Entry) error {
+		mu.Lock()
+		defer mu.Unlock()
+		for i := range es {
+			if !es[i].Outcome.Conflict() {
+				named[es[i].ID] = true
+			}
+		}
+		return nil
+	}
+	f, err := journal.NewFollower(journal.FollowerConfig{Store: store, Authority: cluster.Authority, Folded: take,
+		Segment: func(ctx context.Context, s *journal.Segment) error { return take(ctx, s.Entries) }})
+	if err == nil {
+		_, err = f.Poll(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("read the journal: %w", err)
+	}
+	var errs []error
+	for id := range found {
+		if _, acked := sent.Acked[id]; !named[id] && len(errs) < maxReported {
+			errs = append(errs, fmt.Errorf("%s is accepted and in no segment of the journal (acknowledged to the fleet: %v)", id, acked))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // sums are PromQL's view of the bucket.
