@@ -6,7 +6,7 @@ const UID = "lightmetrics"
 // Lightmetrics is the dashboard of a whole deployment, scraped as docs/guide/monitoring.md
 // says. $instance filters every panel.
 func Lightmetrics() ([]byte, error) {
-	return JSON(UID, "Lightmetrics", []Row{overview(), ingest(), reconciler(), rollup(), query(), store(), agents()})
+	return JSON(UID, "Lightmetrics", []Row{overview(), ingest(), journal(), reconciler(), rollup(), query(), store(), agents()})
 }
 
 // of is the filter that every selector has.
@@ -55,7 +55,7 @@ func overview() Row {
 	return Row{"Overview", []Panel{
 		{Title: "Records accepted", Unit: "ops", Stat: true, Queries: one(rate("", "ingest_records_total", `outcome="accepted"`), "")},
 		{Title: "Agents with a stream", Unit: "short", Stat: true, Queries: one(by("sum", "", metric("ingest_streams", "")), "")},
-		{Title: "Reconciled through", About: "Everything accepted before is reconciled or reported.", Unit: "s", Stat: true,
+		{Title: "Journal read through", About: "Age of the time before which everything that was answered is in the ledgers.", Unit: "s", Stat: true,
 			Queries: one(ago(by("max", "", metric("reconciler_complete_through_timestamp_seconds", ""))), "")},
 		{Title: "Rollups behind", About: "Age of the oldest ended hour that is not rolled up.", Unit: "s", Stat: true, Queries: one(by("max", "", metric("rollup_lag_seconds", "")), "")},
 		{Title: "Open repairs", About: "Accepted batches that are damaged or missing.", Unit: "short", Stat: true, Queries: one(by("max", "", metric("reconciler_open_repairs", "")), "")},
@@ -86,7 +86,32 @@ func reconciler() Row {
 		{Title: "Outcomes", Unit: "ops", Queries: one(rate("result", "reconciler_outcomes_total", ""), "{{result}}")},
 		{Title: "Queue", Unit: "short", Queries: one(by("max", "instance", metric("reconciler_queue_length", "")), "{{instance}}")},
 		{Title: "Queue age", Unit: "s", Queries: one(by("max", "instance", metric("reconciler_queue_age_seconds", "")), "{{instance}}")},
-		{Title: "Audits", Unit: "ops", Queries: one(rate("kind, result", "reconciler_audits_total", ""), "{{kind}} {{result}}")},
+		{Title: "Sweeps of repair records", Unit: "ops", Queries: one(rate("kind, result", "reconciler_audits_total", ""), "{{kind}} {{result}}")},
+	}}
+}
+
+func journal() Row {
+	return Row{"Journal", []Panel{
+		{Title: "Segments written", Unit: "ops", Queries: one(rate("instance", "ingest_journal_segments_total", ""), "{{instance}}")},
+		{Title: "Entries in a segment", About: "More of them are fewer requests a batch.", Unit: "short", Queries: quantiles("", "ingest_journal_segment_entries", "")},
+		{Title: "Batch to durable segment", Unit: "s", Queries: quantiles("", "ingest_journal_wait_seconds", "")},
+		{Title: "Batches that wait for a segment", Unit: "short", Queries: one(by("max", "instance", metric("ingest_journal_waiting", "")), "{{instance}}")},
+		{Title: "Readers behind", About: "Time since everything that was answered was read; of rollups the age of the progress that stands in the bucket, which moves once an hour.", Unit: "s", Queries: []Query{
+			{ago(by("max", "instance", metric("reconciler_complete_through_timestamp_seconds", ""))), "reconciler {{instance}}"},
+			{ago(by("max", "instance", metric("query_complete_through_timestamp_seconds", ""))), "query {{instance}}"},
+			{by("max", "shard", metric("rollup_progress_age_seconds", "")), "rollups {{shard}}"}}},
+		{Title: "Polls that failed", Unit: "ops", Queries: []Query{
+			{rate("instance", "reconciler_journal_polls_total", `result="failed"`), "reconciler {{instance}}"},
+			{rate("instance", "query_journal_polls_total", `outcome="failed"`), "query {{instance}}"},
+			{rate("instance", "rollup_journal_polls_total", `outcome="failed"`), "rollup {{instance}}"}}},
+		{Title: "Entries that wait to be folded", Unit: "short", Queries: one(by("max", "instance", metric("reconciler_journal_waiting_entries", "")), "{{instance}}")},
+		{Title: "Since when they wait", About: "About a minute.", Unit: "s", Queries: one(by("max", "instance", metric("reconciler_journal_waiting_seconds", "")), "{{instance}}")},
+		{Title: "Foldings", Unit: "ops", Queries: one(rate("result", "reconciler_journal_folds_total", ""), "{{result}}")},
+		{Title: "What the head names", Unit: "short", Queries: one(by("max", "what", metric("reconciler_journal_head", "")), "{{what}}")},
+		{Title: "Size of the head", About: "At most 16 MiB.", Unit: "bytes", Queries: one(by("max", "", metric("reconciler_journal_head_bytes", "")), "head")},
+		{Title: "Runs ended by others", About: "Of collectors that are gone; of one that lives it costs a new run.", Unit: "ops", Queries: []Query{
+			{rate("", "reconciler_journal_fenced_total", ""), "ended by reconcilers"}, {rate("instance", "ingest_journal_fences_total", ""), "of {{instance}}, which lives"}}},
+		{Title: "Partial answers by reason", Unit: "ops", Queries: one(rate("reason", "query_partial_reasons_total", ""), "{{reason}}")},
 	}}
 }
 

@@ -122,6 +122,9 @@ func TestJournalThatIsIncompleteIsTold(t *testing.T) {
 	if e := n.get("/api/v1/query", "query", "up"); !has(e.Lightmetrics.Reasons, "JOURNAL_INCOMPLETE") || e.Lightmetrics.CompleteThrough != "" {
 		t.Errorf("%+v", e.Lightmetrics)
 	}
+	if n.number(`lightmetrics_query_partial_reasons_total{reason="JOURNAL_INCOMPLETE"}`) == 0 {
+		t.Error("the reason is not counted")
+	}
 	if err := journaltest.Manifests(t.Context(), a.Store, "test"); err != nil {
 		t.Fatal(err)
 	}

@@ -98,6 +98,9 @@ func (k *journalKeeper) beginAudits(ctx context.Context, a *audit.Auditor, full,
 		return err
 	}
 	begun, err := journal.HasBegun(ctx, k.store)
+	if begun {
+		k.m.complete.Set(1)
+	}
 	switch {
 	case err != nil:
 		return nil, err

@@ -138,6 +138,7 @@ func (k *journalKeeper) live(ctx context.Context) error {
 			}
 			k.apply(set, s.Entries)
 			k.to.applied(s.Entries)
+			k.m.segments.Inc()
 			k.m.lagged.Add(float64(k.relay.publish(s.Position)))
 			return nil
 		},
@@ -153,6 +154,7 @@ func (k *journalKeeper) live(ctx context.Context) error {
 		return err
 	}
 	keeper = fold.New(k.cfg.Journal.Folding, k.log, k.store, folder, follower.Runs, k.monotonic, k.m.folded)
+	k.m.waiting.Store(keeper)
 	t := tail.New(k.cfg.Journal.Polling, k.log, follower, func() bool { return k.hinting.Load() > 0 }, k.m.polled)
 	k.mu.Lock()
 	k.tail, k.set, k.round = t, set, newRound()

@@ -180,6 +180,40 @@ func TestRunsWithoutNewsAreEnded(t *testing.T) {
 		t.Error("the run goes on")
 	}
 	eventually(t, "the ledger is saved", func() bool { return saved(t, s, "a") == 20 })
+	eventually(t, "the fence is counted", func() bool {
+		_, m := r.get("/metrics")
+		return strings.Contains(m, "lightmetrics_reconciler_journal_fenced_total 1\n") && strings.Contains(m, `lightmetrics_reconciler_journal_head{what="fences"} 1`)
+	})
+}
+
+// The metrics say what waits to be folded, and what the head names afterwards.
+func TestMetricsOfTheJournal(t *testing.T) {
+	s := newStore()
+	must(t, journaltest.Complete(bg, s, testAuthority))
+	w := collector(t, s, journal.RoleCollector)
+	for i := range uint64(3) {
+		journalled(t, w, entryOf(batch("a", 10*i, 10*i+9)))
+	}
+	cfg := following()
+	cfg.Journal.Folding.Interval = time.Hour
+	r := start(t, cfg, s)
+	has := func(r *running, line string) bool {
+		_, m := r.get("/metrics")
+		return strings.Contains(m, "lightmetrics_reconciler_journal_"+line)
+	}
+	// The first round of folding may have come before the first poll, or between two segments.
+	eventually(t, "the journal is read", func() bool { return has(r, "segments_total 3\n") && has(r, "complete 1\n") })
+	for i := range uint64(2) {
+		journalled(t, w, entryOf(batch("b", 10*i, 10*i+9)), entryOf(batch("c", 10*i, 10*i+9)))
+	}
+	eventually(t, "entries wait", func() bool {
+		return has(r, "segments_total 5\n") && !has(r, "waiting_entries 0\n") && !has(r, "waiting_seconds 0\n")
+	})
+	must(t, r.stop())
+	r = start(t, following(), s)
+	eventually(t, "all is folded", func() bool {
+		return has(r, "waiting_entries 0\n") && has(r, "waiting_seconds 0\n") && has(r, `head{what="open"} 1`) && !has(r, `head{what="files"} 0`) && !has(r, "head_bytes 0\n")
+	})
 }
 
 // A bucket of the former layout: nobody can say that the journal is complete until an audit has written

@@ -42,6 +42,7 @@ type metrics struct {
 	seconds *prometheus.HistogramVec
 	errors  *prometheus.CounterVec
 	partial prometheus.Counter
+	reasons *prometheus.CounterVec
 }
 
 // New makes an API.
@@ -54,6 +55,8 @@ func New(eval *answer.Evaluator, version string, log *slog.Logger, reg prometheu
 			Help: "Requests that were answered with an error, by its type."}, []string{"type"}),
 		partial: p.NewCounter(prometheus.CounterOpts{Name: "lightmetrics_query_partial_answers_total",
 			Help: "Answers that were marked partial."}),
+		reasons: p.NewCounterVec(prometheus.CounterOpts{Name: "lightmetrics_query_partial_reasons_total",
+			Help: "Reasons that partial answers gave; an answer may give several."}, []string{"reason"}),
 	}}
 	for _, t := range []errorType{unavailable, timeout} {
 		a.m.errors.WithLabelValues(t.name) // alerts see the first one

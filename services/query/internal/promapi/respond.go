@@ -176,6 +176,7 @@ func (a *API) succeed(w http.ResponseWriter, o *body, query string, notes annota
 		var lacking []missingJSON
 		for i, r := range c.Reasons {
 			reasons[i] = r.String()
+			a.m.reasons.WithLabelValues(r.Code).Inc()
 			lacking = append(lacking, missingOf(r))
 			warnings = append(warnings, "partial answer: "+reasons[i])
 		}

@@ -33,17 +33,27 @@ type Keeper struct {
 	// runs are those that the process follows.
 	runs func() []journal.Run
 	// done is called after each round.
-	done func(moved bool, err error)
+	done func(s State, moved bool, err error)
 	now  func() int64
 
 	mu      sync.Mutex
 	pending []*journal.Segment
 	count   int
+	folding int           // entries that the folder has
+	since   int64         // since when something has waited; -1: nothing waits
 	room    chan struct{} // closed when pending was taken
 	wake    chan struct{}
 
-	quiet map[journal.RunID]quiet
-	swept int64
+	quiet  map[journal.RunID]quiet
+	swept  int64
+	fenced int // in this round
+}
+
+// State is what a round left.
+type State struct {
+	Head journal.Head
+	// Fenced is how many runs the round has ended.
+	Fenced int
 }
 
 // quiet is since when a run has had no news.
@@ -53,10 +63,10 @@ type quiet struct {
 }
 
 // New makes a Keeper. now is monotonic, in nanoseconds.
-func New(cfg Folding, log *slog.Logger, s journal.Store, f *journal.Folder, runs func() []journal.Run, now func() int64, done func(bool, error)) *Keeper {
+func New(cfg Folding, log *slog.Logger, s journal.Store, f *journal.Folder, runs func() []journal.Run, now func() int64, done func(State, bool, error)) *Keeper {
 	return &Keeper{
 		cfg: cfg, log: log, store: s, folder: f, runs: runs, done: done, now: now,
-		room: make(chan struct{}), wake: make(chan struct{}, 1), quiet: map[journal.RunID]quiet{}, swept: now(),
+		room: make(chan struct{}), wake: make(chan struct{}, 1), quiet: map[journal.RunID]quiet{}, swept: now(), since: -1,
 	}
 }
 
@@ -67,6 +77,9 @@ func (k *Keeper) Offer(ctx context.Context, s *journal.Segment) error {
 		// An empty queue takes any segment.
 		if k.count == 0 || k.count+len(s.Entries) <= k.cfg.MaxWaiting {
 			k.pending, k.count = append(k.pending, s), k.count+len(s.Entries)
+			if k.since < 0 && len(s.Entries) > 0 {
+				k.since = k.now()
+			}
 			full := k.count >= early
 			k.mu.Unlock()
 			if full {
@@ -92,11 +105,31 @@ func (k *Keeper) kick() {
 	}
 }
 
-// Waiting is how many entries wait to be taken up.
-func (k *Keeper) Waiting() int {
+// Waiting is how many entries no folded file has, and for how long, in nanoseconds, the first of them has been known.
+func (k *Keeper) Waiting() (entries int, age int64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.count
+	if k.since >= 0 {
+		age = k.now() - k.since
+	}
+	return k.count + k.folding, age
+}
+
+// settle notes what a round left in the folder.
+func (k *Keeper) settle() State {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.folding = k.folder.Waiting()
+	switch {
+	case k.folding > 0: // since is that of these, or earlier
+	case k.count > 0:
+		k.since = k.now()
+	default:
+		k.since = -1
+	}
+	s := State{Head: k.folder.Head(), Fenced: k.fenced}
+	k.fenced = 0
+	return s
 }
 
 // Run folds until ctx ends.
@@ -108,7 +141,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if k.done(moved, err); err != nil {
+		if k.done(k.settle(), moved, err); err != nil {
 			k.log.Warn("the journal was not folded; tried again soon", "error", err)
 			wait = backoff.Next()
 		} else {
@@ -202,6 +235,7 @@ func (k *Keeper) fence(ctx context.Context) error {
 			k.quiet = next
 			return err
 		}
+		k.fenced++
 		k.log.Info("a run of the journal without news was ended", "run", r.Run.String(), "writer", r.Opening.Writer, "segment", r.Next)
 		// Once more after the same time, if it is still not known to have ended.
 		next[r.Run] = quiet{r.Next, now}
