@@ -38,7 +38,7 @@ func benchKeepup(ctx context.Context, e *env) ([]Result, error) {
 		return nil, err
 	}
 	defer stop()
-	f, err := r.follower("reconciler", slow)
+	f, err := r.follower("reconciler", slow, "")
 	if err != nil {
 		return nil, err
 	}

@@ -7,12 +7,10 @@ import (
 	"log/slog"
 	"maps"
 	"net"
-	"path/filepath"
 	"sync"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/coordination/coordinator"
-	"lightmetrics.dev/lightmetrics/internal/harness/proc"
 	"lightmetrics.dev/lightmetrics/internal/shard"
 )
 
@@ -32,15 +30,7 @@ func benchOwnership(ctx context.Context, e *env) ([]Result, error) {
 		return nil, err
 	}
 	defer r.close()
-	addrs := make([]string, 2)
-	for i := range addrs {
-		if addrs[i], err = proc.FreePort(0); err != nil {
-			return nil, err
-		}
-	}
-	p, err := r.start(ctx, "coordinator", "http://"+addrs[0]+"/-/ready", section{
-		"http": section{"listen": addrs[0]}, "grpc": section{"listen": addrs[1]},
-		"etcd":      section{"embedded": section{"data_dir": filepath.Join(r.dir, "etcd")}},
+	p, addr, err := r.startCoordinator(ctx, section{
 		"lease":     section{"worker": ownedLease.String()},
 		"rebalance": section{"quiet_period": ownedQuietPeriod.String(), "max_delay": (4 * ownedQuietPeriod).String()},
 	})
@@ -48,7 +38,7 @@ func benchOwnership(ctx context.Context, e *env) ([]Result, error) {
 		return nil, err
 	}
 	defer p.Kill()
-	o := newOwnership(addrs[1])
+	o := newOwnership(addr)
 	defer o.stopAll()
 	for i := range ownedWorkers {
 		if err := o.start(ctx, i); err != nil {

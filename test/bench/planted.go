@@ -9,8 +9,11 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
+	"lightmetrics.dev/lightmetrics/internal/harness/cluster"
 	"lightmetrics.dev/lightmetrics/internal/harness/proc"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/rollups/progress"
+	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
@@ -95,6 +98,21 @@ func (p planted) plant(ctx context.Context, s objstore.Store) error {
 	return errors.Join(w.Close(ctx), fold(), fold(), fold())
 }
 
+// rolledUp writes the progress records of all shards as if everything that is planted were in blocks.
+func (p planted) rolledUp(ctx context.Context, s objstore.Store) error {
+	head, _, err := journal.ReadHead(ctx, s)
+	if err != nil {
+		return err
+	}
+	for i := range requestShards {
+		_, err := progress.Progress{AuthorityID: authority, Shard: shard.ID(i), Shards: requestShards, Fence: 1, Positions: head.Positions()}.Write(ctx, s, "")
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // follower is a service that follows the journal, over a rig.
 type follower struct {
 	command string
@@ -102,8 +120,9 @@ type follower struct {
 	section section
 }
 
-// followers are those of a rig with a store at endpoint: "" is directly.
-func (r *rig) follower(command, endpoint string) (*follower, error) {
+// follower makes the settings of one with a store at endpoint: "" is directly. A rollup worker needs the
+// address of a coordinator.
+func (r *rig) follower(command, endpoint, coordinator string) (*follower, error) {
 	if endpoint == "" {
 		endpoint = "http://" + r.storeAddr
 	}
@@ -114,22 +133,35 @@ func (r *rig) follower(command, endpoint string) (*follower, error) {
 			return nil, err
 		}
 	}
-	s := section{
-		"http": section{"listen": addrs[0]}, "grpc": section{"listen": addrs[1]}, "pprof": true,
-		"store": r.collectorSettings(endpoint)["store"],
-	}
-	if command == "reconciler" {
-		s["authority_id"] = authority
+	s := section{"http": section{"listen": addrs[0]}, "pprof": true, "store": r.collectorSettings(endpoint)["store"]}
+	switch command {
+	case "reconciler":
 		// The frames are not there.
-		s["scrub"], s["derived"] = section{"period": "0s"}, "segments"
+		s["grpc"], s["authority_id"], s["scrub"] = section{"listen": addrs[1]}, authority, section{"period": "0s"}
+	case "query":
+		s["grpc"] = section{"listen": addrs[1]}
+	case "rollup":
+		s["id"], s["authority_id"], s["shards"], s["coordinator"] = "rollup-1", authority, requestShards, section{"addresses": []string{coordinator}}
 	}
 	return &follower{command: command, http: addrs[0], section: s}, nil
 }
 
-// start starts it and waits until it is ready: it has read the journal then.
+// start starts it and waits until it is ready: it has read the journal then. A worker is ready before, so each of its
+// shards has to have read on from where its progress says.
 func (f *follower) start(ctx context.Context, r *rig) (*proc.Process, time.Duration, error) {
 	began := time.Now()
 	p, err := r.start(ctx, f.command, "http://"+f.http+"/-/ready", f.section)
+	if err == nil && f.command == "rollup" {
+		wctx, cancel := context.WithTimeout(ctx, readyTimeout)
+		defer cancel()
+		err = cluster.Poll(wctx, "the shards to catch up", func() (bool, error) {
+			s, err := scrape(ctx, f.http)
+			return s.sum("lightmetrics_rollup_catch_ups_total") >= requestShards, err
+		})
+		if err != nil {
+			p.Kill()
+		}
+	}
 	return p, time.Since(began), err
 }
 

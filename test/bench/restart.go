@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -59,7 +60,7 @@ func benchRestartOf(ctx context.Context, e *env, name string, p planted) ([]Resu
 		{"query", "restart", "", "", true},
 		{"query", "restart-30ms", slow, "each request takes 30 ms longer", true},
 	} {
-		f, err := r.follower(c.command, c.endpoint)
+		f, err := r.follower(c.command, c.endpoint, "")
 		if err != nil {
 			return rs, err
 		}
@@ -101,7 +102,7 @@ func plantedRig(ctx context.Context, e *env, p planted) (*rig, error) {
 	}
 	var store *s3.Store
 	if store, err = r.client(ctx, "", oursPrefix); err == nil {
-		err = p.plant(ctx, store)
+		err = errors.Join(p.plant(ctx, store), p.rolledUp(ctx, store))
 		store.Close()
 	}
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"time"
@@ -120,6 +121,23 @@ func (r *rig) startBoth(ctx context.Context) error {
 		return err
 	}
 	return r.startCollector(ctx, "")
+}
+
+// startCoordinator starts a coordinator with one etcd member, and returns where workers reach it.
+func (r *rig) startCoordinator(ctx context.Context, settings section) (p *proc.Process, addr string, err error) {
+	addrs := make([]string, 2)
+	for i := range addrs {
+		if addrs[i], err = proc.FreePort(0); err != nil {
+			return nil, "", err
+		}
+	}
+	s := section{
+		"http": section{"listen": addrs[0]}, "grpc": section{"listen": addrs[1]},
+		"etcd": section{"embedded": section{"data_dir": filepath.Join(r.dir, "etcd")}},
+	}
+	maps.Copy(s, settings)
+	p, err = r.start(ctx, "coordinator", "http://"+addrs[0]+"/-/ready", s)
+	return p, addrs[1], err
 }
 
 // client opens the bucket under a prefix.
