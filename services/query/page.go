@@ -43,6 +43,9 @@ type pageData struct {
 	Now            string
 	C              answer.Completeness
 	Through        string
+	Age            string // of the poll that proved it
+	Head           uint64
+	OpenRuns       int
 	Stats          live.Stats
 	Status         follow.Status
 	Agents         []follow.Agent
@@ -59,6 +62,10 @@ func (s *Service) page(w http.ResponseWriter, r *http.Request) {
 		Version: telemetry.Version(), Now: s.now().UTC().Format(time.RFC3339),
 		C: s.eval.Completeness(st), Through: "nothing yet", Stats: s.live.Stats(), Status: st,
 		Agents: s.follow.Agents("", identity.Boot{}, pageAgents+1),
+	}
+	d.Head, d.OpenRuns = s.follow.Journal()
+	if !st.Since.IsZero() {
+		d.Age = max(0, s.now().Sub(st.Since)).Round(time.Millisecond).String()
 	}
 	if !st.CompleteThrough.IsZero() {
 		d.Through = st.CompleteThrough.UTC().Format(time.RFC3339)

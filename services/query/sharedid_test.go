@@ -51,7 +51,7 @@ func TestOneIDOnTwoMachinesIsNoted(t *testing.T) {
 	if list := read("/v1/agents"); strings.Count(list, `"concurrent_boot_ids":["two"]`) != 1 || strings.Count(list, `"concurrent_boot_ids":["one"]`) != 1 {
 		t.Errorf("the list says %s", list)
 	}
-	if page := read("/status"); !strings.Contains(page, "SHARED_AGENT_ID") || !strings.Contains(page, `<tdclass="bad">two</td>`) {
+	if page := read("/status"); !strings.Contains(page, "<p>Journal:head") || !strings.Contains(page, "SHARED_AGENT_ID") || !strings.Contains(page, `<tdclass="bad">two</td>`) {
 		t.Errorf("the page says %s", page)
 	}
 }

@@ -99,6 +99,7 @@ func (k *journalKeeper) beginAudits(ctx context.Context, a *audit.Auditor, full,
 	}
 	begun, err := journal.HasBegun(ctx, k.store)
 	if begun {
+		k.complete.Store(true)
 		k.m.complete.Set(1)
 	}
 	switch {

@@ -83,6 +83,7 @@ func (g server) GetStatus(context.Context, *reconcilerv1.GetStatusRequest) (*rec
 		Reconciled:            g.s.reconciled.Load(),
 		Repairs:               g.s.repairs.copy(),
 		OpenRepairs:           uint64(max(0, g.s.openRepairs.Load())),
+		Journal:               g.s.journal.describe(),
 	}, nil
 }
 

@@ -21,6 +21,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 	"lightmetrics.dev/lightmetrics/internal/platform/run"
 	"lightmetrics.dev/lightmetrics/internal/record"
+	reconcilerv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1"
 	"lightmetrics.dev/lightmetrics/services/reconciler/internal/fold"
 	"lightmetrics.dev/lightmetrics/services/reconciler/internal/tail"
 )
@@ -38,6 +39,9 @@ type journalKeeper struct {
 
 	// hinting are the streams of hints that are open.
 	hinting atomic.Int64
+
+	// complete: the journal is known to have everything that was answered.
+	complete atomic.Bool
 
 	mu    sync.Mutex
 	tail  *tail.Tail // nil before the first life
@@ -85,6 +89,30 @@ func (k *journalKeeper) status() (set *ledgers.Set, through time.Time, ready boo
 	}
 	through, _, ready = k.tail.Through()
 	return k.set, through, ready
+}
+
+// describe says how far the journal is read and folded.
+func (k *journalKeeper) describe() *reconcilerv1.JournalStatus {
+	st := &reconcilerv1.JournalStatus{Complete: k.complete.Load()}
+	entries, age := k.m.unfolded()
+	st.WaitingEntries, st.WaitingSeconds = uint64(entries), float64(age)/1e9
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.tail == nil {
+		st.PollError = errNotRead.Error()
+		return st
+	}
+	_, at, _ := k.tail.Through()
+	st.Head = at.Head
+	for _, r := range at.Runs {
+		if !r.Ended {
+			st.OpenRuns++
+		}
+	}
+	if err := k.tail.Err(); err != nil {
+		st.PollError = err.Error()
+	}
+	return st
 }
 
 // run follows until ctx ends. When the bucket was restored from an older copy, it begins from nothing.

@@ -214,6 +214,12 @@ func TestMetricsOfTheJournal(t *testing.T) {
 	eventually(t, "all is folded", func() bool {
 		return has(r, "waiting_entries 0\n") && has(r, "waiting_seconds 0\n") && has(r, `head{what="open"} 1`) && !has(r, `head{what="files"} 0`) && !has(r, "head_bytes 0\n")
 	})
+	eventually(t, "the status says so", func() bool {
+		st, err := server{s: r.Service}.GetStatus(bg, nil)
+		must(t, err)
+		j := st.GetJournal()
+		return j.GetComplete() && j.GetHead() > 0 && j.GetOpenRuns() == 1 && j.GetWaitingEntries() == 0 && j.GetPollError() == ""
+	})
 }
 
 // A bucket of the former layout: nobody can say that the journal is complete until an audit has written

@@ -184,8 +184,8 @@ func TestListFailure(t *testing.T) {
 	if code, _ := r.get("/-/healthy"); code != 200 {
 		t.Errorf("healthy: %d", code)
 	}
-	if st, _ := (server{s: r.Service}).GetStatus(bg, nil); st.CompleteThroughUnixNs != 0 {
-		t.Errorf("complete through %d", st.CompleteThroughUnixNs)
+	if st, _ := (server{s: r.Service}).GetStatus(bg, nil); st.CompleteThroughUnixNs != 0 || st.GetJournal().GetPollError() == "" {
+		t.Errorf("complete through %d, journal %v", st.CompleteThroughUnixNs, st.GetJournal())
 	}
 	if _, err := r.client().ListLedgers(bg, &reconcilerv1.ListLedgersRequest{}); rpc.Reason(err) != rpc.ReasonNotReady {
 		t.Errorf("ledgers: %v", err)

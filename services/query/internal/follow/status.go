@@ -55,6 +55,17 @@ func (f *Follower) Waiting(mint, maxt int64) missing.Summary {
 	return f.queue.in(missing.Hours{From: timegrid.HourOf(mint), To: timegrid.HourOf(maxt)})
 }
 
+// Journal is the number of the journal's head that was last compared with, and how many runs may have further segments.
+func (f *Follower) Journal() (head uint64, open int) {
+	f.mu.Lock()
+	j := f.journal
+	f.mu.Unlock()
+	if j == nil {
+		return 0, 0
+	}
+	return j.Positions().Head, len(j.Runs())
+}
+
 // spoolers are the writers of the open runs of role spooler, but for those that say that nothing is unlanded.
 func (f *Follower) spoolers() (out []string) {
 	f.mu.Lock()

@@ -59,6 +59,7 @@ type Tail struct {
 	through time.Time
 	at      journal.Positions
 	ready   bool
+	err     error // of the last poll
 }
 
 // New makes a Tail over a follower. polled is called after each poll, hinted asks whether somebody sends hints.
@@ -82,6 +83,13 @@ func (t *Tail) Through() (through time.Time, at journal.Positions, ready bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.through, t.at, t.ready
+}
+
+// Err is why the last poll failed; nil when it succeeded.
+func (t *Tail) Err() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.err
 }
 
 // Runs are those that may have further segments.
@@ -125,6 +133,9 @@ func (t *Tail) poll(ctx context.Context) (found bool, err error) {
 	} else {
 		t.log.Warn("the journal could not be read; tried again soon", "error", err)
 	}
+	t.mu.Lock()
+	t.err = err
+	t.mu.Unlock()
 	t.polled(p, err)
 	return p.Segments > 0, err
 }

@@ -365,16 +365,18 @@ func (*GetStatusRequest) Descriptor() ([]byte, []int) {
 // GetStatusResponse says how far reconciliation is.
 type GetStatusResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Everything accepted before this time (store clock, Unix nanoseconds) is reconciled.
+	// Everything answered before this time (store clock, Unix nanoseconds) has been read from the journal.
 	CompleteThroughUnixNs int64 `protobuf:"varint,1,opt,name=complete_through_unix_ns,json=completeThroughUnixNs,proto3" json:"complete_through_unix_ns,omitempty"`
 	// Manifests waiting.
 	QueueLength uint64 `protobuf:"varint,2,opt,name=queue_length,json=queueLength,proto3" json:"queue_length,omitempty"`
 	// Manifests reconciled since the start.
 	Reconciled uint64 `protobuf:"varint,3,opt,name=reconciled,proto3" json:"reconciled,omitempty"`
-	// Derived keys that were missing and written by a scan, by kind.
+	// Derived keys that were missing, and that an audit, the scrub or a sweep has written, by kind.
 	Repairs map[string]uint64 `protobuf:"bytes,4,rep,name=repairs,proto3" json:"repairs,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	// Open repair records (missing or corrupt blobs).
-	OpenRepairs   uint64 `protobuf:"varint,5,opt,name=open_repairs,json=openRepairs,proto3" json:"open_repairs,omitempty"`
+	OpenRepairs uint64 `protobuf:"varint,5,opt,name=open_repairs,json=openRepairs,proto3" json:"open_repairs,omitempty"`
+	// What this reconciler knows of the journal.
+	Journal       *JournalStatus `protobuf:"bytes,6,opt,name=journal,proto3" json:"journal,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -444,6 +446,104 @@ func (x *GetStatusResponse) GetOpenRepairs() uint64 {
 	return 0
 }
 
+func (x *GetStatusResponse) GetJournal() *JournalStatus {
+	if x != nil {
+		return x.Journal
+	}
+	return nil
+}
+
+// JournalStatus is how far the journal is read and folded.
+type JournalStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// It is known to have everything that was answered.
+	Complete bool `protobuf:"varint,1,opt,name=complete,proto3" json:"complete,omitempty"`
+	// Number of the head that was last compared with.
+	Head uint64 `protobuf:"varint,2,opt,name=head,proto3" json:"head,omitempty"`
+	// Runs that may have further segments.
+	OpenRuns uint64 `protobuf:"varint,3,opt,name=open_runs,json=openRuns,proto3" json:"open_runs,omitempty"`
+	// Entries that no folded file has.
+	WaitingEntries uint64 `protobuf:"varint,4,opt,name=waiting_entries,json=waitingEntries,proto3" json:"waiting_entries,omitempty"`
+	// For how long the first of them has waited.
+	WaitingSeconds float64 `protobuf:"fixed64,5,opt,name=waiting_seconds,json=waitingSeconds,proto3" json:"waiting_seconds,omitempty"`
+	// Why the last poll failed; empty when it succeeded.
+	PollError     string `protobuf:"bytes,6,opt,name=poll_error,json=pollError,proto3" json:"poll_error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JournalStatus) Reset() {
+	*x = JournalStatus{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JournalStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JournalStatus) ProtoMessage() {}
+
+func (x *JournalStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JournalStatus.ProtoReflect.Descriptor instead.
+func (*JournalStatus) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *JournalStatus) GetComplete() bool {
+	if x != nil {
+		return x.Complete
+	}
+	return false
+}
+
+func (x *JournalStatus) GetHead() uint64 {
+	if x != nil {
+		return x.Head
+	}
+	return 0
+}
+
+func (x *JournalStatus) GetOpenRuns() uint64 {
+	if x != nil {
+		return x.OpenRuns
+	}
+	return 0
+}
+
+func (x *JournalStatus) GetWaitingEntries() uint64 {
+	if x != nil {
+		return x.WaitingEntries
+	}
+	return 0
+}
+
+func (x *JournalStatus) GetWaitingSeconds() float64 {
+	if x != nil {
+		return x.WaitingSeconds
+	}
+	return 0
+}
+
+func (x *JournalStatus) GetPollError() string {
+	if x != nil {
+		return x.PollError
+	}
+	return ""
+}
+
 var File_lightmetrics_reconciler_v1_reconciler_proto protoreflect.FileDescriptor
 
 const file_lightmetrics_reconciler_v1_reconciler_proto_rawDesc = "" +
@@ -473,7 +573,7 @@ const file_lightmetrics_reconciler_v1_reconciler_proto_rawDesc = "" +
 	"\bSeqRange\x12\x14\n" +
 	"\x05start\x18\x01 \x01(\x04R\x05start\x12\x10\n" +
 	"\x03end\x18\x02 \x01(\x04R\x03end\"\x12\n" +
-	"\x10GetStatusRequest\"\xc4\x02\n" +
+	"\x10GetStatusRequest\"\x89\x03\n" +
 	"\x11GetStatusResponse\x127\n" +
 	"\x18complete_through_unix_ns\x18\x01 \x01(\x03R\x15completeThroughUnixNs\x12!\n" +
 	"\fqueue_length\x18\x02 \x01(\x04R\vqueueLength\x12\x1e\n" +
@@ -481,10 +581,19 @@ const file_lightmetrics_reconciler_v1_reconciler_proto_rawDesc = "" +
 	"reconciled\x18\x03 \x01(\x04R\n" +
 	"reconciled\x12T\n" +
 	"\arepairs\x18\x04 \x03(\v2:.lightmetrics.reconciler.v1.GetStatusResponse.RepairsEntryR\arepairs\x12!\n" +
-	"\fopen_repairs\x18\x05 \x01(\x04R\vopenRepairs\x1a:\n" +
+	"\fopen_repairs\x18\x05 \x01(\x04R\vopenRepairs\x12C\n" +
+	"\ajournal\x18\x06 \x01(\v2).lightmetrics.reconciler.v1.JournalStatusR\ajournal\x1a:\n" +
 	"\fRepairsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x012\x97\x02\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\xcd\x01\n" +
+	"\rJournalStatus\x12\x1a\n" +
+	"\bcomplete\x18\x01 \x01(\bR\bcomplete\x12\x12\n" +
+	"\x04head\x18\x02 \x01(\x04R\x04head\x12\x1b\n" +
+	"\topen_runs\x18\x03 \x01(\x04R\bopenRuns\x12'\n" +
+	"\x0fwaiting_entries\x18\x04 \x01(\x04R\x0ewaitingEntries\x12'\n" +
+	"\x0fwaiting_seconds\x18\x05 \x01(\x01R\x0ewaitingSeconds\x12\x1d\n" +
+	"\n" +
+	"poll_error\x18\x06 \x01(\tR\tpollError2\x97\x02\n" +
 	"\x11ReconcilerService\x12\x83\x01\n" +
 	"\vListLedgers\x12..lightmetrics.reconciler.v1.ListLedgersRequest\x1a/.lightmetrics.reconciler.v1.ListLedgersResponse\"\x13\x82\xd3\xe4\x93\x02\r\x12\v/v1/ledgers\x12|\n" +
 	"\tGetStatus\x12,.lightmetrics.reconciler.v1.GetStatusRequest\x1a-.lightmetrics.reconciler.v1.GetStatusResponse\"\x12\x82\xd3\xe4\x93\x02\f\x12\n" +
@@ -502,7 +611,7 @@ func file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP() []byte {
 	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescData
 }
 
-var file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_lightmetrics_reconciler_v1_reconciler_proto_goTypes = []any{
 	(*ListLedgersRequest)(nil),  // 0: lightmetrics.reconciler.v1.ListLedgersRequest
 	(*ListLedgersResponse)(nil), // 1: lightmetrics.reconciler.v1.ListLedgersResponse
@@ -510,22 +619,24 @@ var file_lightmetrics_reconciler_v1_reconciler_proto_goTypes = []any{
 	(*SeqRange)(nil),            // 3: lightmetrics.reconciler.v1.SeqRange
 	(*GetStatusRequest)(nil),    // 4: lightmetrics.reconciler.v1.GetStatusRequest
 	(*GetStatusResponse)(nil),   // 5: lightmetrics.reconciler.v1.GetStatusResponse
-	nil,                         // 6: lightmetrics.reconciler.v1.GetStatusResponse.RepairsEntry
+	(*JournalStatus)(nil),       // 6: lightmetrics.reconciler.v1.JournalStatus
+	nil,                         // 7: lightmetrics.reconciler.v1.GetStatusResponse.RepairsEntry
 }
 var file_lightmetrics_reconciler_v1_reconciler_proto_depIdxs = []int32{
 	2, // 0: lightmetrics.reconciler.v1.ListLedgersResponse.ledgers:type_name -> lightmetrics.reconciler.v1.Ledger
 	3, // 1: lightmetrics.reconciler.v1.Ledger.gaps:type_name -> lightmetrics.reconciler.v1.SeqRange
 	3, // 2: lightmetrics.reconciler.v1.Ledger.overlaps:type_name -> lightmetrics.reconciler.v1.SeqRange
-	6, // 3: lightmetrics.reconciler.v1.GetStatusResponse.repairs:type_name -> lightmetrics.reconciler.v1.GetStatusResponse.RepairsEntry
-	0, // 4: lightmetrics.reconciler.v1.ReconcilerService.ListLedgers:input_type -> lightmetrics.reconciler.v1.ListLedgersRequest
-	4, // 5: lightmetrics.reconciler.v1.ReconcilerService.GetStatus:input_type -> lightmetrics.reconciler.v1.GetStatusRequest
-	1, // 6: lightmetrics.reconciler.v1.ReconcilerService.ListLedgers:output_type -> lightmetrics.reconciler.v1.ListLedgersResponse
-	5, // 7: lightmetrics.reconciler.v1.ReconcilerService.GetStatus:output_type -> lightmetrics.reconciler.v1.GetStatusResponse
-	6, // [6:8] is the sub-list for method output_type
-	4, // [4:6] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	7, // 3: lightmetrics.reconciler.v1.GetStatusResponse.repairs:type_name -> lightmetrics.reconciler.v1.GetStatusResponse.RepairsEntry
+	6, // 4: lightmetrics.reconciler.v1.GetStatusResponse.journal:type_name -> lightmetrics.reconciler.v1.JournalStatus
+	0, // 5: lightmetrics.reconciler.v1.ReconcilerService.ListLedgers:input_type -> lightmetrics.reconciler.v1.ListLedgersRequest
+	4, // 6: lightmetrics.reconciler.v1.ReconcilerService.GetStatus:input_type -> lightmetrics.reconciler.v1.GetStatusRequest
+	1, // 7: lightmetrics.reconciler.v1.ReconcilerService.ListLedgers:output_type -> lightmetrics.reconciler.v1.ListLedgersResponse
+	5, // 8: lightmetrics.reconciler.v1.ReconcilerService.GetStatus:output_type -> lightmetrics.reconciler.v1.GetStatusResponse
+	7, // [7:9] is the sub-list for method output_type
+	5, // [5:7] is the sub-list for method input_type
+	5, // [5:5] is the sub-list for extension type_name
+	5, // [5:5] is the sub-list for extension extendee
+	0, // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_lightmetrics_reconciler_v1_reconciler_proto_init() }
@@ -539,7 +650,7 @@ func file_lightmetrics_reconciler_v1_reconciler_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lightmetrics_reconciler_v1_reconciler_proto_rawDesc), len(file_lightmetrics_reconciler_v1_reconciler_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

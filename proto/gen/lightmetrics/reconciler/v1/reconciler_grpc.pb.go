@@ -34,7 +34,7 @@ const (
 type ReconcilerServiceClient interface {
 	// ListLedgers lists what is known of each (agent, boot).
 	ListLedgers(ctx context.Context, in *ListLedgersRequest, opts ...grpc.CallOption) (*ListLedgersResponse, error)
-	// GetStatus says how far reconciliation is.
+	// GetStatus says how far the journal is read and folded, and what is damaged.
 	GetStatus(ctx context.Context, in *GetStatusRequest, opts ...grpc.CallOption) (*GetStatusResponse, error)
 }
 
@@ -75,7 +75,7 @@ func (c *reconcilerServiceClient) GetStatus(ctx context.Context, in *GetStatusRe
 type ReconcilerServiceServer interface {
 	// ListLedgers lists what is known of each (agent, boot).
 	ListLedgers(context.Context, *ListLedgersRequest) (*ListLedgersResponse, error)
-	// GetStatus says how far reconciliation is.
+	// GetStatus says how far the journal is read and folded, and what is damaged.
 	GetStatus(context.Context, *GetStatusRequest) (*GetStatusResponse, error)
 	mustEmbedUnimplementedReconcilerServiceServer()
 }
