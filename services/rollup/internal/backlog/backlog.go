@@ -25,9 +25,10 @@ type Backlog struct {
 	marks   uint64 // that were set
 	unread  map[identity.Batch]struct{}
 	// evicted are hashes of the batches that were evicted since ForgetEvicted, and kept the batches themselves, as long as
-	// they are few: the record of the shard's progress can name those.
+	// they are few: the record of the shard's progress can name those. unnamed: some of them are not among kept.
 	evicted map[uint64]struct{}
-	kept    []accepted.Batch
+	kept    map[identity.Batch]accepted.Batch
+	unnamed bool
 }
 
 const (
@@ -100,7 +101,8 @@ func (h *Hour) Succeed(now time.Time) {
 
 // New has nothing pending.
 func New() *Backlog {
-	return &Backlog{batches: map[identity.Batch]*Batch{}, hours: map[timegrid.Hour]*Hour{}, unread: map[identity.Batch]struct{}{}, evicted: map[uint64]struct{}{}}
+	return &Backlog{batches: map[identity.Batch]*Batch{}, hours: map[timegrid.Hour]*Hour{}, unread: map[identity.Batch]struct{}{},
+		evicted: map[uint64]struct{}{}, kept: map[identity.Batch]accepted.Batch{}}
 }
 
 // Add makes a batch an input of hours, pending or not. One that is an input already keeps its place, and one
@@ -166,12 +168,13 @@ func (b *Backlog) Mark() uint64 {
 // Before gives the pending batches that were added before a mark, and those that were evicted, in the order of their
 // identities. More than limit of them, or evicted ones that are not known any more, are nil and false.
 func (b *Backlog) Before(mark uint64, limit int) (out []accepted.Batch, ok bool) {
-	if len(b.evicted) > len(b.kept) || len(b.kept) > limit {
+	if b.unnamed || len(b.kept) > limit {
 		return nil, false
 	}
-	out = slices.Clone(b.kept)
-	for _, p := range b.batches {
-		if p.mark >= mark {
+	out = slices.Collect(maps.Values(b.kept))
+	for id, p := range b.batches {
+		// One that was evicted is pending once more where another batch overlaps it.
+		if _, named := b.kept[id]; named || p.mark >= mark {
 			continue
 		}
 		if len(out) == limit {
@@ -354,13 +357,17 @@ func (b *Backlog) evict(which func(*Batch) bool) (out []identity.Batch) {
 
 // noteEvicted remembers that a batch was evicted, so that it is not taken again at once and takes the room of others.
 func (b *Backlog) noteEvicted(e accepted.Batch) {
-	if len(b.evicted) >= maxEvicted {
+	if _, again := b.kept[e.Identity]; again {
 		return
 	}
-	if len(b.kept) < maxKept && len(b.kept) == len(b.evicted) {
-		b.kept = append(b.kept, e)
+	if len(b.kept) < maxKept {
+		b.kept[e.Identity] = e
+	} else {
+		b.unnamed = true
 	}
-	b.evicted[hash(e.Identity)] = struct{}{}
+	if len(b.evicted) < maxEvicted {
+		b.evicted[hash(e.Identity)] = struct{}{}
+	}
 }
 
 // hash tells batches apart but for one pair in billions, which then waits until the next ForgetEvicted.
@@ -391,7 +398,8 @@ func (b *Backlog) Evicted() int { return len(b.evicted) }
 // ForgetEvicted starts counting again: the owner begins to catch up with the journal, and finds them.
 func (b *Backlog) ForgetEvicted() {
 	clear(b.evicted)
-	b.kept = nil
+	clear(b.kept)
+	b.unnamed = false
 }
 
 // expedite marks the fullest hours, until they have half of what is pending.

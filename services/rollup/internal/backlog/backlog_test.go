@@ -64,6 +64,27 @@ func TestEvictedBatchesAreNamed(t *testing.T) {
 	}
 }
 
+// A batch that was evicted comes back as an input of the hours of one that overlaps it, and may be evicted once more. It
+// is named once, and so is what is evicted after it.
+func TestABatchIsEvictedTwice(t *testing.T) {
+	b := New()
+	twice, after := batch(1, 1), batch(2, 2)
+	out := notBlocked{twice.Identity: permanentAfter}
+	b.Add(twice, []timegrid.Hour{1}, All, start)
+	b.MakeRoom(always(true), out)
+	b.Add(twice, []timegrid.Hour{9}, Shared, start)
+	if got, ok := b.Before(b.Mark(), 9); !ok || !slices.Equal(got, []accepted.Batch{twice}) {
+		t.Errorf("evicted, and pending again: %+v, %v", got, ok)
+	}
+	b.MakeRoom(always(true), out)
+	out[after.Identity] = permanentAfter
+	b.Add(after, []timegrid.Hour{1}, All, start)
+	b.MakeRoom(always(true), out)
+	if got, ok := b.Before(b.Mark(), 9); !ok || !slices.Equal(got, []accepted.Batch{twice, after}) {
+		t.Errorf("evicted twice, and another one: %+v, %v", got, ok)
+	}
+}
+
 // Hours that fail again and again never take the turn of one that waits longer.
 func TestHoursTakeTurns(t *testing.T) {
 	b := New()

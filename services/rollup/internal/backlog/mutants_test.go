@@ -9,10 +9,12 @@ import (
 // TestMutantsAreCaught plants known bugs of what decides what is pending before a mark, and of what makes room.
 func TestMutantsAreCaught(t *testing.T) {
 	mutants.Check(t, mutants.List{Mutants: []mutants.Mutant{
-		{Name: "evicted batches are not named", File: "backlog.go", Old: "out = slices.Clone(b.kept)", New: "out = nil"},
-		{Name: "too many evicted ones do not count", File: "backlog.go", Old: "if len(b.evicted) > len(b.kept) || ", New: "if ", By: "TestEvictedBatchesAreNamed"},
+		{Name: "evicted batches are not named", File: "backlog.go", Old: "out = slices.Collect(maps.Values(b.kept))", New: "out = nil"},
+		{Name: "too many evicted ones do not count", File: "backlog.go", Old: "if b.unnamed || ", New: "if ", By: "TestEvictedBatchesAreNamed"},
+		{Name: "what is evicted twice is named twice", File: "backlog.go", Old: "named || p.mark", New: "named && false || p.mark", By: "TestABatchIsEvictedTwice"},
+		{Name: "what is evicted twice is named in the place of another", File: "backlog.go", Old: "	if len(b.kept) < maxKept {", New: "	if len(b.kept) < 1 {", By: "TestABatchIsEvictedTwice"},
 		{Name: "a batch is covered in its first hour", File: "backlog.go", Old: "return o == h })\n		b.leave(p)", New: "return true })\n		b.leave(p)", By: "TestSchedules"},
-		{Name: "a mark leaves out the batch before it", File: "backlog.go", Old: "if p.mark >= mark {", New: "if p.mark+1 >= mark {", By: "TestSchedules|TestEvicted"},
+		{Name: "a mark leaves out the batch before it", File: "backlog.go", Old: "p.mark >= mark {", New: "p.mark+1 >= mark {", By: "TestSchedules|TestEvicted"},
 		{Name: "a batch leaves before all of its hours are known", File: "backlog.go", Old: "	case p.unread:\n", New: "	case false:\n", By: "TestBatchesWithout"},
 		{Name: "a batch that another one overlaps is taken to have come", File: "backlog.go", Old: "p.whole = p.whole || know == All", New: "p.whole = true", By: "TestBatchesWithout"},
 		{Name: "a batch that another one overlaps stands behind the marks", File: "backlog.go", Old: "if know != Shared {", New: "if true {", By: "TestBatchesWithout"},
