@@ -3,6 +3,7 @@ package owner
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"time"
@@ -61,6 +62,7 @@ type Follower struct {
 
 	// behind: the journal has something that this owner may not know of.
 	behind      bool
+	losses      uint64           // how often something was forgotten
 	recheckedAt time.Time        // when evicted batches were looked for last
 	nextTry     time.Time        // to catch up
 	deferred    []accepted.Batch // that can't be taken now, or for which there was no room
@@ -132,6 +134,7 @@ func (f *Follower) load(ctx context.Context) error {
 // lose notes that the journal has what this owner does not know of.
 func (f *Follower) lose(why string) {
 	f.behind = true
+	f.losses++
 	f.saved.forgetMarks()
 	f.log.Warn("the shard catches up with the journal", "shard", f.Shard, "why", why)
 }
@@ -140,6 +143,7 @@ func (f *Follower) lose(why string) {
 func (f *Follower) catchUp(ctx context.Context) error {
 	f.nextTry = f.now().Add(catchUpPause)
 	f.saved.forgetMarks()
+	losses := f.losses
 	f.knownHours = map[timegrid.Hour]*hour.State{}
 	defer func() { f.knownHours = nil }()
 	f.metrics.CatchUps.Inc()
@@ -148,6 +152,10 @@ func (f *Follower) catchUp(ctx context.Context) error {
 	err := f.takeOld(ctx, f.saved.record.Pending)
 	if err == nil {
 		through, err = f.hub.CatchUp(ctx, f.Shard, f.saved.record.Positions, func(batches []accepted.Batch) error { return f.takeOld(ctx, batches) })
+	}
+	// A reading for several shards begins with the earliest positions, which hides that those of one are beyond the head.
+	if err == nil && through.Head < f.saved.record.Positions.Head {
+		err = fmt.Errorf("%w: from %d to %d", journal.ErrHeadWentBack, f.saved.record.Positions.Head, through.Head)
 	}
 	switch {
 	case errors.Is(err, journal.ErrHeadWentBack):
@@ -160,6 +168,10 @@ func (f *Follower) catchUp(ctx context.Context) error {
 		return nil
 	case err != nil:
 		return err
+	}
+	// What could not be taken now may have been too much to remember.
+	if f.losses > losses {
+		return nil
 	}
 	f.behind = false
 	f.mark(through)
