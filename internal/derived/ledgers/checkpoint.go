@@ -124,13 +124,15 @@ type Saver struct {
 	etag      string
 	// retired are parts that no root names any more, and since when.
 	retired map[string]int64
+	// partLimit bounds the bytes of a part. Only tests have another than maxPartBytes.
+	partLimit int
 }
 
 // NewSaver continues from what was loaded. retention is how long parts stay after others took their place, in
 // nanoseconds: it spares readers a second reading, and has nothing to do with safety. rand is the source of the
 // ids in the keys of parts.
 func NewSaver(s Store, rand io.Reader, retention int64, from Loaded) *Saver {
-	return &Saver{store: s, rand: rand, retention: retention, set: from.Set, root: from.root, etag: from.etag, retired: map[string]int64{}}
+	return &Saver{store: s, rand: rand, retention: retention, set: from.Set, root: from.root, etag: from.etag, retired: map[string]int64{}, partLimit: maxPartBytes}
 }
 
 // Save writes the parts that changed, and then the root. at are positions that were applied to the set
@@ -202,8 +204,12 @@ func (s *Saver) move(ctx context.Context, at journal.Positions, now int64) (bool
 		return false, err
 	}
 	next, bodies, err := s.encode(at, id)
-	if err != nil || bodies == nil {
+	if err != nil {
+		s.undo(next) // of the parts before the one that can't be written
 		return false, err
+	}
+	if bodies == nil {
+		return false, nil
 	}
 	for _, key := range slices.Sorted(maps.Keys(bodies)) {
 		// Only this move writes this key, so what is there is an attempt of its own.
@@ -242,7 +248,7 @@ func (s *Saver) encode(at journal.Positions, id journal.RunID) (Root, map[string
 	for i := range s.set.parts {
 		p := &s.set.parts[i]
 		if p.changed && len(p.boots) > 0 {
-			b, err := marshalPart(p.boots)
+			b, err := marshalPart(p.boots, s.partLimit)
 			if err != nil {
 				return next, nil, err
 			}

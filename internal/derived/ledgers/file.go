@@ -109,14 +109,14 @@ var decoders = sync.Pool{New: func() any {
 	return z
 }}
 
-// marshalPart writes the ledgers of a part, in the order of their boots.
-func marshalPart(boots map[identity.Boot]*ledger.Ledger) ([]byte, error) {
+// marshalPart writes the ledgers of a part, in the order of their boots. limit is maxPartBytes, but for tests.
+func marshalPart(boots map[identity.Boot]*ledger.Ledger, limit int) ([]byte, error) {
 	var p []byte
 	for _, b := range slices.SortedFunc(maps.Keys(boots), identity.Boot.Compare) {
 		p = boots[b].AppendBinary(p)
 	}
-	if len(p) > maxPartBytes {
-		return nil, fmt.Errorf("part of the ledgers: %d bytes, at most %d", len(p), maxPartBytes)
+	if len(p) > limit {
+		return nil, fmt.Errorf("part of the ledgers: %d bytes, at most %d", len(p), limit)
 	}
 	out := make([]byte, partHeader, partHeader+len(p)/2)
 	copy(out, partMagic[:])

@@ -93,7 +93,7 @@ func TestCheckpointReadsBack(t *testing.T) {
 func TestDamagedPartsAreRefused(t *testing.T) {
 	set := NewSet()
 	set.Apply([]journal.Entry{entry("a", 0, 9), entry("b", 3, 9), entry("b", 30, 39)}, nil)
-	b, err := marshalPart(set.parts[0].boots)
+	b, err := marshalPart(set.parts[0].boots, maxPartBytes)
 	must(t, err)
 	if ls, err := ParsePart(b); err != nil || len(ls) != 2 {
 		t.Fatal(err)
@@ -321,6 +321,40 @@ func TestRootWithoutItsPartsIsReplaced(t *testing.T) {
 	}
 	if got := load(t, s); dump(got.Set) != dump(set) {
 		t.Errorf("%s, want %s", dump(got.Set), dump(set))
+	}
+}
+
+// A part that is too large to be written keeps the root where it is. The parts before it are not taken to be written
+// by then: a root that named them would be of no use.
+func TestAPartThatIsTooLargeLosesNoOther(t *testing.T) {
+	ctx, s := t.Context(), mem.New(nil)
+	set := newSet(2)
+	var entries [2]journal.Entry
+	for i := range 100 {
+		e := entry(fmt.Sprint("agent-", i), 0, 9)
+		entries[indexOf(e.ID.BootOf(), 2)] = e
+	}
+	set.Apply(entries[:], nil)
+	w := NewSaver(s, source(1), 0, Loaded{Set: set})
+	first, err := marshalPart(set.parts[0].boots, maxPartBytes)
+	must(t, err)
+	payload, err := ParsePart(first)
+	must(t, err)
+	w.partLimit = len(payload[0].AppendBinary(nil))
+	long := entries[1]
+	long.ID.Boot = "another-boot-of-the-same-part"
+	for i := 0; indexOf(long.ID.BootOf(), 2) != 1; i++ {
+		long.ID.Boot = fmt.Sprint("another-boot-", i)
+	}
+	set.Apply([]journal.Entry{long}, nil)
+	if moved, err := w.Save(ctx, positions(1), 0); err == nil || moved {
+		t.Fatalf("moved %v, %v", moved, err)
+	}
+	w.partLimit = maxPartBytes
+	_, err = w.Save(ctx, positions(1), 0)
+	must(t, err)
+	if got := load(t, s); got.Set.Boots() != 3 || dump(got.Set) != dump(set) {
+		t.Errorf("%d boots", got.Set.Boots())
 	}
 }
 
