@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/cli"
 	"lightmetrics.dev/lightmetrics/internal/derived/audit"
 	"lightmetrics.dev/lightmetrics/internal/layout"
@@ -244,7 +245,12 @@ func beginAudit(ctx context.Context, s audit.Store, f auditFlags) (audit.Stored,
 	case f.news && f.spread > 0:
 		return audit.Stored{}, usageError("--spread has no effect on an audit of news")
 	}
-	a := &audit.Auditor{Store: s, Rand: rand.Reader, By: "lmctl", Shards: f.shards}
+	// In a bucket that is none of ours, or a replica, no reconciler would ever take it.
+	authority, err := accept.ReadAuthority(ctx, s)
+	if err != nil {
+		return audit.Stored{}, err
+	}
+	a := &audit.Auditor{Store: s, Rand: rand.Reader, Authority: authority.AuthorityID, By: "lmctl", Shards: f.shards}
 	if f.news {
 		return a.BeginNews(ctx)
 	}

@@ -51,6 +51,8 @@ func TestAuditsAreBegunAndShown(t *testing.T) {
 	if v, err := listAudits(ctx, s, 10); err != nil || len(v) != 0 {
 		t.Fatalf("a refused command began %v, %v", v, err)
 	}
+	_, err := accept.EnsureAuthority(ctx, s, "authority", true)
+	must(err)
 	r, err := beginAudit(ctx, s, auditFlags{shards: 3})
 	must(err)
 	// While it waits, the command tells how far it is; a reconciler works on it.
@@ -100,5 +102,29 @@ func TestAuditsAreBegunAndShown(t *testing.T) {
 	}
 	if _, err := showAudit(ctx, s, "audit/v1/full/x.json"); !errors.As(err, &exit) || exit.Code != cli.ExitUsage {
 		t.Error(err)
+	}
+}
+
+// An audit is begun in an authority's bucket alone: elsewhere nothing is written, and nobody waits for it.
+func TestAuditsAreBegunInTheAuthorityAlone(t *testing.T) {
+	ctx, s := t.Context(), objmem.New(time.Now)
+	var problem *accept.AuthorityError
+	if _, err := beginAudit(ctx, s, auditFlags{shards: 1}); !errors.Is(err, accept.ErrNoAuthority) {
+		t.Errorf("no authority: %v", err)
+	}
+	source := objmem.New(time.Now)
+	if _, err := accept.EnsureAuthority(ctx, source, "authority", true); err != nil {
+		t.Fatal(err)
+	}
+	b, info, err := source.Get(ctx, layout.AuthorityKey, objstore.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Replicate(layout.AuthorityKey, b, info.LastModified)
+	if _, err := beginAudit(ctx, s, auditFlags{shards: 1}); !errors.As(err, &problem) || problem.Reason != accept.AuthorityReplica {
+		t.Errorf("a replica: %v", err)
+	}
+	if views, err := listAudits(ctx, s, 10); err != nil || len(views) != 0 {
+		t.Errorf("%v, %v", views, err)
 	}
 }
