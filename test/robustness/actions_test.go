@@ -68,6 +68,7 @@ func TestSleepErrorAndStopAtFailpoints(t *testing.T) {
 	ctx := within(t, 10*time.Minute)
 	startAll(ctx, t, c)
 	f := load.StartFleet(ctx, c, load.FleetOptions{Seed: seed, Senders: 4, Rows: 5, Pause: 10 * time.Millisecond, BootBatches: 8, HTTPEvery: 4, Races: true})
+	_, stopAsking := askAllTheTime(ctx, t, c, f)
 	sc, err := startScratch(ctx, c, seed)
 	must(t, err)
 	points := pointsOf(t)
@@ -129,6 +130,7 @@ func TestSleepErrorAndStopAtFailpoints(t *testing.T) {
 		t.Error(err)
 	}
 	finish(ctx, t, c, f)
+	stopAsking()
 }
 
 // victim is a process of a cluster with its points.

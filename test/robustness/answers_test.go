@@ -45,8 +45,7 @@ func TestAnswersHaveWhatWasAcknowledged(t *testing.T) {
 		must(t, c.StartRollup(ctx, i))
 	}
 	f := load.StartFleet(ctx, c, load.FleetOptions{Seed: seed, Senders: 4, Rows: 5, Pause: 40 * time.Millisecond, BootBatches: 12, HTTPEvery: 4, Races: true})
-	asker, err := load.StartAsker(ctx, c, f)
-	must(t, err)
+	asker, stopAsking := askAllTheTime(ctx, t, c, f)
 
 	// Every process once each way, and the query node, which must find out at its start what it has, more often.
 	var faults []fault
@@ -79,12 +78,9 @@ func TestAnswersHaveWhatWasAcknowledged(t *testing.T) {
 		i += len(at)
 	}
 	finish(ctx, t, c, f)
-	asked, err := asker.Stop()
-	must(t, err)
-	t.Logf("%d faults; answers: %d complete, %d of them strong and %d with a token, %d batches proven; marked %v; refused %v",
-		len(faults), asked.Complete, asked.Strong, asked.Tokens, asked.Proven, asked.Partial, asked.Refused)
+	asked := stopAsking()
 	if asked.Complete < len(faults) || asked.Proven < 1000 || asked.Strong == 0 || asked.Tokens == 0 {
-		t.Errorf("the client has seen too little: %+v", asked)
+		t.Errorf("the client has seen too little in %d faults: %+v", len(faults), asked)
 	}
 	for _, code := range slices.Sorted(maps.Keys(asked.Partial)) {
 		if strings.ToUpper(code) != code || code == "" {

@@ -134,8 +134,7 @@ func TestKillAtEveryFailpoint(t *testing.T) {
 	}
 
 	f := load.StartFleet(ctx, c, load.FleetOptions{Seed: seed, Senders: 4, Rows: 5, Pause: 25 * time.Millisecond, BootBatches: 12, HTTPEvery: 4, Races: true})
-	asker, err := load.StartAsker(ctx, c, f)
-	must(t, err)
+	_, stopAsking := askAllTheTime(ctx, t, c, f)
 	sc, err := startScratch(ctx, c, seed)
 	must(t, err)
 	began := time.Now()
@@ -182,8 +181,6 @@ func TestKillAtEveryFailpoint(t *testing.T) {
 		t.Error(err)
 	}
 	finish(ctx, t, c, f)
-	asked, err := asker.Stop()
-	must(t, err)
-	t.Logf("answers: %d complete, %d batches proven; marked %v; refused %v", asked.Complete, asked.Proven, asked.Partial, asked.Refused)
+	stopAsking()
 	t.Logf("%d points, %d kills in %v", total/2, total, time.Since(began).Round(time.Millisecond))
 }

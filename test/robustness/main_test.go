@@ -145,6 +145,27 @@ func startAll(ctx context.Context, t *testing.T, c *cluster.Cluster) {
 	must(t, c.StartAgent(ctx))
 }
 
+// askAllTheTime asks about what f sends until the end of the test, beside everything else, and wants every answer to be
+// right. The returned function ends it and says what was asked.
+func askAllTheTime(ctx context.Context, t *testing.T, c *cluster.Cluster, f *load.Fleet) (*load.Asker, func() load.Asked) {
+	t.Helper()
+	a, err := load.StartAsker(ctx, c, f)
+	must(t, err)
+	return a, func() load.Asked {
+		t.Helper()
+		asked, err := a.Stop()
+		if err != nil {
+			t.Error(err)
+		}
+		t.Logf("answers: %d complete, %d strong and %d with a token, %d batches proven; marked %v; refused %v",
+			asked.Complete, asked.Strong, asked.Tokens, asked.Proven, asked.Partial, asked.Refused)
+		if asked.Complete == 0 || asked.Proven == 0 {
+			t.Error("the client has seen too little")
+		}
+		return asked
+	}
+}
+
 // finish stops the load and the agent, and checks everything.
 func finish(ctx context.Context, t *testing.T, c *cluster.Cluster, f *load.Fleet) {
 	t.Helper()

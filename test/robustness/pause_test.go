@@ -18,6 +18,7 @@ func TestPauses(t *testing.T) {
 	ctx := within(t, time.Duration(rounds)*15*time.Second+3*time.Minute)
 	startAll(ctx, t, c)
 	f := load.StartFleet(ctx, c, load.FleetOptions{Seed: seed, Senders: 4, Rows: 5, Pause: 10 * time.Millisecond, BootBatches: 20, HTTPEvery: 4, Races: true})
+	_, stopAsking := askAllTheTime(ctx, t, c, f)
 	victims := []*proc.Process{c.Store, c.Collectors[0], c.Reconciler, c.Agent, c.Query, c.Collectors[1]}
 	for i := range rounds {
 		v := victims[i%len(victims)]
@@ -34,4 +35,5 @@ func TestPauses(t *testing.T) {
 		}
 	}
 	finish(ctx, t, c, f)
+	stopAsking()
 }
