@@ -2,6 +2,7 @@ package missing
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -103,6 +104,9 @@ func TestSummariesAreBounded(t *testing.T) {
 	var tally Tally
 	for i := range uint32(30) {
 		tally.Add(i, Hours{1, 1}, 1)
+	}
+	if all, s := tally.In(Hours{math.MinInt64, math.MaxInt64}), tally.In(Hours{0, 5}); all.String() != s.String() {
+		t.Errorf("of all hours %s, of those that have some %s", all, s)
 	}
 	if s := tally.In(Hours{0, 5}); len(s.Shards) != MaxShards || s.MoreShards != 10 || s.Batches != 30 {
 		t.Errorf("%+v", s)

@@ -2,6 +2,7 @@ package answer
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -83,10 +84,11 @@ func (e *Evaluator) complete(st follow.Status, snap *live.Snapshot, pub *publish
 		c.Reasons = append(c.Reasons, Reason{code, fmt.Sprintf(format, args...), what})
 	}
 	waiting := func() missing.Summary {
-		if !touched {
-			return missing.Summary{}
+		h := missing.Hours{From: math.MinInt64, To: math.MaxInt64} // of lists and pages, which are of all times
+		if touched {
+			h = missing.Hours{From: timegrid.HourOf(mint), To: timegrid.HourOf(maxt)}
 		}
-		return e.d.Follower.Waiting(mint, maxt)
+		return e.d.Follower.Waiting(h)
 	}
 	none := missing.Summary{}
 	// The age is a duration by this machine's clock. What is complete is said in the store's time.

@@ -3,6 +3,7 @@ package follow
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal/journaltest"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/queries/missing"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
@@ -127,5 +129,28 @@ func TestAnswersDoNotCompareAllBoots(t *testing.T) {
 		if many := cost(n); many != few {
 			t.Errorf("%v allocations with %d agents, %v with 100", many, n, few)
 		}
+	}
+}
+
+// TestWhatIsStillFetchedIsCounted: batches whose frames the store does not give are known, and counted until they are
+// there.
+func TestWhatIsStillFetchedIsCounted(t *testing.T) {
+	w := newWorld(t, 1, someTime)
+	w.blocks.shards = 4
+	for range 5 {
+		w.accept(false)
+	}
+	all := missing.Hours{From: math.MinInt64, To: math.MaxInt64}
+	w.fail("raw-blobs/")
+	if err := w.follow.CatchUp(t.Context()); err == nil {
+		t.Fatal("no frame could be read, and there is no error")
+	}
+	if s := w.follow.Waiting(all); s.Batches != 5 || len(s.Hours) == 0 || len(s.Shards) == 0 {
+		t.Errorf("5 batches wait: %s", s)
+	}
+	w.fail("")
+	w.must(w.follow.CatchUp(t.Context()))
+	if s := w.follow.Waiting(all); !s.IsZero() {
+		t.Errorf("nothing waits: %s", s)
 	}
 }

@@ -6,7 +6,6 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/queries/missing"
-	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
 // Status of a Follower.
@@ -50,10 +49,9 @@ func (f *Follower) Status() Status {
 	return st
 }
 
-// Waiting says what is known to have been accepted, and is neither in memory nor known to be missing yet.
-func (f *Follower) Waiting(mint, maxt int64) missing.Summary {
-	return f.queue.in(missing.Hours{From: timegrid.HourOf(mint), To: timegrid.HourOf(maxt)})
-}
+// Waiting says what is known to have been accepted, with samples in these hours, and is neither in memory nor known to be
+// missing yet.
+func (f *Follower) Waiting(h missing.Hours) missing.Summary { return f.queue.in(h) }
 
 // Journal is the number of the journal's head that was last compared with, and how many runs may have further segments.
 func (f *Follower) Journal() (head uint64, open int) {
