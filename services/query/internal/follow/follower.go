@@ -51,6 +51,7 @@ type Follower struct {
 	queue *queue
 	book  *book
 	kick  chan struct{} // asks for a poll now
+	hints chan journal.Position
 	// first is closed after the first poll whose batches were all taken.
 	first     chan struct{}
 	firstOnce sync.Once
@@ -91,7 +92,7 @@ func New(cfg Config, d Deps) (*Follower, error) {
 	}
 	f := &Follower{
 		cfg: cfg, d: d, queue: newQueue(maxQueued), book: newBook(d.Log, d.Now),
-		kick: make(chan struct{}, 1), first: make(chan struct{}), polled: make(chan struct{}), polls: polls{ended: make(chan struct{})},
+		kick: make(chan struct{}, 1), hints: make(chan journal.Position, maxHints), first: make(chan struct{}), polled: make(chan struct{}), polls: polls{ended: make(chan struct{})},
 		unread: map[identity.Batch]*Unread{}, landed: map[string]bool{}, watches: map[string]bool{},
 	}
 	f.queue.shardOf = f.ShardOf
@@ -116,6 +117,7 @@ func (f *Follower) Run(ctx context.Context) error {
 	g.Go("fetches", f.fetchLoop)
 	g.Go("retries", f.retryLoop)
 	g.Go("rechecks", f.recheckLoop)
+	g.Go("hints", f.hintLoop)
 	for _, addr := range f.cfg.Watch {
 		g.Go("watch "+addr, func(ctx context.Context) error { return f.watch(ctx, addr) })
 	}

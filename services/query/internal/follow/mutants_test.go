@@ -11,7 +11,7 @@ import (
 func TestMutantsAreCaught(t *testing.T) {
 	mutants.Check(t, mutants.List{
 		// Without what waits for a watch.
-		Run: "TestCompleteThrough|TestFailedReads|TestSlowFrame|TestBatchesAtTheWindows|TestUnread|TestNeverSilently|TestTheJournalIsRead|TestBlocksThat|TestAnAudit|TestOldBatches|TestMarksOfMany|TestUnknownTokens|TestWhatIsStill|TestUnreadableIsACount|TestAnswersDoNot",
+		Run: "TestCompleteThrough|TestFailedReads|TestSlowFrame|TestBatchesAtTheWindows|TestUnread|TestNeverSilently|TestTheJournalIsRead|TestBlocksThat|TestAnAudit|TestOldBatches|TestMarksOfMany|TestUnknownTokens|TestWhatIsStill|TestUnreadableIsACount|TestAnswersDoNot|TestHintsAre",
 		Mutants: []mutants.Mutant{
 			{Name: "what a poll proves counts at once", File: "queue.go", Old: "	return len(q.order) == 0 || q.order[0].ticket > upTo", New: "	return len(q.order) == 0 || true", By: "TestSlowFrame"},
 			{Name: "what a poll proves counts at once, by the model", File: "queue.go", Old: "	return len(q.order) == 0 || q.order[0].ticket > upTo", New: "	return len(q.order) == 0 || true", By: "TestNeverSilentlyPartial"},
@@ -40,6 +40,7 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "evicted batches that blocks lack are marked no more", File: "recheck.go", Old: "	if err != nil || !missing {", New: "	if err != nil || missing || true {", By: "TestMarksOfManyEvicted"},
 			{Name: "evicted batches that blocks have are marked for ever", File: "recheck.go", Old: "	if err != nil || !missing {", New: "	if err != nil || !missing && false {", By: "TestMarksOfManyEvicted"},
 			{Name: "what is in memory is marked as evicted", File: "recheck.go", Old: " || r.f.d.Live.Shows(b.Identity) {", New: " {", By: "TestMarksOfManyEvicted"},
+			{Name: "of many hints only the first is followed", File: "watch.go", Old: "			out = append(out, at)\n			return", New: "			if len(out) == 0 {\n				out = append(out, at)\n			}\n			return", By: "TestHintsAreFollowedSideBySide"},
 			{Name: "a token that nobody gave is visible", File: "visible.go", Old: "if j.Forgotten(p.Run) {", New: "if true {", By: "TestUnknownTokens"},
 			{Name: "a poll that began before the request decides about a token", File: "visible.go", Old: "need := f.polls.begun + 1 // one", New: "need := f.polls.done // one", By: "TestUnknownTokens"},
 			{Name: "what is fetched still waits", File: "queue.go", Old: "	q.tally.Add(w.shard, hoursOf(&w.batch), -1)\n", New: "", By: "TestWhatIsStillFetched"},

@@ -100,8 +100,21 @@ func (w *watched) take(ctx context.Context, msg *journalv1.WatchJournalResponse)
 		delete(f.landed, w.writer)
 		f.mu.Unlock()
 	}
-	if text := msg.GetPosition(); text != "" && !w.follow(ctx, text) {
-		return // the count speaks of a segment that was not read
+	if text := msg.GetPosition(); text != "" {
+		f.m.hints.Inc()
+		at, err := journal.ParsePosition(text)
+		if err != nil {
+			f.d.Log.Debug("a hint at no segment", "address", w.addr, "error", err)
+			return
+		}
+		if w.writer == "" {
+			f.hint(at)
+			return
+		}
+		// The count speaks of this segment, so it is read first. A collector has one run, so nothing else waits.
+		if !f.follow(ctx, at) {
+			return
+		}
 	}
 	if msg.GetUnlanded() == 0 && w.writer != "" {
 		f.mu.Lock()
@@ -110,15 +123,55 @@ func (w *watched) take(ctx context.Context, msg *journalv1.WatchJournalResponse)
 	}
 }
 
-// follow reads the run that a hint names, and reports whether the segment was read.
-func (w *watched) follow(ctx context.Context, text string) bool {
-	f := w.f
-	f.m.hints.Inc()
-	at, err := journal.ParsePosition(text)
-	if err != nil {
-		f.d.Log.Debug("a hint at no segment", "address", w.addr, "error", err)
-		return false
+// maxHints bounds the hints that wait. For one that is dropped there is a poll.
+const maxHints = 1024
+
+// hint reads a run through a segment soon.
+func (f *Follower) hint(at journal.Position) {
+	select {
+	case f.hints <- at:
+	default:
+		f.pollSoon()
 	}
+}
+
+// hintLoop follows hints until ctx ends, run beside run: a reconciler hints at the runs of all collectors.
+func (f *Follower) hintLoop(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case at := <-f.hints:
+			runs := f.waitingHints(at)
+			_ = f.fan(ctx, len(runs), func(ctx context.Context, i int) error {
+				f.follow(ctx, runs[i])
+				return nil
+			})
+		}
+	}
+}
+
+// waitingHints are the hints that wait, the given one among them; of each run the last segment.
+func (f *Follower) waitingHints(first journal.Position) (out []journal.Position) {
+	last := map[journal.RunID]int{}
+	add := func(at journal.Position) {
+		i, ok := last[at.Run]
+		if !ok {
+			last[at.Run] = len(out)
+			out = append(out, at)
+			return
+		}
+		out[i].Segment = max(out[i].Segment, at.Segment)
+	}
+	add(first)
+	for range len(f.hints) {
+		add(<-f.hints)
+	}
+	return out
+}
+
+// follow reads a run through the segment that a hint names, and reports whether that was read.
+func (f *Follower) follow(ctx context.Context, at journal.Position) bool {
 	ok, _, err := f.has(ctx, at)
 	if !ok {
 		f.pollSoon()
