@@ -50,6 +50,10 @@ func Check(ctx context.Context, c *cluster.Cluster, sent *Sent) (*fsck.Report, e
 			errs = append(errs, fmt.Errorf("%s was acknowledged with %s, the bucket has %s", id, d, found[id]))
 		}
 	}
+	// What was answered is in the journal. A record without an entry is one whose collector died, or whose answer was lost.
+	if unanswered := report.Manifests + report.Quarantined - min(report.Manifests, uint64(len(sent.Acked))) - min(report.Quarantined, uint64(sent.Conflicts)); report.Journal.NotJournalled > unanswered {
+		errs = append(errs, fmt.Errorf("%d records are not in the journal, at most %d were not answered", report.Journal.NotJournalled, unanswered))
+	}
 	// There may be more: the answer to a conflict can be lost after the frame was quarantined.
 	if int(report.Quarantined) < sent.Conflicts {
 		errs = append(errs, fmt.Errorf("%d conflicts were answered, %d are quarantined", sent.Conflicts, report.Quarantined))
