@@ -14,6 +14,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/coordination/reprocess"
 	"lightmetrics.dev/lightmetrics/internal/coordination/work"
 	workmem "lightmetrics.dev/lightmetrics/internal/coordination/work/mem"
+	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/platform/run"
 	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
@@ -23,6 +24,7 @@ import (
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/frames"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/hour"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/job"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/listing"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/maintain"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/metrics"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/owner"
@@ -128,7 +130,9 @@ func newWorker(cfg Config, d Deps, log *slog.Logger, m *metrics.Metrics, board *
 			Store: d.Store, Records: w.records, Builder: w.builder, Frames: w.frames, Publisher: w.publisher, Metrics: m, Log: log, Now: d.Now,
 			Limits: limits, Slots: slots, WorkerID: cfg.ID, Process: process,
 		}),
-		Schedule: schedule.Policy(cfg.Schedule), Hub: w.arrivals, Interval: cfg.Follow.Interval, Recheck: cfg.Follow.Recheck,
+		Schedule: schedule.Policy(cfg.Schedule), Hub: w.arrivals,
+		Asides: listing.New(d.Store, layout.RollupAsidePrefix), Requests: listing.New(d.Store, layout.RepairRequestsPrefix),
+		Interval: cfg.Follow.Interval, Recheck: cfg.Follow.Recheck,
 		Deltas:    owner.DeltasConfig{RawKept: cfg.Retention.Raw, Grace: d.Policy.Grace},
 		RawFrames: owner.FramesConfig{Keep: cfg.Retention.RawFrames, Interval: cfg.Retention.Interval, AtOnce: cfg.Jobs.Readers, WorkerID: cfg.ID, Clock: storeTime},
 	}

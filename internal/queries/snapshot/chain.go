@@ -86,6 +86,7 @@ type Chain struct {
 
 	mu      sync.Mutex
 	newest  *Snapshot            // nil before one was read, or when there is none
+	scanned time.Time            // when the snapshots were listed last
 	recent  map[uint64]*Snapshot // the last keep that were read or made
 	pending map[identity.Batch]accepted.Batch
 	refused bool // Offer had no room for a batch since the last job
@@ -312,9 +313,26 @@ func (c *Chain) scan(ctx context.Context) ([]uint64, error) {
 	}
 	c.mu.Lock()
 	// Also when it is nil: the newest may have been deleted, and what is cached must not hide that.
-	c.newest = base
+	c.newest, c.scanned = base, c.cfg.Now()
 	c.mu.Unlock()
 	return numbers, nil
+}
+
+// scanEvery is the longest time between two listings of the snapshots of a shard for which nothing comes.
+const scanEvery = 15 * time.Minute
+
+// rests reports that nothing is to be done for job number, by what was listed last.
+func (c *Chain) rests(number uint64) bool {
+	if c.due() {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.newest != nil && c.newest.Number >= number {
+		return false // its row is to be completed
+	}
+	now := c.cfg.Now()
+	return !c.scanned.IsZero() && !now.Before(c.scanned) && now.Sub(c.scanned) < scanEvery
 }
 
 // base is the newest snapshot with a number below the given one that can be read; nil when there is none.
@@ -413,6 +431,9 @@ func (h handler) Job(ctx context.Context, m work.Message) (work.Key, uint64, err
 		if err := refill(ctx); err != nil {
 			return k, 0, err
 		}
+	}
+	if h.c.rests(b.Number) {
+		return k, 0, &work.NotDueError{Wait: max(h.c.cfg.Interval, minWait)}
 	}
 	numbers, err := h.c.scan(ctx)
 	if err != nil {

@@ -2,7 +2,7 @@
 // does not fit into memory with them. A record in the bucket says so, plans leave the agent's
 // batches out, and the other agents of the shard are rolled up.
 //
-// The batches stay pending, and so they stay in the intake: query nodes hold them in memory, or
+// The batches stay pending, and so does what says it of them: query nodes hold them in memory, or
 // say that they are not rolled up. They are tried again where the bounds were raised, or where
 // somebody deletes the record.
 package aside
@@ -20,6 +20,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/listing"
 )
 
 const (
@@ -38,6 +39,8 @@ type Config struct {
 	Shard       shard.ID
 	// Limit in bytes that an hour may take now; records of a lower limit count no more.
 	Limit int64
+	// Listing is of the records of all shards.
+	Listing *listing.Listing
 }
 
 // Agents are the records of one shard, as they were listed. Not for concurrent use.
@@ -45,6 +48,7 @@ type Agents struct {
 	cfg    Config
 	of     map[agentHour]catalog.Aside // nil: not listed yet
 	listed time.Time
+	added  bool // a record, since it was listed
 }
 
 type agentHour struct {
@@ -77,16 +81,20 @@ func (a *Agents) List(ctx context.Context, now time.Time) (released []timegrid.H
 	if a.of != nil && now.Sub(a.listed) < listEvery {
 		return nil, nil
 	}
+	after := a.listed
+	if a.of == nil || a.added {
+		after = now // what was listed before may lack a record of this owner, or of the one before
+	}
+	keys, begun, err := a.cfg.Listing.Under(ctx, layout.RollupAsides(a.cfg.Shard), after, now)
+	if err != nil {
+		return nil, err
+	}
 	found := map[agentHour]catalog.Aside{}
-	prefix := layout.RollupAsides(a.cfg.Shard)
-	for i, err := range objstore.List(ctx, a.cfg.Store, objstore.ListOptions{Prefix: prefix}) {
-		if err != nil {
-			return nil, fmt.Errorf("list %q: %w", prefix, err)
-		}
+	for _, key := range keys {
 		if len(found) == maxListed {
 			break
 		}
-		h, _, agent, err := layout.ParseRollupAside(i.Key)
+		h, _, agent, err := layout.ParseRollupAside(key)
 		if err != nil {
 			continue
 		}
@@ -95,7 +103,7 @@ func (a *Agents) List(ctx context.Context, now time.Time) (released []timegrid.H
 			found[agentHour{h, agent}] = old
 			continue
 		}
-		one, ok, err := a.read(ctx, i.Key)
+		one, ok, err := a.read(ctx, key)
 		if err != nil {
 			return nil, err
 		}
@@ -108,7 +116,7 @@ func (a *Agents) List(ctx context.Context, now time.Time) (released []timegrid.H
 			released = append(released, at.hour)
 		}
 	}
-	a.of, a.listed = found, now
+	a.of, a.listed, a.added = found, begun, false
 	return released, nil
 }
 
@@ -153,7 +161,7 @@ func (a *Agents) Add(ctx context.Context, r catalog.Aside) error {
 	if a.of == nil {
 		a.of = map[agentHour]catalog.Aside{}
 	}
-	a.of[agentHour{r.Hour, r.Agent}] = r
+	a.of[agentHour{r.Hour, r.Agent}], a.added = r, true
 	a.cfg.Log.Error("an agent is set aside: its hour does not fit into memory; the others of the shard are rolled up", "agent", r.Agent, "shard", r.Shard, "hour", r.Hour,
 		"reason", r.Reason, "series", r.Series, "records", r.Records, "bytes", r.Bytes, "limit", r.Limit)
 	return nil

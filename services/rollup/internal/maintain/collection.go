@@ -38,6 +38,10 @@ type Collection struct {
 	Interval time.Duration
 }
 
+// sweepEach is how many steps come to one that sweeps an hour, too. A sweep is a dozen LISTs, and finds what nobody
+// queued because a worker crashed: that may wait.
+const sweepEach = 10
+
 // InitEpoch begins an epoch of the reference sets where there is none.
 func (c *Collection) InitEpoch(ctx context.Context) error {
 	_, err := c.Collector.InitEpoch(ctx, rand.Reader, false)
@@ -50,13 +54,18 @@ func (c *Collection) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	swept := SweepStart
+	swept, n := SweepStart, 0
 	for {
 		if err := (run.WallClock{}).Sleep(ctx, c.Interval); err != nil {
 			return err
 		}
 		var err error
-		if swept, err = c.Step(ctx, swept); err != nil && ctx.Err() == nil {
+		if n++; n%sweepEach == 0 {
+			swept, err = c.Step(ctx, swept)
+		} else {
+			err = c.collect(ctx)
+		}
+		if err != nil && ctx.Err() == nil {
 			c.Log.Warn("delayed collection failed; it is tried again at the next interval", "error", err)
 		}
 	}
@@ -64,6 +73,16 @@ func (c *Collection) Run(ctx context.Context) error {
 
 // Step collects what is due and sweeps the hour after swept. It gives the hour to go on from.
 func (c *Collection) Step(ctx context.Context, swept timegrid.Hour) (timegrid.Hour, error) {
+	err := c.collect(ctx)
+	// An item that can't be read does not keep the sweep from its hour. Crashes leave things that
+	// nobody queued.
+	h, queued, serr := c.SweepNext(ctx, swept)
+	c.Metrics.Swept.Add(float64(queued))
+	return h, errors.Join(err, serr)
+}
+
+// collect collects what is due.
+func (c *Collection) collect(ctx context.Context) error {
 	// The metadata store may have been lost since the last step. A new epoch must be begun before
 	// anything is deleted by what the reference sets say.
 	err := c.InitEpoch(ctx)
@@ -73,11 +92,7 @@ func (c *Collection) Step(ctx context.Context, swept timegrid.Hour) (timegrid.Ho
 			break
 		}
 	}
-	// An item that can't be read does not keep the sweep from its hour. Crashes leave things that
-	// nobody queued.
-	h, queued, serr := c.SweepNext(ctx, swept)
-	c.Metrics.Swept.Add(float64(queued))
-	return h, errors.Join(err, serr)
+	return err
 }
 
 // SweepNext sweeps the first hour after the given one that falls to this worker, and gives the

@@ -1,7 +1,6 @@
-// Package owner is the loop of one owned shard: it follows the shard's intake, rolls up the
-// hours that are due, processes repair requests, and deletes intake segments and raw frames
-// that nobody needs any more. Everything it needs is found by listing, so a new owner begins
-// with nothing.
+// Package owner is the loop of one owned shard: it takes what the journal has for the shard, rolls up the
+// hours that are due, processes repair requests, and deletes raw frames that nobody needs any more. Everything
+// it needs is in the bucket, so a new owner begins with nothing.
 package owner
 
 import (
@@ -24,6 +23,7 @@ import (
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/hour"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/job"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/late"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/listing"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/metrics"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/overlaps"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/ownership"
@@ -46,6 +46,8 @@ type Config struct {
 	Jitter   func() float64
 	Schedule schedule.Policy
 	Hub      *arrivals.Hub
+	// Asides and Requests are of all shards: of the agents that are set aside, and of what is to be repaired.
+	Asides, Requests *listing.Listing
 	// Interval between two rounds that find nothing to do at once, Recheck until batches that were evicted are
 	// looked for again in the journal.
 	Interval, Recheck time.Duration
@@ -73,8 +75,8 @@ func New(c Config, g ownership.Grant, snapshots Snapshots) *Owner {
 		cfg: c,
 		Shard: &job.Shard{
 			Grant: g, Backlog: pending, Unreadable: &backlog.Unreadable{Jitter: c.Jitter}, Frames: c.Frames, Late: book, Notes: map[string]struct{}{},
-			Aside:    aside.New(aside.Config{Store: c.Store, Log: c.Log, AuthorityID: authority, Shard: g.Shard, Limit: c.Jobs.Limits.Hour()}),
-			Requests: requests.New(requests.Config{Store: c.Store, Log: c.Log, AuthorityID: authority, Shard: g.Shard}),
+			Aside:    aside.New(aside.Config{Store: c.Store, Log: c.Log, AuthorityID: authority, Shard: g.Shard, Limit: c.Jobs.Limits.Hour(), Listing: c.Asides}),
+			Requests: requests.New(requests.Config{Store: c.Store, Log: c.Log, AuthorityID: authority, Shard: g.Shard, Listing: c.Requests}),
 		},
 		Arrivals: &Follower{
 			Grant: g, hub: c.Hub, frames: c.Frames, records: c.Records, backlog: pending, snapshots: snapshots,

@@ -20,6 +20,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/hour"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/listing"
 )
 
 const (
@@ -66,6 +67,8 @@ type Config struct {
 	Log         *slog.Logger
 	AuthorityID string
 	Shard       shard.ID
+	// Listing is of the requests of all shards.
+	Listing *listing.Listing
 }
 
 // Requests are those of one shard, as they were listed. Not for concurrent use.
@@ -86,13 +89,17 @@ func (r *Requests) List(ctx context.Context, now time.Time) error {
 	if r.of != nil && now.Sub(r.listed) < ListEvery {
 		return nil
 	}
+	after := r.listed
+	if r.of == nil {
+		after = now // what was listed before the shard was owned may be old
+	}
+	keys, begun, err := r.cfg.Listing.Under(ctx, layout.RepairRequests(r.cfg.Shard), after, now)
+	if err != nil {
+		return err
+	}
 	found := map[timegrid.Hour]*Request{}
-	prefix := layout.RepairRequests(r.cfg.Shard)
-	for i, err := range objstore.List(ctx, r.cfg.Store, objstore.ListOptions{Prefix: prefix}) {
-		if err != nil {
-			return fmt.Errorf("list %q: %w", prefix, err)
-		}
-		q, err := r.read(ctx, i.Key)
+	for _, key := range keys {
+		q, err := r.read(ctx, key)
 		if err != nil {
 			return err
 		}
@@ -107,7 +114,7 @@ func (r *Requests) List(ctx context.Context, now time.Time) error {
 			break
 		}
 	}
-	r.of, r.listed = found, now
+	r.of, r.listed = found, begun
 	return nil
 }
 
