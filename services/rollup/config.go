@@ -7,6 +7,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/coordination/coordinator"
 	"lightmetrics.dev/lightmetrics/internal/platform/config"
+	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/internal/rollups/rollup"
 	"lightmetrics.dev/lightmetrics/internal/service"
 	"lightmetrics.dev/lightmetrics/internal/service/bucket"
@@ -53,6 +54,9 @@ type FollowConfig struct {
 	Gather     time.Duration `koanf:"gather" help:"how long a shard that begins to read the journal waits for others, so that it is read once for all of them"`
 	MaxPending int           `koanf:"max_pending" help:"about the most batches that are remembered as not rolled up, all shards together, and as many that wait for busy shards; where it is reached, hours are rolled up early"`
 	Recheck    time.Duration `koanf:"recheck" help:"time until batches that were forgotten for lack of room are looked for in the journal again"`
+	// Watch is where reconcilers and collectors are; if empty, batches are found by polls only.
+	Watch       []string         `koanf:"watch" help:"gRPC addresses of reconcilers and collectors to watch; while all are connected, polls are idle apart; empty relies on polls" check:"address"`
+	WatchClient rpc.ClientConfig `koanf:"watch_client" needs:"watch"`
 }
 
 // JobsConfig bounds jobs.

@@ -2,7 +2,6 @@ package rollup
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -103,7 +102,7 @@ func TestAnIdleWorkerAsksLittle(t *testing.T) {
 			}
 		}
 		day := (float64(lists+puts)*5 + float64(reads)*0.4) / 1e6 / hours * 24
-		t.Log(fmt.Sprintf("%d LISTs, %d PUTs, %d GETs an hour: $%.3f a day", lists/hours, puts/hours, reads/hours, day))
+		t.Logf("%d LISTs, %d PUTs, %d GETs an hour: $%.3f a day", lists/hours, puts/hours, reads/hours, day)
 		if day > 0.1 {
 			t.Errorf("$%.3f a day", day)
 		}

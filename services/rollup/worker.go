@@ -117,7 +117,7 @@ func newWorker(cfg Config, d Deps, log *slog.Logger, m *metrics.Metrics, board *
 	w.records = hour.Records{Store: d.Store, AuthorityID: cfg.AuthorityID, Shards: cfg.Shards}
 	w.frames = &frames.Reader{Store: d.Store, MaxFrame: int64(cfg.Jobs.MaxFrame), AtOnce: cfg.Jobs.Readers, Removed: framelog.NewIndex(d.Store, cfg.AuthorityID).Removed}
 	w.arrivals = arrivals.New(arrivals.Config{
-		Store: d.Store, Authority: cfg.AuthorityID, Shards: cfg.Shards, Interval: cfg.Follow.Interval, Idle: cfg.Follow.Idle,
+		Store: d.Store, Authority: cfg.AuthorityID, Shards: cfg.Shards, Interval: cfg.Follow.Interval, Idle: cfg.Follow.Idle, Watch: cfg.Follow.Watch,
 		Gather: cfg.Follow.Gather, MaxQueued: cfg.Follow.MaxPending, Metrics: m, Log: log,
 	})
 	w.builder = build.New(build.Config{
@@ -192,6 +192,9 @@ func (w *worker) run(ctx context.Context) error {
 	g := run.NewGroup(ctx)
 	g.Go("ownership", func(ctx context.Context) error { return w.deps.Ownership.Own(ctx, w.cfg.Shards, w.own) })
 	g.Go("arrivals", w.arrivals.Run)
+	for _, addr := range w.cfg.Follow.Watch {
+		g.Go("watch "+addr, func(ctx context.Context) error { return w.arrivals.Watch(ctx, addr, w.cfg.Follow.WatchClient) })
+	}
 	g.Go("collect", w.collection.Run)
 	g.Go("compact", w.compaction.Run)
 	g.Go("retain", w.retention.Run)

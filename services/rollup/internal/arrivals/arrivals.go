@@ -17,6 +17,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/internal/platform/run"
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/metrics"
@@ -39,6 +40,9 @@ type Config struct {
 	Shards    uint32
 	// Interval between two polls that find something, Idle the longest one between two that do not: it doubles until then.
 	Interval, Idle time.Duration
+	// Watch names whose hints are taken. While all of them are connected, what they hint at is read at once, and
+	// polls, which prove that nothing was missed, are Idle apart.
+	Watch []string
 	// Gather is how long a shard that catches up waits for others, so that the journal is read once for all of them.
 	Gather time.Duration
 	// MaxQueued bounds the batches of all shards that wait for their owners.
@@ -54,6 +58,8 @@ type Hub struct {
 	polling  sync.Mutex
 	follower *journal.Follower // nil: nothing was read yet
 
+	watches *watches
+
 	mu     sync.Mutex
 	queues map[shard.ID][]*Queue
 	queued int
@@ -63,7 +69,14 @@ type Hub struct {
 }
 
 // New makes a hub that has read nothing.
-func New(c Config) *Hub { return &Hub{cfg: c, queues: map[shard.ID][]*Queue{}} }
+func New(c Config) *Hub {
+	return &Hub{cfg: c, queues: map[shard.ID][]*Queue{}, watches: newWatches(&c)}
+}
+
+// Watch takes the hints of one of Config.Watch until ctx ends.
+func (h *Hub) Watch(ctx context.Context, addr string, c rpc.ClientConfig) error {
+	return h.watches.watch(ctx, addr, c)
+}
 
 // Run polls until ctx ends.
 func (h *Hub) Run(ctx context.Context) error {
@@ -81,10 +94,71 @@ func (h *Hub) Run(ctx context.Context) error {
 		default:
 			wait = min(2*wait, max(h.cfg.Idle, h.cfg.Interval))
 		}
-		if err := (run.WallClock{}).Sleep(ctx, wait); err != nil {
+		if err := h.wait(ctx, h.pause(wait, err)); err != nil {
 			return err
 		}
 	}
+}
+
+// pause is the time until the next poll: wait, unless the last poll found no fault and hints say what comes.
+func (h *Hub) pause(wait time.Duration, err error) time.Duration {
+	if err == nil && h.watches.all() {
+		return max(h.cfg.Idle, h.cfg.Interval)
+	}
+	return wait
+}
+
+// wait reads what hints are about until it is time for a poll.
+func (h *Hub) wait(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-t.C:
+			return nil
+		case <-h.watches.kick:
+			return nil
+		case at := <-h.watches.hints:
+			if h.follow(ctx, at) {
+				return nil
+			}
+		}
+	}
+}
+
+// follow reads what the hint is about, and the others that wait, and reports whether a poll has to find the rest.
+func (h *Hub) follow(ctx context.Context, first journal.Position) (poll bool) {
+	// Of each run the last position.
+	last := map[journal.RunID]uint64{first.Run: first.Segment}
+	for range len(h.watches.hints) {
+		at := <-h.watches.hints
+		last[at.Run] = max(last[at.Run], at.Segment)
+	}
+	var through []journal.Position
+	for id, n := range last {
+		through = append(through, journal.Position{Run: id, Segment: n})
+	}
+	// No poll runs meanwhile: one that finds that the journal went back forgets what was read.
+	h.polling.Lock()
+	defer h.polling.Unlock()
+	if h.follower == nil {
+		return true
+	}
+	known := make([]bool, len(through))
+	err := Fan(ctx, len(through), func(ctx context.Context, i int) (err error) {
+		known[i], err = h.follower.Read(ctx, through[i])
+		return err
+	})
+	if err != nil {
+		h.cfg.Log.Debug("hints are not followed; a poll will", "error", err)
+		return true
+	}
+	for _, k := range known {
+		poll = poll || !k
+	}
+	return poll
 }
 
 // Poll reads what is new in the journal once, and queues it. found: there was something.
@@ -178,6 +252,9 @@ func (h *Hub) mark(p journal.Positions) {
 	defer h.mu.Unlock()
 	for _, qs := range h.queues {
 		for _, q := range qs {
+			if q.lost {
+				continue
+			}
 			q.marks = append(q.marks, mark{q.taken + uint64(len(q.batches)), p})
 			if len(q.marks) > maxMarks {
 				q.marks = q.marks[1:] // an owner that is busy for long needs the newer ones

@@ -28,6 +28,7 @@ type Metrics struct {
 	Requested  *prometheus.GaugeVec   // shard
 	Polls      *prometheus.CounterVec // outcome
 	Segments   prometheus.Counter
+	Hints      prometheus.Counter
 	Arrived    prometheus.Counter
 	CatchUps   prometheus.Counter
 	Overlaps   prometheus.Counter
@@ -129,6 +130,7 @@ func New(reg prometheus.Registerer) *Metrics {
 		Requested:      r.gauges("repair_requests_pending", "Hours with an operator's request to rebuild them, by shard.", "shard"),
 		Polls:          r.counters("journal_polls_total", "Polls of the acceptance journal by outcome: ok, failed.", "outcome"),
 		Segments:       r.counter("journal_segments_total", "Segments of the journal that polls read."),
+		Hints:          r.counter("journal_hints_total", "Segments of the journal that a watch named."),
 		Arrived:        r.counter("batches_taken_total", "Batches that owners of shards took from the journal, those that blocks cover already included."),
 		CatchUps:       r.counter("catch_ups_total", "Times that a shard read the journal from the positions of its progress: at the begin of an ownership, and after batches had been forgotten for lack of room."),
 		Overlaps:       r.counter("overlapping_batches_total", "Pairs of accepted batches of one boot with the same record numbers: each number counts for the batch that was accepted first."),
