@@ -129,10 +129,10 @@ type auditStore interface {
 	objstore.Lister
 }
 
-// listAudits are the newest audits of both scopes, the newest first.
+// listAudits are the newest audits of all scopes, the newest first.
 func listAudits(ctx context.Context, s auditStore, limit int) ([]auditView, error) {
 	var all []audit.Stored
-	for _, scope := range []string{audit.Full, audit.News} {
+	for _, scope := range []string{audit.Full, audit.News, audit.Derived} {
 		h, err := audit.History(ctx, s, scope, limit)
 		if err != nil {
 			return nil, err
@@ -158,7 +158,8 @@ func auditList(out *format) *cobra.Command {
 		Use:   "list URL",
 		Short: "The latest audits, and what they found",
 		Long: "Audits compare what was accepted with what the journal has. JOURNALLED stood in no run and got an entry; UNUSABLE\n" +
-			"can't be read or are of another authority, and have repair records; FOREIGN are keys that nobody of us writes.\n\n" + bucketHelp,
+			"can't be read or are of another authority, and have repair records; FOREIGN are keys that nobody of us writes. Of an\n" +
+			"audit of derived keys, MANIFESTS are keys and JOURNALLED those that were missing.\n\n" + bucketHelp,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if limit < 1 {

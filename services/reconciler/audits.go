@@ -38,7 +38,7 @@ func (k *journalKeeper) audits(ctx context.Context, authority string, set *ledge
 	a := &audit.Auditor{
 		Store: k.store, Rand: rand.Reader, Authority: authority, By: k.id, Writer: w, Ledgers: set, Fan: tail.Fan(k.cfg.Journal.Readers),
 		Shards: k.cfg.Audit.Shards, Lease: max(auditLease, time.Duration(2000/k.cfg.Audit.Rate*float64(time.Second))),
-		Pace: limit.Wait, Unusable: k.to.unusable, Foreign: k.to.foreign, Listed: k.to.listed, Inventory: k.to.inventory,
+		Pace: limit.Wait, Unusable: k.to.unusable, Foreign: k.to.foreign, Underived: k.to.underived, Inventory: k.to.inventory,
 	}
 	for first := true; ; first = false {
 		_, _, ready := k.status()
@@ -74,14 +74,25 @@ func (k *journalKeeper) audit(ctx context.Context, a *audit.Auditor, first bool)
 	if err != nil {
 		return err
 	}
+	todo := slices.Concat(begun, news, full)
+	if k.cfg.Derived == DerivedObjects {
+		derived, err := k.derivedAudits(ctx, a, first)
+		if err != nil {
+			return err
+		}
+		// Last, so that it has what the others have journalled.
+		todo = append(todo, derived...)
+	}
 	var errs []error
-	for _, r := range append(append(begun, news...), full...) {
+	for _, r := range todo {
 		if r.Finished() {
 			continue
 		}
 		done, err := a.Work(ctx, &r)
 		errs = append(errs, err)
-		if done {
+		if done && r.Scope == audit.Derived {
+			k.log.Info("audit of derived keys finished", "record", r.Key, "keys", r.Manifests, "missing", r.Journalled)
+		} else if done {
 			k.m.journalled.Add(float64(r.Journalled))
 			k.log.Info("audit finished", "record", r.Key, "manifests", r.Manifests, "conflicts", r.Conflicts, "journalled", r.Journalled, "unusable", r.Unusable)
 		}
@@ -118,23 +129,40 @@ func (k *journalKeeper) beginAudits(ctx context.Context, a *audit.Auditor, full,
 	if !ready {
 		return nil, nil
 	}
-	// A new bucket has the journal from its beginning, so its first audits may wait.
-	due := func(history []audit.Stored, interval time.Duration) bool {
-		return interval > 0 && audit.Due(history, now, interval) && (len(history) > 0 || k.monotonic() >= int64(min(interval, k.cfg.Audit.Interval)))
-	}
 	if len(news) == 0 {
 		// After the first full audit, what came since then is the first news.
 		news = slices.DeleteFunc(slices.Clone(full), func(r audit.Stored) bool { return !r.Finished() })
 	}
-	if due(news, k.cfg.Audit.Interval) {
+	if k.auditDue(news, now, k.cfg.Audit.Interval) {
 		if err := begin(a.BeginNews(ctx)); err != nil {
 			return out, err
 		}
 	}
-	if due(full, k.cfg.Audit.Period) {
+	if k.auditDue(full, now, k.cfg.Audit.Period) {
 		return out, begin(k.beginFull(ctx, a, full))
 	}
 	return out, nil
+}
+
+// auditDue: a new bucket has the journal from its beginning, so its first audits may wait.
+func (k *journalKeeper) auditDue(history []audit.Stored, now time.Time, interval time.Duration) bool {
+	return interval > 0 && audit.Due(history, now, interval) && (len(history) > 0 || k.monotonic() >= int64(min(interval, k.cfg.Audit.Interval)))
+}
+
+// derivedAudits are those of derived keys, with one that is due.
+func (k *journalKeeper) derivedAudits(ctx context.Context, a *audit.Auditor, first bool) ([]audit.Stored, error) {
+	all, err := audit.History(ctx, k.store, audit.Derived, 2)
+	if err != nil {
+		return nil, err
+	}
+	spread := k.cfg.Audit.Period
+	if atStart := first && k.cfg.Audit.AtStart; atStart {
+		spread = 0
+	} else if _, now, ready := k.status(); !ready || !k.auditDue(all, now, k.cfg.Audit.Period) {
+		return all, nil
+	}
+	r, err := a.BeginDerived(ctx, spread)
+	return append(all, r), err
 }
 
 // beginFull begins an audit of the newest inventory, or, where there is none since the last audit began, of listings.

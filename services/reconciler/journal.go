@@ -57,9 +57,9 @@ type sinks struct {
 	// added takes a batch that the ledgers did not know, and applied what a segment had, once they know it.
 	added   func(ledgers.Change)
 	applied func([]journal.Entry)
-	// unusable and foreign report what an audit finds, and listed gets every key that it lists.
+	// unusable and foreign report what an audit finds, and underived gets entries of which derived keys are missing.
 	unusable, foreign func(key string)
-	listed            func(context.Context, string) error
+	underived         func(context.Context, *journal.Entry) error
 	// inventory opens an inventory of the bucket; nil where there are none.
 	inventory func(context.Context, string) (audit.Inventory, error)
 }

@@ -97,7 +97,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 	s.m = newMetrics(d.Telemetry.Registry, s.queue, s.shared, d.Now)
 	s.journal = newJournalKeeper(cfg, srv.ID(), store, srv.Log(), newJournalMetrics(d.Telemetry.Registry, func() int { return s.journal.relay.count() }), sinks{
 		reconcile: s.reconcileAll, added: s.added, applied: s.applied,
-		unusable: func(key string) { s.offer(key, fromFullAudit) }, foreign: s.reportForeign, listed: s.listed, inventory: d.Inventory,
+		unusable: func(key string) { s.offer(key, fromFullAudit) }, foreign: s.reportForeign, underived: s.underived, inventory: d.Inventory,
 	})
 	srv.OnStop(func() {
 		close(s.stopping) // ends the streams, so that the servers can drain
@@ -201,13 +201,9 @@ func (s *Service) applied(entries []journal.Entry) {
 	}
 }
 
-// listed has every manifest that an audit lists reconciled where derived keys are objects: one that was lost
-// is written again.
-func (s *Service) listed(ctx context.Context, key string) error {
-	if s.cfg.Derived != DerivedObjects {
-		return nil
-	}
-	return s.enqueue(ctx, &item{key: key, src: fromFullAudit, headFirst: true})
+// underived has the manifest of an entry reconciled of which a derived key was lost.
+func (s *Service) underived(ctx context.Context, e *journal.Entry) error {
+	return s.enqueue(ctx, &item{key: manifestKey(e), src: fromFullAudit, headFirst: true})
 }
 
 // suspect has the manifest of an entry reconciled whose frame is not where the entry says.

@@ -352,6 +352,8 @@ func TestFullAuditFindsAndRepairs(t *testing.T) {
 	eventually(t, "ledger", func() bool { return r.ledgerOf(c, "a").BatchCount == 600 })
 	// An audit that a stop interrupts goes on where it was, and would not list again what comes now.
 	eventually(t, "audited", func() bool { ok, err := journal.HasBegun(bg, s); return err == nil && ok })
+	// What the checkpoint has is not derived again at the next start.
+	eventually(t, "saved", func() bool { return saved(t, s, "a") == 6000 })
 	must(t, r.stop())
 	// A batch that its collector did not journal, over the newest ones; one without a boot record; a lost
 	// derived key; a quarantine record.

@@ -403,20 +403,28 @@ func TestLateEntryIsNotDoubled(t *testing.T) {
 	ctx := t.Context()
 	s, _, _ := former(t)
 	m := plant(t, s, "live", 1)
-	a := auditor(t, s, 1)
+	a := auditor(t, onList{s, layout.AcceptedPrefix, func() { must(t, journaltest.Append(ctx, s, authority, m.Entry(journal.Accepted))) }}, 1)
 	r, err := a.Begin(ctx, 0)
 	must(t, err)
-	a.Listed = func(_ context.Context, key string) error {
-		if key == layout.Accepted(m.Identity) {
-			must(t, journaltest.Append(ctx, s, authority, m.Entry(journal.Accepted)))
-		}
-		return nil
-	}
 	_, err = a.Work(ctx, &r)
 	must(t, err)
 	if b, _ := journalled(t, s); b[m.Identity] != 1 {
 		t.Errorf("%d entries of a batch that its collector journals during the audit", b[m.Identity])
 	}
+}
+
+// onList calls do before each listing of a prefix.
+type onList struct {
+	objstore.Store
+	prefix string
+	do     func()
+}
+
+func (o onList) List(ctx context.Context, l objstore.ListOptions) (objstore.Page, error) {
+	if l.Prefix == o.prefix {
+		o.do()
+	}
+	return o.Store.List(ctx, l)
 }
 
 // As long as one shard has not finished, the journal is not called complete, whoever adds up.

@@ -53,8 +53,8 @@ type Auditor struct {
 	// Unusable is called with the key of a manifest that can't be read or is of another authority, and Foreign
 	// with a key that we never write.
 	Unusable, Foreign func(key string)
-	// Listed is called with the key of every manifest and quarantine record.
-	Listed func(ctx context.Context, key string) error
+	// Underived is called with an entry of which a derived key is missing.
+	Underived func(context.Context, *journal.Entry) error
 	// Shards is how many shards a full audit has where there are as many agents; 0 is 1.
 	Shards int
 	// Lease is after how long, by the store's clock, a shard whose record does not move is taken from the process
@@ -319,6 +319,8 @@ func (a *Auditor) shard(ctx context.Context, r *Stored, i int, s *Stored) error 
 	switch {
 	case r.Inventory != "":
 		err = a.inventory(ctx, r, i, s)
+	case r.Scope == Derived:
+		err = a.derived(ctx, i, s)
 	case r.Scope == News:
 		err = a.news(ctx, r, s, from, until)
 	default:

@@ -62,10 +62,13 @@ func (f *family) start(agent string) string {
 // end lies after all keys of the agents before the given one; "" is none.
 func (f *family) end(agent string) string {
 	if agent == "" {
-		return f.prefix[:len(f.prefix)-1] + "0" // after every key of the prefix, which ends in a slash
+		return prefixEnd(f.prefix)
 	}
 	return layout.OfAgent(f.prefix, agent)
 }
+
+// prefixEnd is greater than every key of the prefix, which ends in a slash.
+func prefixEnd(prefix string) string { return prefix[:len(prefix)-1] + "0" }
 
 // agentAt is the agent of a cursor in the family; empty where it has none.
 func (f *family) agentAt(cursor string) string {

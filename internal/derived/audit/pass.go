@@ -91,9 +91,7 @@ func (p *pass) list(ctx context.Context, f *family, after, before string) error 
 				ended = true
 				break
 			}
-			if err := p.key(ctx, f, i.Key); err != nil {
-				return err
-			}
+			p.key(f, i.Key)
 			o.StartAfter = i.Key
 		}
 		if ended {
@@ -126,14 +124,14 @@ func (p *pass) save(ctx context.Context) error {
 }
 
 // key deals with one key.
-func (p *pass) key(ctx context.Context, f *family, key string) error {
+func (p *pass) key(f *family, key string) {
 	id, d, err := f.parse(key)
 	if err != nil {
 		p.s.Foreign++
 		if p.a.Foreign != nil {
 			p.a.Foreign(key)
 		}
-		return nil
+		return
 	}
 	*f.count(&p.s.Record)++
 	sum := sha256.Sum256([]byte(key))
@@ -143,10 +141,6 @@ func (p *pass) key(ctx context.Context, f *family, key string) error {
 	if !p.known.has(id, d) {
 		p.missing = append(p.missing, missing{f, key})
 	}
-	if p.a.Listed != nil {
-		return p.a.Listed(ctx, key)
-	}
-	return nil
 }
 
 // resolve writes an entry for each key that is missing, after another poll: its collector may have written

@@ -2,10 +2,11 @@
 // quarantine record that stands in no run: the collector that created it died before it could write, or the bucket
 // is older than its journal.
 //
-// There are two scopes. A full audit takes all keys, from listings or from an inventory of the bucket; it is divided into
+// There are three scopes. A full audit takes all keys, from listings or from an inventory of the bucket; it is divided into
 // shards by agents, which any number of reconcilers take, and may be spread over weeks. A news audit lists what the boots
 // that were active lately have from their first new batch on, and boots that the journal does not know; it costs what is new.
-// Neither sends a request for a manifest that the journal has, but for the thousandth of a LIST.
+// An audit of derived keys compares their prefixes with what the journal's entries ask for.
+// None sends a request for a manifest that the journal has, but for the thousandth of a LIST.
 //
 // An audit goes on where it was interrupted, in whatever process. docs/protocol/reconcile.md says what each proves, and
 // the order of the writes. The package is deterministic: no goroutines, no clock.
@@ -29,6 +30,9 @@ const (
 	Full = "full"
 	// News is an audit of what was accepted lately.
 	News = "news"
+	// Derived is an audit of derived keys, where they are objects, against the journal. It has a shard for each of
+	// their prefixes. Manifests are the keys that it listed, and Journalled those that were missing.
+	Derived = "derived"
 )
 
 // MaxShards bounds the shards of an audit.
@@ -40,7 +44,7 @@ var Kind = record.Kind{Schema: "lightmetrics.audit.v1", Title: "record of an aud
 // Record is how far an audit is, and what it found; or the same of one shard. That of the audit has the sums of its
 // shards once it has finished.
 type Record struct {
-	// Scope is Full or News.
+	// Scope is Full, News or Derived.
 	Scope string `json:"scope"`
 	// By is the reconciler that moved the record last.
 	By string `json:"by"`
@@ -85,7 +89,12 @@ type Record struct {
 func (r *Record) Finished() bool { return r.FinishedAt > 0 }
 
 // ShardCount is the number of shards of an audit.
-func (r *Record) ShardCount() int { return max(r.Shards, len(r.Bounds)+1) }
+func (r *Record) ShardCount() int {
+	if r.Scope == Derived {
+		return len(indexes)
+	}
+	return max(r.Shards, len(r.Bounds)+1)
+}
 
 // Agents are the agents of a shard: from the first until before the second, which is empty for the last shard.
 func (r *Record) Agents(shard int) (from, until string) {
@@ -126,7 +135,7 @@ func ParseRecord(b []byte) (Record, error) {
 }
 
 func (r *Record) validate() error {
-	if r.Scope != Full && r.Scope != News || r.StartedAt <= 0 || len(r.Cursor) > 2048 || r.Spread < 0 {
+	if r.Scope != Full && r.Scope != News && r.Scope != Derived || r.StartedAt <= 0 || len(r.Cursor) > 2048 || r.Spread < 0 {
 		return fmt.Errorf("scope %.40q, started at %d, spread over %d s", r.Scope, r.StartedAt, r.Spread)
 	}
 	if r.Shards < 0 || r.Files < r.Shards || r.ShardCount() > MaxShards || r.Shards > 0 && (len(r.Bounds) > 0 || r.Inventory == "") {

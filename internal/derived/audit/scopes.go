@@ -188,9 +188,7 @@ func (p *pass) inventoried(ctx context.Context, key, from, until string) error {
 		if id, _, err := f.parse(key); id.Agent < from || err == nil && until != "" && id.Agent >= until {
 			return nil
 		}
-		if err := p.key(ctx, f, key); err != nil {
-			return err
-		}
+		p.key(f, key)
 		if len(p.missing) >= maxMissing {
 			return p.resolve(ctx)
 		}
