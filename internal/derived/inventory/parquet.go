@@ -29,12 +29,20 @@ func readParquet(r *ranges, each func(object) error) (err error) {
 	if err != nil {
 		return r.format(err)
 	}
+	// No two rows have the same key and version, so a row takes at least a byte, however well it is compressed. Columns
+	// of nothing could have rows without end.
+	if n := f.NumRows(); n < 0 || n > r.file.Size {
+		return unusable(r.file.Key, "%d rows in %d bytes", n, r.file.Size)
+	}
 	c, err := leafColumns(f.Schema())
 	if err != nil {
 		return unusable(r.file.Key, "%w", err)
 	}
 	buf := make([]parquet.Row, rowsAtOnce)
 	for _, g := range f.RowGroups() {
+		if g.NumRows() > f.NumRows() {
+			return unusable(r.file.Key, "a group of %d rows of %d", g.NumRows(), f.NumRows())
+		}
 		if err := r.group(g, c, buf, each); err != nil {
 			return err
 		}
