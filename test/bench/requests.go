@@ -71,7 +71,6 @@ func benchRequests(ctx context.Context, e *env) ([]Result, error) {
 		if err != nil {
 			return all, fmt.Errorf("%s: %w", c, err)
 		}
-		show(rs)
 	}
 	return all, nil
 }
