@@ -322,3 +322,46 @@ func TestJournalShow(t *testing.T) {
 		}
 	}
 }
+
+// The commands over a store, with their exit status.
+func TestJournalCommands(t *testing.T) {
+	p := newPlant(t)
+	w, err := journal.NewWriter(journal.WriterConfig{Store: p.store, Rand: rand.Reader, Clock: func() int64 { return time.Now().UnixNano() },
+		Opening: journal.Opening{Writer: "spooler", Role: journal.RoleSpooler, Authority: "authority"}})
+	p.must(err)
+	at, err := w.Begin(t.Context())
+	p.must(err)
+	run := at.Run.String()
+	var v journalView
+	if code := p.lmctl(&v, "journal", "status", p.url); code != cli.ExitOK || v.OpenRuns != 1 || len(v.Runs) != 1 || v.Runs[0].Writer != "spooler" || v.Begun == "" || v.Through == "" || len(v.Readers) != 2 {
+		t.Errorf("%d, %+v", code, v)
+	}
+	var shown segmentView
+	if code := p.lmctl(&shown, "journal", "show", p.url, run); code != cli.ExitOK || shown.Role != "spooler" || shown.At == "" {
+		t.Errorf("%d, %+v", code, shown)
+	}
+	var ended runView
+	for _, c := range []struct {
+		code int
+		args []string
+	}{
+		{cli.ExitUsage, []string{"show", p.url, "nothing"}},
+		{cli.ExitFailed, []string{"show", p.url, run + ":7"}},
+		{cli.ExitUsage, []string{"fence", p.url, "nothing"}},
+		{cli.ExitUsage, []string{"fence", p.url, run}}, // a spooler's, without --yes
+		{cli.ExitFailed, []string{"fence", p.url, strings.Repeat("0", 32)}},
+		{cli.ExitOK, []string{"fence", p.url, run, "--yes"}},
+		{cli.ExitOK, []string{"fence", p.url, run}}, // it has ended
+	} {
+		if code := p.lmctl(&ended, append([]string{"journal"}, c.args...)...); code != c.code {
+			t.Errorf("%q: exit status %d, want %d", c.args, code, c.code)
+		}
+	}
+	if ended.State != stateFenced || ended.Segments != 1 {
+		t.Errorf("%+v", ended)
+	}
+	p.must(p.store.Delete(t.Context(), layout.JournalBeginKey))
+	if code := p.lmctl(&v, "journal", "status", p.url, "--all"); code != cli.ExitFindings || v.OpenRuns != 0 || len(v.Runs) != 1 || len(v.Findings) != 1 {
+		t.Errorf("%d, %+v", code, v)
+	}
+}
