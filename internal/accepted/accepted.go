@@ -1,5 +1,5 @@
 // Package accepted has the reference to an accepted batch: its identity, where its frame
-// is, when it was accepted and the time range of its samples. Intake, plans, packs of
+// is, when it was accepted and the time range of its samples. Records of progress, plans, packs of
 // snapshots and the live store share it. It also has the one rule that decides which of
 // several batches counts that cover the same sequence numbers.
 package accepted

@@ -332,7 +332,7 @@ func TestUnreadableChunkIsPartial(t *testing.T) {
 }
 
 // TestBatchesThatAreNotRolledUp: old batches that no block holds are read into memory from
-// the intake, stay there until a block holds them, and an hour without a block is reported.
+// the journal, stay there until a block holds them, and an hour without a block is reported.
 func TestBatchesThatAreNotRolledUp(t *testing.T) {
 	const seed = 9
 	t.Logf("seed %d", seed)

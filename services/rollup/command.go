@@ -19,7 +19,7 @@ func Command() *cobra.Command {
 	return service.Command(service.Spec[Config]{
 		Name:  "rollup",
 		Short: "Roll accepted batches up into chunks, hour by hour",
-		Long: "Owns shards, follows their intake, and publishes each hour as raw series and as buckets of 1 m, 5 m and 1 h.\n" +
+		Long: "Owns shards, follows the acceptance journal, and publishes each hour as raw series and as buckets of 1 m, 5 m and 1 h.\n" +
 			"Late batches make the next generation of exactly their hours.",
 		Default: DefaultConfig,
 		New: func(c Config, tel *telemetry.Telemetry) (run.Service, error) {

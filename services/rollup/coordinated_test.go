@@ -29,7 +29,7 @@ func coordinatorOf(t *testing.T) string {
 	return s.GRPCAddr()
 }
 
-// together is some in one segment of the intake: a worker sees all of it or nothing.
+// together is some in one segment of the journal: a worker sees all of it or nothing.
 func (w *world) together(agent string, from, n int, seq uint64) {
 	w.t.Helper()
 	var es []accepted.Batch

@@ -44,3 +44,25 @@ func TestMutantsOfFrameRemovalAreCaught(t *testing.T) {
 		},
 	})
 }
+
+// TestMutantsOfFollowingAreCaught: what is taken of the journal, what the record of a shard's progress says of it, and
+// what a new owner makes of that.
+func TestMutantsOfFollowingAreCaught(t *testing.T) {
+	const follow, keeper = "internal/owner/follow.go", "internal/owner/keeper.go"
+	mutants.Check(t, mutants.List{
+		Run: "TestHealedBatch|TestNumbersCount|TestABatchThat|TestAWideFrame|TestVerifyFinds",
+		Mutants: []mutants.Mutant{
+			{Name: "a batch that overlaps another is an input of its own hours alone", File: follow, Old: "		enter(p.With, mine, backlog.Shared)\n", New: "		_ = mine\n"},
+			{Name: "a batch is no input of the hours of one that it overlaps", File: follow, Old: "		enter(p.Batch, others[i], backlog.Shared)\n", New: "		_ = others[i]\n"},
+			{Name: "a batch that an overlap made known is not taken when it comes", File: follow, Old: "!f.backlog.Knows(e.Identity)", New: "!f.backlog.Has(e.Identity)"},
+			{Name: "the ends of a wide batch are all of its hours", File: follow, Old: "return hs, backlog.Ends, true", New: "return hs, backlog.All, true"},
+			{Name: "hours that could not be read are not asked for again", File: follow, Old: "if len(batches) == 0 {\n		return nil\n	}\n	f.unreadAt", New: "if len(batches) >= 0 {\n		return nil\n	}\n	f.unreadAt"},
+			{Name: "batches that can't be taken now are not in the record", File: follow, Old: "if !ok || len(f.deferred) == 0 {", New: "if true {"},
+			{Name: "batches that can't be taken now are dropped", File: follow, Old: "	f.deferred = append(f.deferred, batches...)\n", New: ""},
+			{Name: "what the record names is not taken", File: follow, Old: "err := f.takeOld(ctx, f.saved.record.Pending)", New: "var err error"},
+			{Name: "a new owner reads from where its worker's follower is", File: follow, Old: "	f.behind, f.nextTry = true, time.Time{}\n", New: "	f.nextTry = time.Time{}\n"},
+			{Name: "nothing is pending in the record", File: keeper, Old: "Positions: at, Pending: pending}", New: "Positions: at}"},
+			{Name: "the record of somebody else counts for nothing", File: keeper, Old: "	k.record = p\n	var b", New: "	_ = p\n	var b"},
+		},
+	})
+}

@@ -109,7 +109,10 @@ func TestNumbersCountOnceHoursApart(t *testing.T) {
 				t.Run(fmt.Sprintf("%d hours apart, %s, owner changes %v", apart, name, changes), func(t *testing.T) {
 					w := newWorld(t, newMem())
 					agent := agentOf(0, 0)
-					es := []accepted.Batch{w.numbers(agent, hour0-apart, 0, 10), w.numbers(agent, hour0, 5, 10)}
+					accept := []func() accepted.Batch{
+						func() accepted.Batch { return w.numbers(agent, hour0-apart, 0, 10) },
+						func() accepted.Batch { return w.numbers(agent, hour0, 5, 10) },
+					}
 					o, err := w.owner(w.worker(testConfig(), w.store), ownership.Grant{Shard: 0, Fence: 1})
 					must(t, err)
 					for i, wave := range waves {
@@ -118,7 +121,7 @@ func TestNumbersCountOnceHoursApart(t *testing.T) {
 							must(t, err)
 						}
 						for _, k := range wave {
-							w.enter(es[k])
+							w.enter(accept[k]())
 						}
 						w.turns(o)
 					}

@@ -142,9 +142,9 @@ func TestManyFramesAreGone(t *testing.T) {
 	run(6 * time.Hour)
 	n := counted.Count("", "") - before
 	t.Logf("%d requests in 6 hours with %d lost frames", n, lost)
-	// 1,116 of them are polls of the journal, one a minute. The others are four rounds through the lost batches, each
-	// with two reads of every frame and some generations that are aborted.
-	if n > 24_000 {
+	// 1,116 of them are polls of the journal, one a minute. The others are rounds through the lost batches, of which the
+	// first aborts generations, and further ones ask for each frame that is to be tried again.
+	if n > 12_000 {
 		t.Errorf("%d requests in 6 hours", n)
 	}
 

@@ -1,5 +1,5 @@
 // Package rollup is the service that rolls accepted batches up: it owns shards, follows
-// their intake, and publishes each hour of a shard as raw series and as buckets of a
+// the acceptance journal, and publishes each hour of a shard as raw series and as buckets of a
 // minute, five minutes and an hour. Late batches make the next generation of exactly
 // their hours.
 //

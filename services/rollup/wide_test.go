@@ -9,7 +9,7 @@ import (
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/ownership"
 )
 
-// While a batch of hundreds of hours is rolled up, the intake is followed: what comes
+// While a batch of hundreds of hours is rolled up, the journal is followed: what comes
 // meanwhile is known after a few hours' work, and the status says how far it is.
 func TestWideBatchDoesNotHideWhatComes(t *testing.T) {
 	w := newWorld(t, newMem())

@@ -159,7 +159,7 @@ func rollupHour(ctx context.Context, e *env, name string, hosts, steps, rows int
 		{Name: name + "/cpu", Value: float64(h.samples) / median(cpus) / 1e6, Unit: "M samples/CPU-s", Baseline: "decoding the frames alone", BaselineValue: decoding / 1e6,
 			Ratio: median(ratios), Goal: fmt.Sprintf(">= %g", rollupCPUGoal), Pass: median(ratios) >= rollupCPUGoal, Durability: "object store, fsync", Note: note},
 		peak(name+"/memory", memory, rollupMemoryGoal, "object store, fsync", "worker process, the hour and a late batch"),
-		{Name: name + "/late", Value: median(latencies), Unit: "ms", Durability: "object store, fsync", Note: "from a late batch's intake segment to the next generation in all windows; late_after is 1 s, the intake is listed every 500 ms"},
+		{Name: name + "/late", Value: median(latencies), Unit: "ms", Durability: "object store, fsync", Note: "from a late batch's segment of the journal to the next generation in all windows; late_after is 1 s, the journal is polled every 500 ms"},
 	}
 	for _, s := range blocks {
 		bytes := uint64(0)

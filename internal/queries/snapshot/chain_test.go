@@ -256,7 +256,7 @@ func TestLostPiecesAreMadeAgain(t *testing.T) {
 		}
 	}
 	c = w.chain(nil)
-	c.Offer(w.entries[fan:]) // the rest is no longer in the intake
+	c.Offer(w.entries[fan:]) // the rest is offered late
 	w.step(c, work.Completed)
 	if s := w.holds(w.entries); s.Number != fan+1 {
 		t.Errorf("number %d", s.Number)

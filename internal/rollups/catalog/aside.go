@@ -18,7 +18,7 @@ var (
 )
 
 // Aside says that an agent's batches are left out of an hour because they do not fit into a worker's memory. They
-// stay pending in the intake, where query nodes find them. Deleting the record makes the worker try again.
+// stay pending in the record of the shard's progress, where query nodes find them. Deleting the record makes the worker try again.
 type Aside struct {
 	AuthorityID string
 	Shard       shard.ID

@@ -23,7 +23,7 @@ type State struct {
 	// Blocks has the block of the highest committed generation; no entry where there is none.
 	Blocks map[timegrid.Resolution]*catalog.Block
 	// Expired are the inputs of the highest committed generation where retention removed it.
-	// It still covers them: a batch that is listed in the intake again needs no new block.
+	// It still covers them: a batch that stands in the journal again needs no new block.
 	Expired map[timegrid.Resolution]catalog.Inputs
 	// Damaged are keys of manifests that can't be read and that a repair request passes over.
 	Damaged []string

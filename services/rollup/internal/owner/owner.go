@@ -137,6 +137,8 @@ func (o *Owner) end(ctx context.Context) {
 const (
 	// HoursPerRound bounds the hours between two looks at what has arrived: a batch may span thousands.
 	HoursPerRound = 32
+	// maxUnreadable bounds the lost frames that are remembered of batches that were evicted.
+	maxUnreadable = 100_000
 	// requestsPerRound bounds the repair requests that are processed between two polls.
 	requestsPerRound = 4
 	// hoursDown is how many hours, one after the other, a store may leave without an answer before
@@ -212,9 +214,19 @@ func (o *Owner) watchClock() {
 }
 
 // blocked says which pending batches wait for something that more time does not bring.
-type blocked struct{ s *job.Shard }
+type blocked struct {
+	s   *job.Shard
+	now time.Time
+}
 
-func (b blocked) Tries(id identity.Batch) int                 { return b.s.Unreadable.Tries(id) }
+// Tries is 0 for a frame that is to be tried again: it may be back.
+func (b blocked) Tries(id identity.Batch) int {
+	if _, due := b.s.Unreadable.Due(id, b.now); due {
+		return 0
+	}
+	return b.s.Unreadable.Tries(id)
+}
+
 func (b blocked) SetAside(h timegrid.Hour, agent string) bool { return b.s.Aside.SetAside(h, agent) }
 
 // makeRoom evicts and expedites when there is no room for more pending batches.
@@ -223,9 +235,12 @@ func (o *Owner) makeRoom() {
 	if hasRoom() {
 		return
 	}
-	evicted := o.Shard.Backlog.MakeRoom(hasRoom, blocked{o.Shard})
+	evicted := o.Shard.Backlog.MakeRoom(hasRoom, blocked{o.Shard, o.cfg.Now()})
 	for _, id := range evicted {
-		o.Shard.Unreadable.Remove(id)
+		// When it comes back its frame is asked for first, and no generation is planned with it in vain.
+		if o.Shard.Unreadable.Len() > maxUnreadable {
+			o.Shard.Unreadable.Remove(id)
+		}
 	}
 	if len(evicted) > 0 {
 		o.cfg.Log.Warn("batches that can't be rolled up make room for others; they are tried again later", "shard", o.Shard.Shard,
