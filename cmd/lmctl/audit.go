@@ -282,7 +282,7 @@ func auditRun(out *format) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run URL",
 		Short: "Begin an audit, which the reconcilers do",
-		Long: "Creates the record of an audit, which begins it: each reconciler takes shards of it within two minutes, at its rate\n" +
+		Long: "Creates the record of an audit, which begins it: each reconciler takes shards of it within three minutes, at its rate\n" +
 			"(audit.rate). Without --news it is a full audit, which compares every manifest with the journal. This\n" +
 			"command waits until it has finished; when it is interrupted, or with --detach, the audit continues, and lmctl audit\n" +
 			"show has its progress. Exits 3 when manifests can't be used.\n\n" + bucketHelp,

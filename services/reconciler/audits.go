@@ -19,7 +19,7 @@ import (
 
 const (
 	// auditAgain is how often the store is asked whether there is something to audit: somebody else may have begun it.
-	auditAgain = 2 * time.Minute
+	auditAgain = 3 * time.Minute
 	// auditLease is after how long a shard is taken from a process that does not move its record. It moves each quarter
 	// of that, or each thousand requests.
 	auditLease = 10 * time.Minute
