@@ -45,6 +45,12 @@ func (b *Batch) Hours() (first, last timegrid.Hour) {
 	return timegrid.HourOfNS(b.MinTime), timegrid.HourOfNS(b.MaxTime)
 }
 
+// In reports whether samples of the batch may lie in the hour.
+func (b *Batch) In(h timegrid.Hour) bool {
+	first, last := b.Hours()
+	return first <= h && h <= last
+}
+
 // Validate refuses values that no accepted batch has.
 func (b *Batch) Validate() error {
 	if err := b.Identity.Validate(); err != nil {

@@ -258,3 +258,40 @@ func TestAWideFrameThatComesBack(t *testing.T) {
 		}
 	}
 }
+
+// The frame of a published batch is gone when one comes that shares numbers with it, hours apart. The hour of the second
+// needs the first one's numbers and not its frame.
+func TestNumbersOfALostFrameCountOnce(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		w := newWorld(t, newMem())
+		agent := agentOf(0, 0)
+		o, err := w.owner(w.worker(testConfig(), w.store), ownership.Grant{Shard: 0, Fence: 1})
+		must(t, err)
+		first := w.numbers(agent, hour0-3, 0, 10)
+		w.enter(first)
+		if late {
+			w.enter(w.numbers(agent, hour0, 20, 10))
+		}
+		must(t, w.turns(o))
+		w.lose([]accepted.Batch{first})
+		if late {
+			for range 8 { // so that what comes is late in its hour
+				must(t, w.turns(o))
+			}
+		}
+		w.enter(w.numbers(agent, hour0, 5, 10))
+		for range 3 {
+			_ = w.turns(o) // the first one's hour can't be made once more
+		}
+		want := uint64(15)
+		if late {
+			want += 10
+		}
+		if n := w.published(hour0-3, hour0); n != want {
+			t.Errorf("late %v: %d records of %d numbers", late, n, want)
+		}
+		if block := w.set(hour0, 0, timegrid.Raw); block == nil || !block.Inputs.Covers(first.Identity) || block.Counts.Overlapped != 5 {
+			t.Errorf("late %v: %+v", late, block)
+		}
+	}
+}

@@ -139,6 +139,24 @@ func (b *Builder) Add(i int, f *frame.Batch) error {
 	return nil
 }
 
+// AddElsewhere takes inputs[i] without its frame: none of its records lies in the hour. It only takes part in deciding
+// overlaps. All of them are counted by the first part, because only the frame says of which part each is.
+func (b *Builder) AddElsewhere(i int) error {
+	if i < 0 || i >= len(b.inputs) || b.seen[i] {
+		return fmt.Errorf("%w: input %d of %d, or a second time", ErrInput, i, len(b.inputs))
+	}
+	b.seen[i] = true
+	if b.part.Index > 0 {
+		return nil
+	}
+	n, lost := b.inputs[i].Identity.Count(), uint64(0)
+	for _, r := range b.lost[i] {
+		lost += r.End - r.Start + 1
+	}
+	b.counts.Inputs, b.counts.Overlapped, b.counts.OtherHours = b.counts.Inputs+n, b.counts.Overlapped+lost, b.counts.OtherHours+n-lost
+	return nil
+}
+
 // addGroup copies the rows that lie in the hour and counts the others.
 func (b *Builder) addGroup(sg *group, input int, first uint64, g *frame.Group) {
 	rows, n := len(g.Timestamps), len(sg.kept)

@@ -154,7 +154,18 @@ func roll(raw, finer []chunk.Series, res timegrid.Resolution) []chunk.Series {
 func (b *Builder) fromFrames(ctx context.Context, h timegrid.Hour, order []accepted.Claim, inputs []accepted.Batch, part rollup.Part) (series []chunk.Series, counts rollup.Counts, cost int64, err error) {
 	rb := rollup.NewBuilder(h, order, part)
 	rb.Limit(b.cfg.Memory)
-	if err := b.decode(ctx, inputs, rb.Add); err != nil {
+	// Of what only takes part in deciding overlaps the frame is not needed. It may be gone, and the numbers count
+	// once all the same.
+	var here []accepted.Batch
+	var at []int
+	for i, e := range inputs {
+		if e.In(h) {
+			here, at = append(here, e), append(at, i)
+		} else if err := rb.AddElsewhere(i); err != nil {
+			return nil, rollup.Counts{}, 0, err
+		}
+	}
+	if err := b.decode(ctx, here, func(i int, f *frame.Batch) error { return rb.Add(at[i], f) }); err != nil {
 		return nil, rollup.Counts{}, 0, err
 	}
 	cost = rb.Bytes()
@@ -267,7 +278,8 @@ func (b *Builder) Survey(ctx context.Context, p *hour.Plan) ([]rollup.Size, erro
 	}
 	slices.SortFunc(agents, func(x, y string) int { return cmp.Or(cmp.Compare(bytes[y], bytes[x]), cmp.Compare(x, y)) })
 	sv := rollup.NewSurvey(p.Hour, agents[:min(len(agents), maxNamed)])
-	err := b.decode(ctx, p.Inputs, func(_ int, f *frame.Batch) error {
+	here := slices.DeleteFunc(slices.Clone(p.Inputs), func(e accepted.Batch) bool { return !e.In(p.Hour) })
+	err := b.decode(ctx, here, func(_ int, f *frame.Batch) error {
 		sv.Add(f)
 		return nil
 	})

@@ -311,7 +311,7 @@ func (j *Jobs) leaveOut(ctx context.Context, g *generation, bad *frames.Unreadab
 	}
 	// All of them are found at once: an hour with hundreds costs one generation that is aborted,
 	// and not one for each.
-	all, ferr := j.Frames.FindUnreadable(ctx, slices.DeleteFunc(slices.Clone(p.Inputs), func(e accepted.Batch) bool { return g.state.Holds(e) }))
+	all, ferr := j.Frames.FindUnreadable(ctx, slices.DeleteFunc(slices.Clone(p.Inputs), func(e accepted.Batch) bool { return g.state.Holds(e) || !e.In(p.Hour) }))
 	if ferr != nil {
 		return errors.Join(err, ferr)
 	}

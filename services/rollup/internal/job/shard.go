@@ -59,6 +59,7 @@ func (s *Shard) usable(ctx context.Context, of []accepted.Batch, h timegrid.Hour
 			continue
 		}
 		listed, due := s.Unreadable.Due(e.Identity, now)
+		listed = listed && e.In(h) // else its frame is not needed
 		if listed && !due {
 			continue
 		}
