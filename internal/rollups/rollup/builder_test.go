@@ -163,6 +163,14 @@ func batchID(a, b uint64) identity.Batch {
 	return identity.Batch{Agent: "a", Boot: "b", SeqStart: a, SeqEnd: b}
 }
 
+// elsewhere reports whether a frame has no record in the test's hour.
+func elsewhere(f *frame.Batch) bool {
+	return !slices.ContainsFunc(f.Groups, func(g frame.Group) bool {
+		return slices.ContainsFunc(g.Timestamps, func(t int64) bool { return timegrid.HourOfNS(t) == testHour })
+	})
+}
+
+// build adds all frames, but for those of other hours where there are several parts.
 func build(t *testing.T, bs []batchOf, order []int, parts uint32) ([]chunk.Series, Counts) {
 	t.Helper()
 	inputs := inputsOf(bs)
@@ -171,7 +179,13 @@ func build(t *testing.T, bs []batchOf, order []int, parts uint32) ([]chunk.Serie
 	for p := range parts {
 		b := NewBuilder(testHour, inputs, Part{p, parts})
 		for _, i := range order {
-			if err := b.Add(i, &bs[i].f); err != nil {
+			err := error(nil)
+			if parts > 1 && elsewhere(&bs[i].f) {
+				err = b.AddElsewhere(i)
+			} else {
+				err = b.Add(i, &bs[i].f)
+			}
+			if err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -222,7 +236,7 @@ func TestBuilderAgainstModel(t *testing.T) {
 		again, counts2 := build(t, bs, rnd.Perm(len(bs)), 3)
 		SortSeries(again)
 		if counts2 != counts || !reflect.DeepEqual(again, got) {
-			t.Fatalf("seed %d: three parts in another order give something else", seed)
+			t.Fatalf("seed %d: three parts in another order, without frames of other hours, give something else", seed)
 		}
 	}
 }
@@ -248,6 +262,9 @@ func TestBuilderRefuses(t *testing.T) {
 	}
 	if err := b.Add(0, &bs[0].f); !errors.Is(err, ErrInput) {
 		t.Errorf("a second time: %v", err)
+	}
+	if err := b.AddElsewhere(0); !errors.Is(err, ErrInput) {
+		t.Errorf("a second time, without its frame: %v", err)
 	}
 	if _, _, err := b.Finish(); !errors.Is(err, ErrInput) {
 		t.Errorf("one input was not read: %v", err)
