@@ -50,6 +50,8 @@ type Finder struct {
 
 	// Two generations of boots, so that those that send nothing any more are forgotten.
 	boots, older map[identity.Boot]*boot
+	// expected is about how many batches those of boots expect.
+	expected int
 }
 
 // boot is what is known of one boot.
@@ -64,8 +66,10 @@ type boot struct {
 const (
 	// maxBoots bounds the boots of one generation.
 	maxBoots = 100_000
-	// maxExpected bounds what is expected of one boot. What is left out costs a listing when it comes.
-	maxExpected = 10_000
+	// maxExpected bounds what is expected of one boot, and maxExpectedOfAll of the boots of one generation. What is left
+	// out costs a listing when it comes.
+	maxExpected      = 10_000
+	maxExpectedOfAll = 500_000
 )
 
 // Find gives the pairs of each batch with every accepted batch that overlaps it, as far as one of both has not been
@@ -160,11 +164,12 @@ func (f *Finder) remember(a *arrival) {
 			// One that overlaps another is listed once more when it comes, which finds that.
 			alone := (i == 0 || end < l.SeqStart) && (i+1 == len(a.listed) || a.listed[i+1].SeqStart > l.SeqEnd)
 			end = max(end, l.SeqEnd)
-			if l.SeqStart > last && alone && len(b.expected) < maxExpected {
+			if l.SeqStart > last && alone && len(b.expected) < min(maxExpected, maxExpectedOfAll-f.expected) {
 				b.expected = append(b.expected, l)
 			}
 		}
 	}
+	before := len(b.expected)
 	for _, e := range a.batches {
 		a.high = max(a.high, e.SeqEnd)
 		if i, ok := slices.BinarySearchFunc(b.expected, e.Identity, identity.Batch.Compare); ok {
@@ -173,9 +178,12 @@ func (f *Finder) remember(a *arrival) {
 	}
 	b.high = a.high
 	if f.boots == nil || len(f.boots) >= maxBoots {
-		f.older, f.boots = f.boots, map[identity.Boot]*boot{}
+		f.older, f.boots, f.expected = f.boots, map[identity.Boot]*boot{}, 0
 	}
-	f.boots[a.id] = b
+	if f.boots[a.id] == nil {
+		before = 0
+	}
+	f.boots[a.id], f.expected = b, f.expected+len(b.expected)-before
 }
 
 // list gives the accepted batches of the boot that can overlap the given ones, in the order of their numbers; with all,
@@ -200,6 +208,7 @@ func (f *Finder) list(ctx context.Context, id identity.Boot, batches []accepted.
 		if err != nil || got.BootOf() != id {
 			continue // a foreign key
 		}
+		got.Agent, got.Boot = id.Agent, id.Boot // so that the key's memory is freed
 		if got.SeqStart > end && !all {
 			break
 		}

@@ -89,6 +89,25 @@ func TestOrdinaryBatchesCostNothing(t *testing.T) {
 	}
 }
 
+// What all boots together expect is bounded, and what is left out costs a listing.
+func TestExpectedBatchesAreBounded(t *testing.T) {
+	b := newBucket(t)
+	listed := 0
+	f := &Finder{Manifests: b.store, Listed: func() { listed++ }, boots: map[identity.Boot]*boot{}, expected: maxExpectedOfAll - 3}
+	var es []accepted.Batch
+	for n := range uint64(6) {
+		es = append(es, b.accept(id("x", n*10, n*10+9)))
+	}
+	for i, want := range []int{1, 1, 1, 1, 2, 3} {
+		if pairs, err := f.Find(t.Context(), es[i:i+1]); err != nil || len(pairs) > 0 || listed != want {
+			t.Fatalf("batch %d: %+v, %v, %d listings", i, pairs, err, listed)
+		}
+	}
+	if f.expected != maxExpectedOfAll-3 {
+		t.Errorf("%d are expected after all have come", f.expected-maxExpectedOfAll+3)
+	}
+}
+
 // TestSchedules plays batches of random ranges that are accepted, and come to an owner in any order and several times,
 // beside an oracle: of two accepted batches that share numbers the later one to come tells of the pair. Requests fail,
 // and owners change.
