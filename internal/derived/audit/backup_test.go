@@ -114,7 +114,7 @@ func (b *busyBucket) copyInOrder(order []string) *mem.Store {
 	return dst
 }
 
-// backupOrder is the order of the guide, as far as it is about manifests and the journal.
+// backupOrder is the order of the guide, as far as it is about manifests and the journal: the test is of what operators do.
 func backupOrder(t *testing.T) (order []string) {
 	t.Helper()
 	page, err := os.ReadFile("../../../docs/guide/backup.md")
