@@ -179,14 +179,14 @@ func sumSizes(ctx context.Context, s objstore.Lister) (stored, error) {
 	return out, nil
 }
 
-// sorted are the names under which several sorts of objects lie.
-var sorted = []string{"rollup", "reconcile", "journal", "gc", "live"}
+// namesWithSorts are the names under which several sorts of objects lie.
+var namesWithSorts = []string{"rollup", "reconcile", "journal", "gc", "live"}
 
 // familyOf is the beginning of a key that says what it is: its name and version, and its sort where there are several.
 func familyOf(key string) string {
 	parts := strings.SplitN(key, "/", 4)
 	n := 2
-	if slices.Contains(sorted, parts[0]) {
+	if slices.Contains(namesWithSorts, parts[0]) {
 		n = 3
 	}
 	parts = parts[:min(n, len(parts))]
