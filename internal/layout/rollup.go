@@ -17,7 +17,6 @@ const (
 	RollupPrefix    = "rollup/v1/"
 	IndexPrefix     = "index/v1/"
 	ManifestsPrefix = "manifests/v1/"
-	IntakePrefix    = "intake/v1/"
 	PlansPrefix     = RollupPrefix + "plans/"
 	DelayedPrefix   = "gc/v1/delayed/"
 	// RollupConfigKey has the number of shards, which a deployment can't change.
@@ -166,46 +165,6 @@ func RollupPlan(h timegrid.Hour, s shard.ID, gen uint64) string {
 // RollupPlans is the prefix of the plans of a shard's hour; it ends in a slash.
 func RollupPlans(h timegrid.Hour, s shard.ID) string {
 	return PlansPrefix + "shard=" + s.String() + "/" + sampleHour(h)
-}
-
-// IntakeSegment is the key of the n-th segment that one run of a reconciler wrote for a shard.
-// run has only lower-case letters and digits.
-func IntakeSegment(s shard.ID, run string, n uint64) string {
-	return IntakeRun(s, run) + fmt.Sprintf("%020d.json", n)
-}
-
-// IntakeRun is the prefix of a run's segments; it ends in a slash.
-func IntakeRun(s shard.ID, run string) string { return IntakeShard(s) + "run=" + run + "/" }
-
-// IntakeShard is the prefix of a shard's segments; it ends in a slash.
-func IntakeShard(s shard.ID) string { return IntakePrefix + "shard=" + s.String() + "/" }
-
-// ParseIntakeSegment reads the key of a segment.
-func ParseIntakeSegment(key string) (s shard.ID, run string, n uint64, err error) {
-	rest, ok := strings.CutPrefix(key, IntakePrefix+"shard=")
-	parts := strings.Split(rest, "/")
-	if !ok || len(parts) != 3 {
-		return 0, "", 0, notAKey(key, "intake")
-	}
-	s, err = shard.Parse(parts[0])
-	run, isRun := strings.CutPrefix(parts[1], "run=")
-	digits, isJSON := strings.CutSuffix(parts[2], ".json")
-	if err != nil || !isRun || !isRunID(run) || !isJSON {
-		return 0, "", 0, notAKey(key, "intake")
-	}
-	if n, err = strconv.ParseUint(digits, 10, 64); err != nil || IntakeSegment(s, run, n) != key {
-		return 0, "", 0, notAKey(key, "intake")
-	}
-	return s, run, n, nil
-}
-
-func isRunID(s string) bool {
-	for i := range len(s) {
-		if c := s[i]; (c < '0' || c > '9') && (c < 'a' || c > 'z') {
-			return false
-		}
-	}
-	return s != ""
 }
 
 func isHex(s string) bool {

@@ -21,9 +21,8 @@ func TestRollupKeys(t *testing.T) {
 		RollupChunk(timegrid.OneHour, h, "node_load1", d, 2):      "rollup/v1/window=1h/date=2026-11-21/hour=07/metric=node_load1/" + abc + ".g2.lmrollup.zst",
 		RollupChunk(timegrid.OneMinute, h, "a/../b é", d, 0):      "rollup/v1/window=1m/date=2026-11-21/hour=07/metric=x-612f2e2e2f6220c3a9/" + abc + ".lmrollup.zst",
 		RollupChunk(timegrid.OneMinute, h, "_mixed_drinks", d, 0): "rollup/v1/window=1m/date=2026-11-21/hour=07/metric=x-5f6d697865645f6472696e6b73/" + abc + ".lmrollup.zst",
-		RollupIndex(h, d, 0):          "index/v1/date=2026-11-21/hour=07/" + abc + ".lmindex.zst",
-		RollupPlan(h, 7, 3):           "rollup/v1/plans/shard=0007/date=2026-11-21/hour=07/0000000003.json",
-		IntakeSegment(31, "0a1b", 12): "intake/v1/shard=0031/run=0a1b/00000000000000000012.json",
+		RollupIndex(h, d, 0): "index/v1/date=2026-11-21/hour=07/" + abc + ".lmindex.zst",
+		RollupPlan(h, 7, 3):  "rollup/v1/plans/shard=0007/date=2026-11-21/hour=07/0000000003.json",
 	} {
 		if got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
@@ -49,11 +48,6 @@ func TestRollupParsersInvertBuilders(t *testing.T) {
 		if got, err := ParseBlockManifest(n.Key()); err != nil || got != n {
 			t.Fatalf("ParseRollupSet(%s) = %+v, %v", n.Key(), got, err)
 		}
-		run := rapid.StringMatching(`[0-9a-f]{1,32}`).Draw(t, "run")
-		key := IntakeSegment(n.Shard, run, n.Generation)
-		if s, r, g, err := ParseIntakeSegment(key); err != nil || s != n.Shard || r != run || g != n.Generation {
-			t.Fatalf("ParseIntakeSegment(%s) = %v %v %v %v", key, s, r, g, err)
-		}
 	})
 }
 
@@ -69,15 +63,6 @@ func TestRollupParsersRefuse(t *testing.T) {
 	} {
 		if n, err := ParseBlockManifest(key); err == nil {
 			t.Errorf("ParseRollupSet(%q) = %+v", key, n)
-		}
-	}
-	for _, key := range []string{
-		"intake/v1/shard=0001/run=/00000000000000000001.json", "intake/v1/shard=1/run=aa/00000000000000000001.json",
-		"intake/v1/shard=0001/run=AA/00000000000000000001.json", "intake/v1/shard=0001/run=aa/1.json",
-		"intake/v1/shard=0001/run=aa/00000000000000000001.json/",
-	} {
-		if _, _, _, err := ParseIntakeSegment(key); err == nil {
-			t.Errorf("ParseIntakeSegment(%q) succeeded", key)
 		}
 	}
 }

@@ -4,6 +4,7 @@ package fold
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -160,17 +161,19 @@ func (k *Keeper) Run(ctx context.Context) error {
 // round folds everything that waits, and does what is due.
 func (k *Keeper) round(ctx context.Context) (bool, error) {
 	k.take()
-	if k.now()-k.swept >= int64(k.cfg.Sweep) {
-		if err := k.folder.Sweep(ctx, k.now()); err != nil {
-			return false, err
-		}
-		k.swept = k.now()
-	}
 	moved, err := k.fold(ctx)
-	if err != nil {
-		return moved, err
+	if err == nil {
+		err = k.fence(ctx)
 	}
-	return moved, k.fence(ctx)
+	// The sweep saves space and nothing else: one that fails must not hold up what others wait for.
+	if k.now()-k.swept >= int64(k.cfg.Sweep) {
+		swept := k.folder.Sweep(ctx, k.now())
+		if swept == nil {
+			k.swept = k.now()
+		}
+		err = errors.Join(err, swept)
+	}
+	return moved, err
 }
 
 // take gives what waits to the folder. What it has no room for stays, and is folded in a later round.
