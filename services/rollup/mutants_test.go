@@ -66,3 +66,20 @@ func TestMutantsOfFollowingAreCaught(t *testing.T) {
 		},
 	})
 }
+
+// TestMutantsOfLostFramesAreCaught: what becomes of an hour when the frame of what it has published is gone.
+func TestMutantsOfLostFramesAreCaught(t *testing.T) {
+	const build, job = "internal/build/build.go", "internal/job/job.go"
+	mutants.Check(t, mutants.List{
+		Run: "TestALateBatchBeside|TestABatchThatNeeds",
+		Mutants: []mutants.Mutant{
+			{Name: "an hour waits for the frames of what it has published", File: build, Old: "b.build(ctx, p, before, resolutions, step, true)", New: "b.build(ctx, p, before, resolutions, step, false)"},
+			{Name: "numbers that published inputs have count for new ones too", File: build, Old: "b.fromFrames(ctx, p.Hour, freshIn, lost, fresh, part)", New: "b.fromFrames(ctx, p.Hour, freshIn, nil, fresh, part)"},
+			{Name: "published inputs keep the numbers that new ones win", File: build, Old: "	if !ok {\n		e :=", New: "	if !ok && p == nil {\n		e :="},
+			{Name: "what repeats a record makes the whole hour wait", File: build, Old: "if both != nil && only {", New: "if false {"},
+			{Name: "what needs the frame of another waits for its own", File: job, Old: "s.Unreadable.AddNeeding(e.Identity, bad.Entry, j.Now())", New: "s.Unreadable.Add(e.Identity, j.Now())"},
+			{Name: "numbers that published hours keep count in others", File: job, Old: "if err := j.checkElsewhere(ctx, g); err != nil {", New: "if err := ctx.Err(); err != nil {"},
+			{Name: "what needs a frame waits in the published hours alone", File: "internal/job/shard.go", Old: "listed && (needs != nil || e.In(h))", New: "listed && needs != nil == !e.In(h)"},
+		},
+	})
+}

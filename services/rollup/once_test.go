@@ -4,6 +4,7 @@ import (
 	"context"
 	cryptorand "crypto/rand"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -148,17 +149,11 @@ func TestVerifyFindsNumbersThatCountTwice(t *testing.T) {
 	w := newWorld(t, newMem())
 	agent := agentOf(0, 0)
 	x, y := w.numbers(agent, hour0-4, 0, 10), w.numbers(agent, hour0, 5, 10)
-	hidden := func(e accepted.Batch) (restore func()) {
-		b, _, err := w.store.Get(t.Context(), layout.Accepted(e.Identity), objstore.GetOptions{})
-		must(t, err)
-		must(t, w.store.Delete(t.Context(), layout.Accepted(e.Identity)))
-		return func() { w.spoil(layout.Accepted(e.Identity), string(b)) }
-	}
-	restore := hidden(y)
+	restore := w.hidden(y)
 	w.enter(x)
 	w.drive(testConfig(), ownership.Grant{Shard: 0, Fence: 1})
 	restore()
-	restore = hidden(x)
+	restore = w.hidden(x)
 	w.enter(y)
 	o, err := w.owner(w.worker(testConfig(), w.store), ownership.Grant{Shard: 0, Fence: 2})
 	must(t, err)
@@ -293,5 +288,101 @@ func TestNumbersOfALostFrameCountOnce(t *testing.T) {
 		if block := w.set(hour0, 0, timegrid.Raw); block == nil || !block.Inputs.Covers(first.Identity) || block.Counts.Overlapped != 5 {
 			t.Errorf("late %v: %+v", late, block)
 		}
+	}
+}
+
+// hidden takes a batch's manifest away until restore is called: nobody knows that it was accepted.
+func (w *world) hidden(e accepted.Batch) (restore func()) {
+	w.t.Helper()
+	b, _, err := w.store.Get(w.t.Context(), layout.Accepted(e.Identity), objstore.GetOptions{})
+	must(w.t, err)
+	must(w.t, w.store.Delete(w.t.Context(), layout.Accepted(e.Identity)))
+	return func() { w.spoil(layout.Accepted(e.Identity), string(b)) }
+}
+
+// The frame of a published batch is gone when another comes late into its hour: what loses numbers to it, or shares none,
+// is added to the rows that are published.
+func TestALateBatchBesideALostFrame(t *testing.T) {
+	for name, from := range map[string]uint64{"shares numbers": 5, "has numbers of its own": 30} {
+		w := newWorld(t, newMem())
+		agent := agentOf(0, 0)
+		o, err := w.owner(w.worker(testConfig(), w.store), ownership.Grant{Shard: 0, Fence: 1})
+		must(t, err)
+		first := w.numbers(agent, hour0, 0, 10)
+		w.enter(first)
+		must(t, w.turns(o))
+		w.lose([]accepted.Batch{first})
+		w.enter(w.numbers(agent, hour0, from, 10))
+		if err := w.turns(o); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if left := w.left(0); len(left) > 0 {
+			t.Errorf("%s: left: %v", name, left)
+			continue
+		}
+		w.check(hour0, 0, 2)
+		w.verify()
+	}
+}
+
+// The frame of a published batch is gone, and one that wins numbers from it, or repeats one of its records, comes late.
+// It waits for the frame, in all of its hours; others of the hour don't wait, and no number counts twice meanwhile.
+func TestABatchThatNeedsALostFrame(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		apart timegrid.Hour
+		late  func(w *world, agent string) accepted.Batch
+	}{
+		{"wins numbers", 0, func(w *world, agent string) accepted.Batch { return w.numbers(agent, hour0, 5, 10) }},
+		{"wins numbers, hours apart", 3, func(w *world, agent string) accepted.Batch { return w.numbers(agent, hour0, 5, 10) }},
+		{"wins numbers of later hours", -3, func(w *world, agent string) accepted.Batch { return w.numbers(agent, hour0-6, 5, 10) }},
+		{"repeats a record", 0, func(w *world, agent string) accepted.Batch {
+			return w.acceptSilently(agent, 50, point{"m", series.Gauge, at(hour0, time.Minute), 1})
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t, newMem())
+			agent := agentOf(0, 0)
+			late := c.late(w, agent)
+			restore := w.hidden(late)
+			first := w.numbers(agent, hour0-max(c.apart, 0), 0, 10)
+			w.enter(first)
+			svc := w.worker(testConfig(), w.store)
+			o, err := w.owner(svc, ownership.Grant{Shard: 0, Fence: 1})
+			must(t, err)
+			must(t, w.turns(o))
+			w.lose([]accepted.Batch{first})
+			restore()
+			w.enter(late, w.numbers(agent, hour0-max(c.apart, 0), 20, 10), w.numbers(agent, hour0, 40, 5))
+			for range 3 {
+				_ = w.turns(o)
+			}
+			if err := w.turns(o); err != nil {
+				t.Errorf("an hour still fails: %v", err)
+			}
+			hours := slices.Compact([]timegrid.Hour{hour0 - 6, hour0 - 3, hour0})
+			if n := w.published(hours...); n != 25 {
+				t.Errorf("%d records of 25 numbers", n)
+			}
+			if waiting := w.waiting(0); len(waiting) != 1 || !waiting[late.Identity] {
+				t.Errorf("waiting: %v", waiting)
+			}
+			w.verify()
+			generation := w.generation(hour0, 0)
+			w.restore([]accepted.Batch{first})
+			w.drain(o, 10*time.Minute, 60)
+			if left := w.left(0); len(left) > 0 {
+				t.Fatalf("left: %v", left)
+			}
+			for _, h := range hours {
+				if g := w.generation(h, 0); g > 0 {
+					w.check(h, 0, g)
+				}
+			}
+			if g := w.generation(hour0, 0); g > generation+1 {
+				t.Errorf("generation %d, and %d while the batch waited", g, generation)
+			}
+			w.verify()
+		})
 	}
 }

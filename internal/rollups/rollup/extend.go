@@ -7,21 +7,56 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/derived/ledger"
 	"lightmetrics.dev/lightmetrics/internal/rollups/chunk"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
-// Extendable reports whether fresh inputs win no sequence number of old ones and lose none to them. Then the raw
-// series of all are those of the old plus those of the fresh (Extend), and their counts add up.
-func Extendable(old, fresh []accepted.Claim) bool {
+// Losses returns, for each of the fresh inputs, the sequence numbers that an old or another fresh one has won, as Lost
+// does. It is true when no fresh input wins a number that an old one has. Then the raw series of all are those of
+// the old plus those of the fresh without these numbers (Builder.Lose, Extend), and their counts add up.
+func Losses(old, fresh []accepted.Claim) ([][]ledger.Range, bool) {
 	together := Lost(slices.Concat(old, fresh))
-	apart := slices.Concat(Lost(old), Lost(fresh))
-	return slices.EqualFunc(together, apart, func(a, b []ledger.Range) bool { return slices.Equal(a, b) })
+	same := slices.EqualFunc(Lost(old), together[:len(old)], func(a, b []ledger.Range) bool { return slices.Equal(join(a), join(b)) })
+	return together[len(old):], same
+}
+
+// join makes one range of those that touch: the same numbers may be lost to one input or to several.
+func join(ranges []ledger.Range) (out []ledger.Range) {
+	for _, r := range ranges {
+		if n := len(out); n > 0 && out[n-1].End+1 == r.Start {
+			out[n-1].End = r.End
+			continue
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// Winners returns the indices of the fresh inputs that win a sequence number that an old one has.
+func Winners(old, fresh []accepted.Claim) (out []int) {
+	boots := map[identity.Boot][]accepted.Claim{}
+	for _, o := range old {
+		boots[o.Identity.BootOf()] = append(boots[o.Identity.BootOf()], o)
+	}
+	for i, f := range fresh {
+		// Who had a number that f has is among those that share numbers with it.
+		var of []accepted.Claim
+		for _, o := range boots[f.Identity.BootOf()] {
+			if o.Identity.Intersects(f.Identity) {
+				of = append(of, o)
+			}
+		}
+		if _, ok := Losses(of, fresh[i:i+1]); !ok {
+			out = append(out, i)
+		}
+	}
+	return out
 }
 
 // Extend adds the raw series of fresh inputs to those of the previous generation, both in the order of Finish. It
-// changes neither. It is false when both have a record of one series and time: which of them counts can only be
-// decided from the frames.
-func Extend(old, fresh []chunk.Series) ([]chunk.Series, bool) {
+// changes neither. It gives nothing but the series where both have a record of one time: which of them counts can
+// only be decided from the frames.
+func Extend(old, fresh []chunk.Series) (all []chunk.Series, both *chunk.Series) {
 	out := make([]chunk.Series, 0, len(old)+len(fresh))
 	for len(old) > 0 && len(fresh) > 0 {
 		switch c := compareNamed(&old[0], &fresh[0]); {
@@ -34,7 +69,7 @@ func Extend(old, fresh []chunk.Series) ([]chunk.Series, bool) {
 			s := old[0]
 			ok := false
 			if s.Columns, ok = extendRows(&old[0].Columns, &fresh[0].Columns); !ok {
-				return nil, false
+				return nil, &old[0]
 			}
 			out, old, fresh = append(out, s), old[1:], fresh[1:]
 		}
@@ -45,7 +80,7 @@ func Extend(old, fresh []chunk.Series) ([]chunk.Series, bool) {
 			out[i].T = out[i-1].T // share equal times again, as Finish does
 		}
 	}
-	return out, true
+	return out, nil
 }
 
 // SortSeries sorts series into the order of Finish.

@@ -3,6 +3,7 @@ package backlog
 import (
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/platform/retry"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
@@ -24,15 +25,30 @@ type Unreadable struct {
 type unreadable struct {
 	until time.Time
 	tries int
+	// needs is the batch whose frame is gone where it is not the batch's own.
+	needs *accepted.Batch
 }
 
 // Add notes that the batch's frame could not be read, once more or for the first time.
 func (u *Unreadable) Add(id identity.Batch, now time.Time) {
+	u.wait(id, u.of[id].needs, now)
+}
+
+// AddNeeding is Add for a batch that can't be rolled up before the frame of another one is back.
+func (u *Unreadable) AddNeeding(id identity.Batch, other accepted.Batch, now time.Time) {
+	u.wait(id, &other, now)
+}
+
+// Needs is the batch that a listed one was added with; nil: it is its own frame that can't be read.
+func (u *Unreadable) Needs(id identity.Batch) *accepted.Batch { return u.of[id].needs }
+
+func (u *Unreadable) wait(id identity.Batch, needs *accepted.Batch, now time.Time) {
 	if u.of == nil {
 		u.of = map[identity.Batch]unreadable{}
 	}
 	l := u.of[id]
 	l.tries++
+	l.needs = needs
 	l.until = now.Add(retry.Policy{Base: UnreadableWait, Cap: UnreadableWait << 6}.Wait(l.tries, u.Jitter()))
 	u.of[id] = l
 }

@@ -12,6 +12,7 @@ import (
 	"slices"
 
 	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/derived/ledger"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/rollups/block"
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
@@ -62,11 +63,55 @@ func (r *Result) Close() error { return r.kept.close() }
 // errNotExtendable: the former generation does not help, so all frames are to be read.
 var errNotExtendable = errors.New("not extendable")
 
+// undecidedError is errNotExtendable because of some of the new inputs: which of their records count, or which old ones
+// no longer do, only frames say.
+type undecidedError struct{ fresh []accepted.Batch }
+
+func (e *undecidedError) Error() string {
+	return fmt.Sprintf("%v with %d inputs", errNotExtendable, len(e.fresh))
+}
+func (e *undecidedError) Unwrap() error { return errNotExtendable }
+
+// NeedsFrameError says that the frame of a published input can't be read, and that new ones can't be rolled up without
+// it: they win sequence numbers from inputs whose rows are published, or have records of the same series and time.
+type NeedsFrameError struct {
+	Fresh []accepted.Batch
+	Frame *frames.UnreadableError
+}
+
+func (e *NeedsFrameError) Error() string {
+	return fmt.Sprintf("%d batches wait for a published one, first %s: %v", len(e.Fresh), e.Fresh[0].Identity, e.Frame)
+}
+
+// Unwrap gives the frame's error.
+func (e *NeedsFrameError) Unwrap() error { return e.Frame }
+
 // Build makes the chunks of the resolutions, from the plan's frames or from the former
 // generation (nil for none) and what is new; step is called after each part. It gives nothing
 // of a plan whose records are not conserved. Where a part takes more than Memory the error
 // wraps rollup.ErrTooLarge. The caller closes the result.
-func (b *Builder) Build(ctx context.Context, p *hour.Plan, before *catalog.Block, resolutions []timegrid.Resolution, step func() error) (out *Result, err error) {
+//
+// The frame of what the former generation has may be gone: then the new inputs are added to its rows. The error is a
+// *NeedsFrameError where that can't be.
+func (b *Builder) Build(ctx context.Context, p *hour.Plan, before *catalog.Block, resolutions []timegrid.Resolution, step func() error) (*Result, error) {
+	out, err := b.build(ctx, p, before, resolutions, step, false)
+	var gone *frames.UnreadableError
+	if before == nil || !errors.As(err, &gone) || !before.Inputs.Covers(gone.Entry.Identity) {
+		return out, err
+	}
+	out, xerr := b.build(ctx, p, before, resolutions, step, true)
+	var undecided *undecidedError
+	switch {
+	case errors.As(xerr, &undecided):
+		return nil, &NeedsFrameError{undecided.fresh, gone}
+	case errors.Is(xerr, errNotExtendable):
+		return nil, err
+	}
+	return out, xerr
+}
+
+// build is Build; with only, it reads no frames of what the former generation has, and fails with errNotExtendable.
+func (b *Builder) build(ctx context.Context, p *hour.Plan, before *catalog.Block, resolutions []timegrid.Resolution, step func() error, only bool) (out *Result, err error) {
 	r := &Result{Outputs: map[timegrid.Resolution][]publish.Output{}}
 	if p.Parts > 1 {
 		if r.kept, err = newSpill(b.cfg.Dir); err != nil {
@@ -82,16 +127,19 @@ func (b *Builder) Build(ctx context.Context, p *hour.Plan, before *catalog.Block
 	defer enc.free()
 	for i := range p.Parts {
 		part := rollup.Part{Index: i, Of: p.Parts}
-		raw, counts, err := b.extend(ctx, p, before, part)
+		raw, counts, err := b.extend(ctx, p, before, part, only)
+		if errors.Is(err, errNotExtendable) && only {
+			return nil, err
+		}
 		if errors.Is(err, errNotExtendable) && i > 0 && before != nil {
 			// The parts before this one were made of the former generation, whose counts are of all
 			// parts and can't be divided. So all parts are made again, of frames.
-			return b.Build(ctx, p, nil, resolutions, step)
+			return b.build(ctx, p, nil, resolutions, step, false)
 		}
 		if errors.Is(err, errNotExtendable) {
 			before = nil
 			var cost int64
-			raw, counts, cost, err = b.fromFrames(ctx, p.Hour, p.Order(), p.Inputs, part)
+			raw, counts, cost, err = b.fromFrames(ctx, p.Hour, p.Order(), nil, p.Inputs, part)
 			r.Cost += cost
 		}
 		if err != nil {
@@ -149,10 +197,13 @@ func roll(raw, finer []chunk.Series, res timegrid.Resolution) []chunk.Series {
 	return out
 }
 
-// fromFrames makes the raw series of a part from the frames of inputs; cost is about the memory
-// that they took.
-func (b *Builder) fromFrames(ctx context.Context, h timegrid.Hour, order []accepted.Claim, inputs []accepted.Batch, part rollup.Part) (series []chunk.Series, counts rollup.Counts, cost int64, err error) {
+// fromFrames makes the raw series of a part from the frames of inputs, which lose the numbers to others than these; cost
+// is about the memory that they took.
+func (b *Builder) fromFrames(ctx context.Context, h timegrid.Hour, order []accepted.Claim, lost [][]ledger.Range, inputs []accepted.Batch, part rollup.Part) (series []chunk.Series, counts rollup.Counts, cost int64, err error) {
 	rb := rollup.NewBuilder(h, order, part)
+	for i, numbers := range lost {
+		rb.Lose(i, numbers)
+	}
 	rb.Limit(b.cfg.Memory)
 	// Of what only takes part in deciding overlaps the frame is not needed. It may be gone, and the numbers count
 	// once all the same.
@@ -174,8 +225,9 @@ func (b *Builder) fromFrames(ctx context.Context, h timegrid.Hour, order []accep
 }
 
 // extend makes a part of the plan's raw series of the former raw generation and the frames that
-// are new: what reading all frames gives, to the bit. errNotExtendable where that can't be.
-func (b *Builder) extend(ctx context.Context, p *hour.Plan, before *catalog.Block, part rollup.Part) ([]chunk.Series, rollup.Counts, error) {
+// are new: what reading all frames gives, to the bit. errNotExtendable where that can't be, or, unless there is no
+// other way, where it is no cheaper.
+func (b *Builder) extend(ctx context.Context, p *hour.Plan, before *catalog.Block, part rollup.Part, only bool) ([]chunk.Series, rollup.Counts, error) {
 	none := rollup.Counts{}
 	if before == nil || before.Name.Generation >= p.Generation {
 		return nil, none, errNotExtendable
@@ -191,10 +243,21 @@ func (b *Builder) extend(ctx context.Context, p *hour.Plan, before *catalog.Bloc
 	}
 	// The plan must have all that the former generation had. And where much is new, reading all
 	// frames costs little more than reading the former generation's chunks as well.
-	if uint64(len(oldIn)) != before.Inputs.Batches() || 2*len(fresh) > len(oldIn) || !rollup.Extendable(oldIn, freshIn) {
+	if uint64(len(oldIn)) != before.Inputs.Batches() || !only && 2*len(fresh) > len(oldIn) {
 		return nil, none, errNotExtendable
 	}
-	more, counts, cost, err := b.fromFrames(ctx, p.Hour, freshIn, fresh, part)
+	lost, ok := rollup.Losses(oldIn, freshIn)
+	if !ok && !only {
+		return nil, none, errNotExtendable
+	}
+	if !ok {
+		e := &undecidedError{}
+		for _, i := range rollup.Winners(oldIn, freshIn) {
+			e.fresh = append(e.fresh, fresh[i])
+		}
+		return nil, none, e
+	}
+	more, counts, cost, err := b.fromFrames(ctx, p.Hour, freshIn, lost, fresh, part)
 	if err != nil {
 		return nil, none, err
 	}
@@ -206,8 +269,12 @@ func (b *Builder) extend(ctx context.Context, p *hour.Plan, before *catalog.Bloc
 	if err != nil {
 		return nil, none, err
 	}
-	raw, ok := rollup.Extend(old, more)
-	if !ok {
+	raw, both := rollup.Extend(old, more)
+	if both != nil && only {
+		old = slices.DeleteFunc(old, func(s chunk.Series) bool { return s.Agent != both.Agent })
+		return nil, none, b.findRepeating(ctx, p.Hour, both.Agent, old, fresh, lost, part)
+	}
+	if both != nil {
 		return nil, none, errNotExtendable
 	}
 	if part.Index > 0 {
@@ -216,6 +283,27 @@ func (b *Builder) extend(ctx context.Context, p *hour.Plan, before *catalog.Bloc
 	c := before.Counts
 	counts.Add(rollup.Counts{Inputs: c.Records, Published: c.Published, OtherHours: c.OtherHours, Overlapped: c.Overlapped, Duplicates: c.Duplicates})
 	return raw, counts, nil
+}
+
+// findRepeating gives the *undecidedError of the fresh inputs of an agent that repeat records of its old series.
+func (b *Builder) findRepeating(ctx context.Context, h timegrid.Hour, agent string, old []chunk.Series, fresh []accepted.Batch, lost [][]ledger.Range, part rollup.Part) error {
+	e := &undecidedError{}
+	for i, f := range fresh {
+		if f.Agent != agent || !f.In(h) {
+			continue
+		}
+		ss, _, _, err := b.fromFrames(ctx, h, []accepted.Claim{f.Claim()}, lost[i:i+1], fresh[i:i+1], part)
+		if err != nil {
+			return err
+		}
+		if _, both := rollup.Extend(old, ss); both != nil {
+			e.fresh = append(e.fresh, f)
+		}
+	}
+	if len(e.fresh) == 0 {
+		return errNotExtendable
+	}
+	return e
 }
 
 // rowsOf reads the raw series of a block that are in the part, in the order of rollup.Builder.

@@ -200,6 +200,9 @@ func (j *Jobs) begin(ctx context.Context, s *Shard, h timegrid.Hour, gen uint64)
 // build makes what the generation publishes. A requested one is made of all its frames, so that
 // nothing of former generations is taken over.
 func (j *Jobs) build(ctx context.Context, g *generation) (*build.Result, error) {
+	if err := j.checkElsewhere(ctx, g); err != nil {
+		return nil, err
+	}
 	before, lost := g.state.Blocks[timegrid.Raw], g.shard.Lost
 	if g.request == nil {
 		return j.Builder.Build(ctx, g.plan, before, g.open, lost)
@@ -214,6 +217,49 @@ func (j *Jobs) build(ctx context.Context, g *generation) (*build.Result, error) 
 		return j.Builder.Build(ctx, g.plan, before, g.open, lost)
 	}
 	return made, err
+}
+
+// checkElsewhere checks the frames of inputs from which new ones win sequence numbers and whose samples lie in other
+// hours. Where such a frame is gone, the blocks of its hours keep the numbers, so they must not count here as well.
+func (j *Jobs) checkElsewhere(ctx context.Context, g *generation) error {
+	h := g.plan.Hour
+	var elsewhere []accepted.Batch
+	for _, e := range g.plan.Inputs {
+		if !e.In(h) {
+			elsewhere = append(elsewhere, e)
+		}
+	}
+	for _, o := range elsewhere {
+		var winning []accepted.Batch
+		for _, e := range g.plan.Inputs {
+			if e.In(h) && e.Identity.Intersects(o.Identity) && e.Claim().Wins(o.Claim()) && !g.state.Holds(e) {
+				winning = append(winning, e)
+			}
+		}
+		if len(winning) == 0 {
+			continue
+		}
+		err := j.Frames.Check(ctx, o)
+		var gone *frames.UnreadableError
+		if !errors.As(err, &gone) {
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		first, last := o.Hours()
+		for _, of := range slices.Compact([]timegrid.Hour{first, last}) {
+			st, err := j.Records.State(ctx, of, g.plan.Shard, nil)
+			if err != nil {
+				return err
+			}
+			// A block that has both was made when there was the frame.
+			if winning := slices.DeleteFunc(slices.Clone(winning), st.Holds); st.Holds(o) && len(winning) > 0 {
+				return &build.NeedsFrameError{Fresh: winning, Frame: gone}
+			}
+		}
+	}
+	return nil
 }
 
 // publish commits one resolution, or finds it decided.
@@ -295,9 +341,11 @@ func (j *Jobs) failed(ctx context.Context, g *generation, err error) error {
 // It always gives an error, because this generation was not made.
 func (j *Jobs) leaveOut(ctx context.Context, g *generation, bad *frames.UnreadableError, err error) error {
 	p, s := g.plan, g.shard
-	// What a block holds must not be left out: the next generation would lose records. The hour
-	// waits until the frame is back.
-	if g.state.MayBeCommitted(p.Generation, g.open) || g.state.Holds(bad.Entry) {
+	var needing *build.NeedsFrameError
+	needs := errors.As(err, &needing) && !slices.ContainsFunc(needing.Fresh, g.state.Holds)
+	// What a block holds must not be left out: the next generation would lose records. What can't be added without
+	// its frame is left out in its place, or else the hour waits until the frame is back.
+	if g.state.MayBeCommitted(p.Generation, g.open) || g.state.Holds(bad.Entry) && !needs {
 		return err
 	}
 	if s.Requests.Pending(p.Hour) {
@@ -308,6 +356,17 @@ func (j *Jobs) leaveOut(ctx context.Context, g *generation, bad *frames.Unreadab
 		if _, perr := j.Records.Plan(ctx, p.Hour, p.Shard, newest.Name.Generation); perr != nil {
 			return errors.Join(err, perr)
 		}
+	}
+	if needs {
+		j.Log.Error("batches are left out until the frame of a published one is back", "batches", len(needing.Fresh), "first", needing.Fresh[0].Identity,
+			"published", bad.Entry.Identity, "shard", p.Shard, "hour", p.Hour, "error", bad.Err)
+		if aerr := abort(ctx, j.Publisher, p, g.open, "frame of a published batch can not be read"); aerr != nil {
+			return errors.Join(err, aerr)
+		}
+		for _, e := range needing.Fresh {
+			s.Unreadable.AddNeeding(e.Identity, bad.Entry, j.Now())
+		}
+		return fmt.Errorf("generation %d is aborted: %w", p.Generation, err)
 	}
 	// All of them are found at once: an hour with hundreds costs one generation that is aborted,
 	// and not one for each.

@@ -59,7 +59,13 @@ func (s *Shard) usable(ctx context.Context, of []accepted.Batch, h timegrid.Hour
 			continue
 		}
 		listed, due := s.Unreadable.Due(e.Identity, now)
-		listed = listed && e.In(h) // else its frame is not needed
+		// An hour that it has no samples in does not need its frame. What waits for the frame of another one waits in all
+		// of its hours, so that these agree whose the numbers are that both have.
+		frame, needs := e, s.Unreadable.Needs(e.Identity)
+		if needs != nil {
+			frame = *needs
+		}
+		listed = listed && (needs != nil || e.In(h))
 		if listed && !due {
 			continue
 		}
@@ -68,7 +74,7 @@ func (s *Shard) usable(ctx context.Context, of []accepted.Batch, h timegrid.Hour
 				again = now.Add(checkPause)
 				continue
 			}
-			err := s.Frames.Check(ctx, e)
+			err := s.Frames.Check(ctx, frame)
 			var bad *frames.UnreadableError
 			if errors.As(err, &bad) {
 				s.Unreadable.Add(e.Identity, now)
