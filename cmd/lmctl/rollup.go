@@ -22,7 +22,7 @@ import (
 
 func rollupCommand(out *format) *cobra.Command {
 	cmd := &cobra.Command{Use: "rollup", Short: "Blocks: check, repair, rebuild; their reference sets"}
-	cmd.AddCommand(rollupVerify(out), rollupRepair(out), rollupRenew(out), rollupRequests(out), rollupAside(out), rollupCoverage(out), rollupReferences(out))
+	cmd.AddCommand(rollupVerify(out), rollupRepair(out), rollupRenew(out), rollupRequests(out), rollupAside(out), rollupCoverage(out), rollupGenerations(out), rollupReferences(out))
 	return cmd
 }
 

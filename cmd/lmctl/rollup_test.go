@@ -240,9 +240,27 @@ func TestRollupCommands(t *testing.T) {
 	if code := p.lmctl(&rep, "rollup", "verify", p.url); code != 0 || rep.Found != 0 || rep.Blocks != 4 || rep.Objects == 0 {
 		t.Fatalf("exit %d, %+v", code, rep)
 	}
+	var generations []generationView
+	if code := p.lmctl(&generations, "rollup", "generations", p.url, "--from", "2026-03-01T10"); code != 0 || len(generations) != 4 {
+		t.Fatalf("exit %d, %+v", code, generations)
+	}
+	for _, g := range generations {
+		if g.Generation != 1 || g.Batches == 0 || g.Samples == 0 || g.Journal == nil || len(g.Journal.Runs) == 0 {
+			t.Errorf("%+v", g)
+		}
+	}
+	if code := p.lmctl(nil, "rollup", "generations", p.url); code != cli.ExitUsage {
+		t.Errorf("without --from: exit %d", code)
+	}
+	if code := p.lmctl(&generations, "rollup", "generations", p.url, "--from", "2026-03-01T11", "--shard", "0"); code != 0 || len(generations) != 0 {
+		t.Errorf("another hour: exit %d, %+v", code, generations)
+	}
 	raw := p.set(timegrid.Raw)
 	p.put(raw.Objects[0].ChunkKey, []byte("rotten"))
 	p.put(layout.BlockManifest(plantHour, 0, timegrid.OneHour, 1), []byte("{"))
+	if code := p.lmctl(&generations, "rollup", "generations", p.url, "--from", "2026-03-01T10"); code != cli.ExitFindings || len(generations) != 3 {
+		t.Errorf("a record that can't be read: exit %d, %+v", code, generations)
+	}
 	if code := p.lmctl(&rep, "rollup", "verify", p.url); code != cli.ExitFindings || rep.Found != 2 {
 		t.Fatalf("exit %d, %+v", code, rep)
 	}

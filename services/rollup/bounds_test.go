@@ -108,7 +108,7 @@ func TestCostOfAnHour(t *testing.T) {
 		svc := w.worker(testConfigOf(1<<40), w.store)
 		wk, err := w.opened(svc)
 		must(t, err)
-		p, err := wk.planner().Plan(t.Context(), hour0, 0, 1, &hour.State{}, w.accepted, 0)
+		p, err := wk.planner().Plan(t.Context(), hour0, 0, 1, &hour.State{}, w.accepted, nil, 0)
 		must(t, err)
 		var m *build.Result
 		var peak int64

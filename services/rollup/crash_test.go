@@ -216,7 +216,7 @@ func TestPlanOfAFormerOwnerIsUsed(t *testing.T) {
 	svc := w.worker(testConfig(), w.store)
 	o, err := w.owner(svc, ownership.Grant{Shard: 0, Fence: 1})
 	must(t, err)
-	p, err := w.workers[svc].planner().Plan(t.Context(), hour0, 0, 1, &hour.State{}, w.accepted[:1], 0)
+	p, err := w.workers[svc].planner().Plan(t.Context(), hour0, 0, 1, &hour.State{}, w.accepted[:1], nil, 0)
 	must(t, err)
 	if p.SHA256.IsZero() {
 		t.Fatal("no digest")

@@ -288,7 +288,7 @@ func (w *world) state(svc *Service, h timegrid.Hour, id shard.ID) *hour.State {
 // begun fixes the plan of generation 2 of hour0 in shard 0, with one more batch than its first.
 func (w *world) begun(svc *Service, e accepted.Batch) {
 	w.t.Helper()
-	_, err := w.workers[svc].planner().Plan(w.t.Context(), hour0, 0, 2, w.state(svc, hour0, 0), []accepted.Batch{e}, 0)
+	_, err := w.workers[svc].planner().Plan(w.t.Context(), hour0, 0, 2, w.state(svc, hour0, 0), []accepted.Batch{e}, nil, 0)
 	must(w.t, err)
 }
 

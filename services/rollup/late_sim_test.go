@@ -139,6 +139,7 @@ func TestDeltasMovesAndFaults(t *testing.T) {
 			next, shared := map[string]uint64{}, map[string]bool{}
 			owners := make([]*driven, 2)
 			fence, deltas := uint64(0), 0
+			claims := claims{w: w, lost: map[identity.Batch]bool{}, seen: map[string]bool{}}
 			for step := range 80 {
 				for range rnd.IntN(4) {
 					agent := agentOf(0, rnd.IntN(3))
@@ -165,6 +166,7 @@ func TestDeltasMovesAndFaults(t *testing.T) {
 					if rnd.IntN(8) == 0 {
 						w.lose([]accepted.Batch{e})
 						gone = append(gone, e)
+						claims.lost[e.Identity] = true
 					}
 					held = append(held, e)
 				}
@@ -182,6 +184,7 @@ func TestDeltasMovesAndFaults(t *testing.T) {
 					}
 					if owners[i] != nil && rnd.IntN(2) == 0 {
 						_, _ = owners[i].Round(t.Context())
+						claims.check()
 					}
 				}
 				if rnd.IntN(4) == 0 && len(gone) > 0 {
@@ -208,6 +211,7 @@ func TestDeltasMovesAndFaults(t *testing.T) {
 			must(t, err)
 			for range 24 * 12 {
 				_ = rounds(t.Context(), o)
+				claims.check()
 				w.advance(5 * time.Minute)
 				if o.Shard.Backlog.Len() == 0 && len(w.left(0)) == 0 && len(w.deltas(0)) == 0 {
 					break
@@ -237,7 +241,11 @@ func TestDeltasMovesAndFaults(t *testing.T) {
 				t.Errorf("%+v", rep)
 			}
 			most = max(most, deltas)
-			t.Logf("%d batches of %d hours, up to %d deltas at once, %d requests", len(w.accepted), len(hours), deltas, faulty.Count("", ""))
+			if claims.claimed == 0 || claims.batches == 0 {
+				t.Errorf("%+v", claims)
+			}
+			t.Logf("%d batches of %d hours, up to %d deltas at once, %d requests; %d of %d plans say through which positions, with %d batches", len(w.accepted), len(hours), deltas, faulty.Count("", ""),
+				claims.claimed, len(claims.seen), claims.batches)
 		})
 	}
 	if most < 8 {

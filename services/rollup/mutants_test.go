@@ -50,7 +50,7 @@ func TestMutantsOfFrameRemovalAreCaught(t *testing.T) {
 func TestMutantsOfFollowingAreCaught(t *testing.T) {
 	const follow, keeper = "internal/owner/follow.go", "internal/owner/keeper.go"
 	mutants.Check(t, mutants.List{
-		Run: "TestHealedBatch|TestNumbersCount|TestABatchThat|TestAWideFrame|TestVerifyFinds",
+		Run: "TestHealedBatch|TestNumbersCount|TestABatchThat|TestAWideFrame|TestVerifyFinds|TestGenerationsSay|TestAPlanOf",
 		Mutants: []mutants.Mutant{
 			{Name: "a batch that overlaps another is an input of its own hours alone", File: follow, Old: "		enter(p.With, mine, backlog.Shared)\n", New: "		_ = mine\n"},
 			{Name: "a batch is no input of the hours of one that it overlaps", File: follow, Old: "		enter(p.Batch, others[i], backlog.Shared)\n", New: "		_ = others[i]\n"},
@@ -61,6 +61,8 @@ func TestMutantsOfFollowingAreCaught(t *testing.T) {
 			{Name: "batches that can't be taken now are dropped", File: follow, Old: "	f.deferred = append(f.deferred, batches...)\n", New: ""},
 			{Name: "what the record names is not taken", File: follow, Old: "err := f.takeOld(ctx, f.saved.record.Pending)", New: "var err error"},
 			{Name: "a new owner reads from where its worker's follower is", File: follow, Old: "	f.behind, f.nextTry = true, time.Time{}\n", New: "	f.nextTry = time.Time{}\n"},
+			{Name: "a plan has positions while a batch waits that is in no hour yet", File: follow, Old: "return f.through, f.Complete() && !f.through.IsZero()", New: "return f.through, !f.through.IsZero()"},
+			{Name: "plans have the positions at which their owner began", File: follow, Old: "		f.through = at\n", New: "		if f.through.IsZero() {\n			f.through = at\n		}\n"},
 			{Name: "nothing is pending in the record", File: keeper, Old: "Positions: at, Pending: pending}", New: "Positions: at}"},
 			{Name: "the record of somebody else counts for nothing", File: keeper, Old: "	k.record = p\n	var b", New: "	_ = p\n	var b"},
 		},

@@ -22,7 +22,10 @@ var update = flag.Bool("update", false, "write the files of new kinds; those tha
 type Kind struct {
 	record.Kind
 	Example func() []byte
-	Read    func(b []byte) ([]byte, error)
+	// With are examples that have a field which came after the first file of their version, by the field's name. Their
+	// files are <schema>+<field>.json.
+	With map[string]func() []byte
+	Read func(b []byte) ([]byte, error)
 }
 
 // Plain is a kind whose records are read as they are, with v for an example.
@@ -52,14 +55,20 @@ func readVersions(t *testing.T, kinds []Kind) {
 	readers := map[string]func([]byte) ([]byte, error){}
 	for _, k := range kinds {
 		readers[nameOf(k.Schema)] = k.Read
-		path := filepath.Join("testdata", k.Schema+".json")
-		if _, err := os.Stat(path); *update && errors.Is(err, fs.ErrNotExist) {
-			if err := os.WriteFile(path, k.Example(), 0o644); err != nil {
-				t.Fatal(err)
-			}
+		examples := map[string]func() []byte{k.Schema: k.Example}
+		for field, example := range k.With {
+			examples[k.Schema+"+"+field] = example
 		}
-		if _, err := os.Stat(path); err != nil {
-			t.Errorf("the version that is written now has no file: %v", err)
+		for name, example := range examples {
+			path := filepath.Join("testdata", name+".json")
+			if _, err := os.Stat(path); *update && errors.Is(err, fs.ErrNotExist) {
+				if err := os.WriteFile(path, example(), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := os.Stat(path); err != nil {
+				t.Errorf("the version that is written now has no file: %v", err)
+			}
 		}
 	}
 	files, err := filepath.Glob("testdata/lightmetrics.*.json")
@@ -71,7 +80,10 @@ func readVersions(t *testing.T, kinds []Kind) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		schema := strings.TrimSuffix(filepath.Base(path), ".json")
+		schema, field, _ := strings.Cut(strings.TrimSuffix(filepath.Base(path), ".json"), "+")
+		if field != "" && !bytes.Contains(b, []byte(`,"`+field+`":`)) {
+			t.Errorf("%s has no field %s", path, field)
+		}
 		read := readers[nameOf(schema)]
 		if read == nil {
 			t.Errorf("%s: no reader", schema)

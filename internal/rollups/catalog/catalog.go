@@ -287,8 +287,10 @@ func (p *pass) readExpiry(ctx context.Context) error {
 }
 
 // share keeps one copy of the inputs that the resolutions of one plan have in common. Batches and records are
-// compared too, so that a damaged record can't lend its inputs to another.
+// compared too, so that a damaged record can't lend its inputs to another. The positions of the journal are dropped:
+// no view needs them, and those of every block of a month would take more memory than all else of them.
 func (c *Catalog) share(s *Block) {
+	s.Journal = nil
 	for at, other := range c.sharing {
 		if at.shard == s.Name.Shard && other.PlanSHA256 == s.PlanSHA256 && other.Inputs.Batches() == s.Inputs.Batches() && other.Inputs.Records() == s.Inputs.Records() {
 			s.Inputs = other.Inputs

@@ -146,6 +146,9 @@ func (s *Block) validateCompaction() error {
 	}
 	// A compaction covers no batches by itself: coverage stays with its sources, which late batches may supersede
 	// one by one.
+	if s.Journal != nil {
+		return errors.New("a compaction has no positions of the journal")
+	}
 	if n.Span < 2 || n.Span > MaxSpan || len(s.Sources) == 0 || len(s.Sources) > MaxSources || s.Inputs.Batches() > 0 {
 		return fmt.Errorf("compaction of %d hours, %d sources, %d batches", n.Span, len(s.Sources), s.Inputs.Batches())
 	}

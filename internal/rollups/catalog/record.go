@@ -12,6 +12,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/record"
 	"lightmetrics.dev/lightmetrics/internal/shard"
@@ -106,6 +107,9 @@ type Block struct {
 	Sources []Name
 	// Redirect is where the rows of a block without objects went; nil otherwise.
 	Redirect *Redirect
+	// Journal are the positions of the block's plan, nil where it has none. A compaction has none either: its sources
+	// keep theirs, as they keep their inputs.
+	Journal *journal.Positions
 }
 
 // Aborted says that this generation can never be committed.
@@ -182,20 +186,21 @@ func (h *head) is(n Name) error {
 
 type blockJSON struct {
 	head
-	Shards        uint32          `json:"shards"`
-	Fence         uint64          `json:"fence"`
-	TransactionID string          `json:"transaction_id"`
-	PlanKey       string          `json:"plan_key"`
-	PlanSHA256    identity.Digest `json:"plan_sha256"`
-	InputsSHA256  identity.Digest `json:"inputs_sha256"`
-	Counts        Counts          `json:"counts"`
-	Objects       []Object        `json:"objects"`
-	Supersedes    uint64          `json:"supersedes"`
-	CreatedAt     int64           `json:"created_at_unix_ns"`
-	WorkerID      string          `json:"worker_id"`
-	Inputs        Inputs          `json:"inputs"`
-	Sources       []sourceJSON    `json:"sources,omitempty"`
-	Redirect      *redirectJSON   `json:"into,omitempty"`
+	Shards        uint32             `json:"shards"`
+	Fence         uint64             `json:"fence"`
+	TransactionID string             `json:"transaction_id"`
+	PlanKey       string             `json:"plan_key"`
+	PlanSHA256    identity.Digest    `json:"plan_sha256"`
+	InputsSHA256  identity.Digest    `json:"inputs_sha256"`
+	Counts        Counts             `json:"counts"`
+	Objects       []Object           `json:"objects"`
+	Supersedes    uint64             `json:"supersedes"`
+	CreatedAt     int64              `json:"created_at_unix_ns"`
+	WorkerID      string             `json:"worker_id"`
+	Inputs        Inputs             `json:"inputs"`
+	Sources       []sourceJSON       `json:"sources,omitempty"`
+	Redirect      *redirectJSON      `json:"into,omitempty"`
+	Journal       *journal.Positions `json:"journal,omitempty"`
 }
 
 type abortedJSON struct {
@@ -224,7 +229,7 @@ func (s *Block) Marshal() []byte {
 	return s.kind().Marshal(blockJSON{
 		newHead(s.AuthorityID, s.Name), s.Shards, s.Fence, s.TransactionID, s.PlanKey, s.PlanSHA256,
 		s.Inputs.Digest(), s.Counts, objects, s.Supersedes, s.CreatedAt, s.WorkerID, s.Inputs,
-		s.sourcesJSON(), s.Redirect.json(),
+		s.sourcesJSON(), s.Redirect.json(), s.Journal,
 	})
 }
 
@@ -302,7 +307,7 @@ func parseBlock(n Name, b []byte, kind record.Kind, j *blockJSON) (*Block, error
 	s := &Block{
 		AuthorityID: j.AuthorityID, Name: n, Shards: j.Shards, Fence: j.Fence, TransactionID: j.TransactionID,
 		PlanKey: j.PlanKey, PlanSHA256: j.PlanSHA256, Counts: j.Counts, Objects: j.Objects, Supersedes: j.Supersedes,
-		CreatedAt: j.CreatedAt, WorkerID: j.WorkerID, Inputs: j.Inputs,
+		CreatedAt: j.CreatedAt, WorkerID: j.WorkerID, Inputs: j.Inputs, Journal: j.Journal,
 	}
 	var err error
 	if s.Sources, err = parseSources(n, j.Sources); err != nil {

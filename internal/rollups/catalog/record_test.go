@@ -6,9 +6,11 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/record"
 	"lightmetrics.dev/lightmetrics/internal/shard"
@@ -41,10 +43,14 @@ func testSet(s shard.ID, res timegrid.Resolution, gen, supersedes uint64, ids ..
 
 func golden() map[string]Record {
 	block := testSet(3, timegrid.OneMinute, 2, 1, batch("host/1", 0, 9), batch("host/1", 10, 19), batch("é", 5, 5))
+	positions := testSet(3, timegrid.Raw, 1, 0, batch("host/1", 0, 9))
+	positions.Journal = ReadThrough(journal.Positions{Head: 5, Runs: []journal.RunPosition{{Run: journal.RunID{1}, Next: 4}, {Run: journal.RunID{2}, Next: 2, Ended: true}}})
+	ended := testSet(3, timegrid.Raw, 1, 0, batch("host/1", 0, 9))
+	ended.Journal = ReadThrough(journal.Positions{Head: 5})
 	empty := testSet(0, timegrid.Raw, 1, 0)
 	empty.Objects, empty.Counts = nil, Counts{}
 	return map[string]Record{
-		"block": {Block: block}, "empty": {Block: empty}, "removed": {Removed: block.Remove(3, 1795237506000000008, "worker 2")},
+		"block": {Block: block}, "positions": {Block: positions}, "ended": {Block: ended}, "empty": {Block: empty}, "removed": {Removed: block.Remove(3, 1795237506000000008, "worker 2")},
 		"aborted": {Aborted: &Aborted{AuthorityID: "authority-1", Name: block.Name, Reason: "collected", AbortedAt: 9, WorkerID: "worker 2"}},
 	}
 }
@@ -112,6 +118,21 @@ func TestParserRefuses(t *testing.T) {
 			t.Errorf("%s: %q is not in the record", what, edit[0])
 		}
 	}
+	positions := golden()["positions"]
+	b = string(positions.Marshal())
+	for what, edit := range map[string][2]string{
+		"positions of nothing": {`"journal":{"head":5,"runs":[{"run":"01000000000000000000000000000000","next":4},{"run":"02000000000000000000000000000000","next":2,"ended":true}]}`, `"journal":{"head":0,"runs":[]}`},
+		"no positions":         {`"journal":{"head":5`, `"journal":null,"x":{"head":5`}, "no runs": {`"runs":[{"run"`, `"runs":null,"x":[{"run"`},
+		"runs out of order": {`"01000000000000000000000000000000"`, `"03000000000000000000000000000000"`}, "a run that did not end": {`"ended":true`, `"ended":false`},
+	} {
+		if !strings.Contains(b, edit[0]) {
+			t.Errorf("%s: %q is not in the record", what, edit[0])
+		}
+		refused(what, positions.key(), strings.Replace(b, edit[0], edit[1], 1))
+	}
+	many := testSet(3, timegrid.Raw, 1, 0)
+	many.Journal = manyRuns(MaxJournalRuns + 1)
+	refused("too many runs", many.Name.Key(), string(many.Marshal()))
 	removed := golden()["removed"]
 	b = string(removed.Marshal())
 	refused("superseded by itself", removed.key(), strings.Replace(b, `"superseded_by":3`, `"superseded_by":2`, 1))
@@ -120,6 +141,54 @@ func TestParserRefuses(t *testing.T) {
 	refused("too long", key, strings.Repeat(" ", MaxRecordBytes+1))
 	for i := range b {
 		refused("cut", removed.key(), b[:i])
+	}
+}
+
+func manyRuns(n int) *journal.Positions {
+	p := &journal.Positions{Head: 1, Runs: []journal.RunPosition{}}
+	for i := range n {
+		p.Runs = append(p.Runs, journal.RunPosition{Run: journal.RunID{byte(i >> 8), byte(i)}, Next: 1})
+	}
+	return p
+}
+
+// Positions in too many runs are left out as a whole: a run that they do not name counts as read to its end.
+func TestReadThrough(t *testing.T) {
+	for n, want := range map[int]bool{0: true, MaxJournalRuns: true, MaxJournalRuns + 1: false} {
+		p := ReadThrough(*manyRuns(n))
+		if (p != nil) != want || p != nil && len(p.Runs) != n {
+			t.Errorf("%d runs: %v", n, p)
+		}
+		if err := ValidateReadThrough(p); err != nil {
+			t.Errorf("%d runs: %v", n, err)
+		}
+	}
+	if p := ReadThrough(journal.Positions{}); p != nil {
+		t.Errorf("nothing was read: %v", p)
+	}
+	block := testSet(3, timegrid.Raw, 1, 0)
+	block.Journal = manyRuns(MaxJournalRuns)
+	if n := len(block.Marshal()); n > 80<<10 {
+		t.Errorf("%d bytes", n)
+	}
+}
+
+// A source of a compaction keeps its positions; the compaction has none, nor has what replaces a removed block.
+func TestPositionsOfACompaction(t *testing.T) {
+	block := golden()["positions"].Block
+	into := Name{Hour: testHour, Shard: 3, Resolution: timegrid.Raw, Generation: 1, Span: 2}
+	moved := block.Compacted(into, 5, "w")
+	r, err := ParseRecord(block.Name.Key(), moved.Marshal())
+	if err != nil || r.Block.Redirect == nil || !reflect.DeepEqual(r.Block.Journal, block.Journal) {
+		t.Errorf("%+v, %v", r.Block, err)
+	}
+	c := &Block{AuthorityID: "a", Name: into, Shards: 4, TransactionID: "t", PlanKey: layout.BlockPlan(into), WorkerID: "w", Sources: []Name{block.Name}}
+	if err := c.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	c.Journal = block.Journal
+	if err := c.Validate(); err == nil {
+		t.Error("a compaction with positions")
 	}
 }
 

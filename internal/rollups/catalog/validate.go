@@ -13,7 +13,7 @@ import (
 func (s *Block) Validate() error {
 	err := errors.Join(
 		text("authority_id", s.AuthorityID, MaxNameBytes), text("worker_id", s.WorkerID, MaxNameBytes),
-		text("transaction_id", s.TransactionID, MaxTxnBytes), notNegative("created_at_unix_ns", s.CreatedAt), shard.CheckCount(s.Shards))
+		text("transaction_id", s.TransactionID, MaxTxnBytes), notNegative("created_at_unix_ns", s.CreatedAt), shard.CheckCount(s.Shards), ValidateReadThrough(s.Journal))
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,9 @@ import (
 const maxRemembered = 200_000
 
 // trim keeps only what a block names.
-func trim(s *catalog.Block) { s.Inputs, s.Sources, s.Redirect = catalog.Inputs{}, nil, nil }
+func trim(s *catalog.Block) {
+	s.Inputs, s.Sources, s.Redirect, s.Journal = catalog.Inputs{}, nil, nil, nil
+}
 
 // namedObjects returns the objects that the committed blocks of an hour name: object key to manifest key. The listing is
 // made by this call, never cached.

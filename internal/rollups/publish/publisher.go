@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/record"
@@ -66,6 +67,8 @@ type Publication struct {
 	Supersedes uint64
 	// Sources of a compaction, whose Name has a span; else nil.
 	Sources []catalog.Name
+	// Journal are the positions of the plan, nil for none.
+	Journal *journal.Positions
 	// Verify reads objects that exist already instead of trusting the store's checksum, so that a damaged one gets
 	// its next generation. It is for generations that replace damaged ones.
 	Verify bool
@@ -174,7 +177,7 @@ func (t *transaction) draft() error {
 	s := &catalog.Block{
 		AuthorityID: t.p.cfg.AuthorityID, Name: pub.Name, Shards: pub.Shards, Fence: pub.Fence, TransactionID: string(t.id),
 		PlanKey: layout.BlockPlan(pub.Name), PlanSHA256: pub.PlanSHA256,
-		Counts: pub.Counts, Supersedes: pub.Supersedes, WorkerID: t.p.cfg.WorkerID, Inputs: pub.Inputs, Sources: pub.Sources,
+		Counts: pub.Counts, Supersedes: pub.Supersedes, WorkerID: t.p.cfg.WorkerID, Inputs: pub.Inputs, Sources: pub.Sources, Journal: pub.Journal,
 		CreatedAt: max(t.p.cfg.Clock.Now().UnixNano(), 0),
 	}
 	s.Counts.Series, s.Counts.Samples = 0, 0

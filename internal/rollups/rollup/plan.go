@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/record"
@@ -39,6 +40,12 @@ type Plan struct {
 	Parts uint32
 	// Inputs in the order of their identities.
 	Inputs []accepted.Batch
+	// Journal are the positions through which the worker had read the journal when it fixed the inputs; nil: the plan
+	// does not say. Every accepted batch of the shard's agents at or before them that has samples in the hour is an
+	// input, or in a delta, or was known to the worker and left out: its frame could not be read, or its agent is set
+	// aside. Then it stays pending in the record of the shard's progress. What expired with all blocks of the hour is no
+	// input of the next generation.
+	Journal *journal.Positions
 }
 
 // Key of the plan's object.
@@ -79,6 +86,8 @@ type planJSON struct {
 	Generation  uint64     `json:"generation"`
 	Parts       uint32     `json:"parts"`
 	Boots       []planBoot `json:"boots"`
+
+	Journal *journal.Positions `json:"journal,omitempty"`
 }
 
 type planBoot struct {
@@ -130,7 +139,11 @@ func (p *Plan) Marshal() ([]byte, error) {
 		}
 		b = appendRow(b, e)
 	}
-	return append(b, `]}]}`...), nil
+	b = append(b, `]}]`...)
+	if p.Journal != nil {
+		b = append(append(b, `,"journal":`...), record.JSON(p.Journal)...)
+	}
+	return append(b, '}'), nil
 }
 
 // planRowBytes approximates the size of a batch in a plan, so that the buffer is allocated once.
@@ -172,7 +185,7 @@ func parsePlan(b []byte) (*Plan, error) {
 	}
 	p := &Plan{
 		AuthorityID: j.AuthorityID, Shard: shard.ID(j.Shard), Shards: j.Shards, Hour: timegrid.HourStarting(t),
-		Generation: j.Generation, Parts: j.Parts,
+		Generation: j.Generation, Parts: j.Parts, Journal: j.Journal,
 	}
 	for _, boot := range j.Boots {
 		for _, b := range boot.Batches {
@@ -219,5 +232,5 @@ func (p *Plan) validate() error {
 			return fmt.Errorf("%s is out of order", e.Identity)
 		}
 	}
-	return nil
+	return catalog.ValidateReadThrough(p.Journal)
 }

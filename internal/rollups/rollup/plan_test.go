@@ -1,15 +1,18 @@
 package rollup
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"reflect"
 	"strings"
 	"testing"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/record"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
@@ -28,6 +31,14 @@ func testPlan() *Plan {
 
 func TestPlanRoundTrip(t *testing.T) {
 	p := testPlan()
+	old, err := p.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := ParsePlan(old); err != nil || got.Journal != nil {
+		t.Errorf("without positions: %+v, %v", got, err)
+	}
+	p.Journal = catalog.ReadThrough(journal.Positions{Head: 2, Runs: []journal.RunPosition{{Run: journal.RunID{1}, Next: 4}}})
 	b, err := p.Marshal()
 	if err != nil {
 		t.Fatal(err)
@@ -35,6 +46,9 @@ func TestPlanRoundTrip(t *testing.T) {
 	got, err := ParsePlan(b)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if !bytes.HasPrefix(b, bytes.TrimSuffix(old, []byte("}"))) {
+		t.Errorf("%s does not continue %s", b, old)
 	}
 	if !reflect.DeepEqual(got, p) {
 		t.Errorf("got  %+v\nwant %+v", got, p)
@@ -47,6 +61,7 @@ func TestPlanRoundTrip(t *testing.T) {
 
 func TestBadPlansAreRefused(t *testing.T) {
 	p := testPlan()
+	p.Journal = catalog.ReadThrough(journal.Positions{Head: 2, Runs: []journal.RunPosition{{Run: journal.RunID{1}, Next: 4}}})
 	good, err := p.Marshal()
 	if err != nil {
 		t.Fatal(err)
@@ -61,6 +76,8 @@ func TestBadPlansAreRefused(t *testing.T) {
 		"order":      strings.Replace(string(good), `[0,9,`, `[20,29,`, 1),
 		"fields":     strings.Replace(string(good), `[0,9,`, `[0,9,1,`, 1),
 		"authority":  strings.Replace(string(good), `"auth"`, `""`, 1),
+		"positions":  strings.Replace(string(good), `{"head":2,"runs":[{"run":"01000000000000000000000000000000","next":4}]}`, `{"head":0,"runs":[]}`, 1),
+		"runs":       strings.Replace(string(good), `[{"run":"01000000000000000000000000000000","next":4}]`, `null`, 1),
 		"hour":       strings.Replace(string(good), `2026-11-21T13`, `2026-11-21T25`, 1),
 	} {
 		if _, err := ParsePlan([]byte(b)); !errors.Is(err, record.ErrCorrupt) {

@@ -181,7 +181,7 @@ func (j *Jobs) begin(ctx context.Context, s *Shard, h timegrid.Hour, gen uint64)
 	if err := g.request.CheckPlan(ctx, j.Records, g.state, gen); err != nil {
 		return nil, err
 	}
-	if g.plan, err = j.planner.Plan(ctx, h, s.Shard, gen, g.state, in, s.PerRecord); err != nil {
+	if g.plan, err = j.planner.Plan(ctx, h, s.Shard, gen, g.state, in, s.readThrough(g.state), s.PerRecord); err != nil {
 		if record.Unreadable(err) {
 			j.Metrics.Damage(err)
 		}
@@ -275,7 +275,7 @@ func (j *Jobs) publish(ctx context.Context, g *generation, made *build.Result, i
 		Shards: p.Shards, Fence: g.shard.Fence, PlanSHA256: p.SHA256, Inputs: inputs,
 		Counts:  catalog.Counts{Records: c.Inputs, Published: c.Published, OtherHours: c.OtherHours, Overlapped: c.Overlapped, Duplicates: c.Duplicates},
 		Outputs: made.Outputs[res], Supersedes: g.state.Before(res, p.Generation),
-		Verify: g.shard.Requests.Pending(p.Hour), Damaged: g.state.Damaged,
+		Verify: g.shard.Requests.Pending(p.Hour), Damaged: g.state.Damaged, Journal: p.Journal,
 	})
 	log := j.Log.With("shard", p.Shard, "hour", p.Hour, "resolution", res, "generation", p.Generation)
 	switch {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/rollups/rollup"
@@ -24,9 +25,10 @@ type Planner struct {
 }
 
 // Plan gives the generation's plan: the one that is there, or one that is made now of the former
-// generation's inputs and the pending ones. perRecord is the memory that a record of the shard
-// took lately, 0 when that is not known.
-func (p Planner) Plan(ctx context.Context, h timegrid.Hour, id shard.ID, gen uint64, st *hour.State, pending []accepted.Batch, perRecord float64) (*hour.Plan, error) {
+// generation's inputs and the pending ones. through are the positions of the journal that the plan
+// records, nil for none. perRecord is the memory that a
+// record of the shard took lately, 0 when that is not known.
+func (p Planner) Plan(ctx context.Context, h timegrid.Hour, id shard.ID, gen uint64, st *hour.State, pending []accepted.Batch, through *journal.Positions, perRecord float64) (*hour.Plan, error) {
 	old, err := p.Records.Plan(ctx, h, id, gen)
 	if !errors.Is(err, objstore.ErrNotFound) {
 		return old, err
@@ -44,7 +46,7 @@ func (p Planner) Plan(ctx context.Context, h timegrid.Hour, id shard.ID, gen uin
 	if len(inputs) == 0 {
 		return nil, ErrNoInputs
 	}
-	next := &rollup.Plan{AuthorityID: p.Records.AuthorityID, Shard: id, Shards: p.Records.Shards, Hour: h, Generation: gen, Inputs: inputs}
+	next := &rollup.Plan{AuthorityID: p.Records.AuthorityID, Shard: id, Shards: p.Records.Shards, Hour: h, Generation: gen, Inputs: inputs, Journal: through}
 	next.Parts = p.Limits.Parts(next.Records(), perRecord)
 	return p.Records.FixPlan(ctx, next)
 }

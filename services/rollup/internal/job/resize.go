@@ -73,7 +73,7 @@ func (r resizer) resize(ctx context.Context, s *Shard, p *hour.Plan, st *hour.St
 	r.log.Warn("an hour does not fit into memory; its next generation has more parts", "shard", p.Shard, "hour", p.Hour, "generation", p.Generation,
 		"parts", p.Parts, "next", next.Parts, "bytes", next.Bytes, "inputs", len(inputs), "error", cause)
 	if len(inputs) > 0 {
-		plan := &rollup.Plan{AuthorityID: p.AuthorityID, Shard: p.Shard, Shards: p.Shards, Hour: p.Hour, Generation: p.Generation + 1, Parts: next.Parts, Inputs: inputs}
+		plan := &rollup.Plan{AuthorityID: p.AuthorityID, Shard: p.Shard, Shards: p.Shards, Hour: p.Hour, Generation: p.Generation + 1, Parts: next.Parts, Inputs: inputs, Journal: p.Journal}
 		if _, err := r.records.FixPlan(ctx, plan); err != nil {
 			return errors.Join(cause, err)
 		}

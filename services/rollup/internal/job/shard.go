@@ -5,11 +5,14 @@ import (
 	"errors"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/aside"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/backlog"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/frames"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/hour"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/late"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/ownership"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/requests"
@@ -25,6 +28,9 @@ type Shard struct {
 	Requests   *requests.Requests
 	Frames     *frames.Reader
 	Late       *late.Book
+	// ReadThrough gives the positions of the journal before which every batch is pending, in blocks or
+	// in deltas; false while that can't be said of any.
+	ReadThrough func() (journal.Positions, bool)
 	// PerRecord is the memory that a record of the shard took when its last hour was built, 0
 	// when that is not known: the best guess of what the next hour needs.
 	PerRecord float64
@@ -38,6 +44,16 @@ const (
 	checksAtOnce = 64
 	checkPause   = 30 * time.Second
 )
+
+// readThrough are the positions that a plan made now records. A damaged record may have covered
+// batches that are neither pending nor in a plan that is left, so nothing is said then.
+func (s *Shard) readThrough(st *hour.State) *journal.Positions {
+	p, ok := s.ReadThrough()
+	if !ok || len(st.Damaged) > 0 {
+		return nil
+	}
+	return catalog.ReadThrough(p)
+}
 
 // Inputs are the batches that the next generation of the hour is to have: the pending ones and
 // those of deltas, but for those whose frames can't be read and those of agents that are set

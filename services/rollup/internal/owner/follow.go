@@ -61,7 +61,9 @@ type Follower struct {
 	saved keeper
 
 	// behind: the journal has something that this owner may not know of.
-	behind      bool
+	behind bool
+	// through are the newest positions through which everything was taken, while not behind.
+	through     journal.Positions
 	losses      uint64           // how often something was forgotten
 	recheckedAt time.Time        // when evicted batches were looked for last
 	nextTry     time.Time        // to catch up
@@ -127,6 +129,7 @@ func (f *Follower) load(ctx context.Context) error {
 	if err != nil || !changed {
 		return err
 	}
+	f.through = journal.Positions{}
 	f.behind, f.nextTry = true, time.Time{}
 	return nil
 }
@@ -134,6 +137,7 @@ func (f *Follower) load(ctx context.Context) error {
 // lose notes that the journal has what this owner does not know of.
 func (f *Follower) lose(why string) {
 	f.behind = true
+	f.through = journal.Positions{}
 	f.losses++
 	f.saved.forgetMarks()
 	f.log.Warn("the shard catches up with the journal", "shard", f.Shard, "why", why)
@@ -394,6 +398,7 @@ func (f *Follower) stateOf(ctx context.Context, h timegrid.Hour) (*hour.State, e
 // mark notes that everything through the positions is covered, in the backlog or deferred.
 func (f *Follower) mark(at journal.Positions) {
 	if !f.behind {
+		f.through = at
 		f.saved.mark(f.backlog.Mark(), at, f.now())
 	}
 }
@@ -438,6 +443,12 @@ func (f *Follower) End(ctx context.Context) error {
 // Complete reports whether every batch of the shard that was accepted is known to be covered, or pending.
 func (f *Follower) Complete() bool {
 	return f.queue != nil && !f.behind && f.backlog.Evicted() == 0 && len(f.deferred) == 0
+}
+
+// ReadThrough gives the positions at or before which every batch of the shard is pending in its hours, or covered there;
+// false while there may be one that is not.
+func (f *Follower) ReadThrough() (journal.Positions, bool) {
+	return f.through, f.Complete() && !f.through.IsZero()
 }
 
 // Deferred is the number of batches that can't be taken now.

@@ -88,6 +88,7 @@ func New(c Config, g ownership.Grant, snapshots Snapshots) *Owner {
 		removal: &frameRemoval{FramesConfig: c.RawFrames, store: c.Store, log: c.Log, metrics: c.Metrics, authority: authority, shard: g.Shard, shards: c.Records.Shards,
 			now: c.Now, backlog: pending},
 	}
+	o.Shard.ReadThrough = o.Arrivals.ReadThrough
 	o.deltas = &deltas{
 		DeltasConfig: c.Deltas, store: c.Store, frames: c.Frames, log: c.Log, metrics: c.Metrics, now: c.Now, recheck: c.Recheck,
 		authority: authority, shard: g.Shard, shards: c.Records.Shards, owned: o.Shard, book: book, records: c.Records, jobs: c.Jobs,
@@ -433,6 +434,9 @@ func (o *Owner) Status() status.Shard {
 	st := status.Of(s.Shard, s.Fence, lag, hours)
 	st.PendingBatches, st.Failing, st.Evicted = s.Backlog.Len(), failing, s.Backlog.Evicted()
 	st.Unreadable, st.DeferredBatches, st.Behind = s.Unreadable.Len(), o.Arrivals.Deferred(), !o.Arrivals.Complete()
+	if at, ok := o.Arrivals.ReadThrough(); ok {
+		st.JournalHead, st.JournalRuns = at.Head, len(at.Runs)
+	}
 	st.AgentHours, st.SetAside = s.Aside.Len(), o.countSetAside()
 	return st
 }

@@ -27,6 +27,10 @@ type Shard struct {
 	// DeferredBatches can't be taken now. Behind: something may be accepted that the owner does not know of yet.
 	DeferredBatches int  `json:"deferred_batches"`
 	Behind          bool `json:"behind"`
+	// JournalHead and JournalRuns are how far the journal was read for plans that are made now: the number of its head, and in
+	// how many runs. Both are 0 where plans say nothing of that.
+	JournalHead uint64 `json:"journal_head"`
+	JournalRuns int    `json:"journal_runs"`
 	// SetAside are pending batches of agents that are set aside for an hour of theirs, AgentHours
 	// is the number of those hours.
 	SetAside   int `json:"set_aside"`
