@@ -100,7 +100,7 @@ type Completeness struct {
 	// CompleteThrough: every batch that was accepted before this time is in the answer or named in
 	// Reasons; zero when unknown.
 	CompleteThrough time.Time
-	// Notes are remarks on a complete answer, such as DOWNSAMPLED ranges.
+	// Notes are remarks on a complete answer, such as MERGED_AGENTS.
 	Notes []Note
 	// Agents with gaps or overlaps. Their samples were lost, or sent twice, before the answer.
 	Agents []AgentState

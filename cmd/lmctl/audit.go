@@ -158,7 +158,7 @@ func auditList(out *format) *cobra.Command {
 		Use:   "list URL",
 		Short: "The latest audits, and what they found",
 		Long: "Audits compare what was accepted with what the journal has. JOURNALLED stood in no run and got an entry; UNUSABLE\n" +
-			"can't be read or are of another authority, and have repair records; FOREIGN are keys that nobody of us writes. Of an\n" +
+			"can't be read or are of another authority, and have repair records; FOREIGN are keys of no known form. Of an\n" +
 			"audit of derived keys, MANIFESTS are keys and JOURNALLED those that were missing.\n\n" + bucketHelp,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -26,7 +26,7 @@ func removeFrame(t *testing.T, s objstore.Store, m accept.Manifest, logged bool)
 	must(t, s.Delete(bg, m.RawBlobKey))
 }
 
-// Frames that retention removed are no repairs, in the full audit, in the frontier's, and
+// Frames that retention removed are no repairs, when an audit finds them, when the journal is read, and
 // in the sweep of records that were opened before this was known; others that are gone are.
 // Ledgers have the batches all the same.
 func TestFramesRemovedByRetentionAreNoRepairs(t *testing.T) {

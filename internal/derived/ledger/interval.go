@@ -64,7 +64,7 @@ func (s *intervals) add(r Range, since int64) {
 	}
 	m := span{Range{min(r.Start, (*s)[i].Start), max(r.End, (*s)[j-1].End)}, since}
 	for _, o := range (*s)[i:j] {
-		// The earliest acceptance in a span closes the gap below it, see Frontier.
+		// The earliest acceptance in a span closes the gap below it.
 		m.since = min(m.since, o.since)
 	}
 	(*s)[i] = m

@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	// framesAtOnce bounds the batches whose frames are removed between two looks at what has arrived,
+	// framesAtOnce bounds the batches whose frames are removed between two readings of what arrived,
 	// framePages the pages of manifests that are listed, frameHours the hours that are opened.
 	framesAtOnce = 500
 	framePages   = 5
@@ -49,8 +49,8 @@ type FramesConfig struct {
 	Clock    storeclock.Clock
 }
 
-// frameRemoval removes the raw frames of one shard, some at a time between two looks at its
-// queue. The shard's owner does it, because it knows which late batches wait, and no job of
+// frameRemoval removes the raw frames of one shard, some at a time between two readings of
+// what arrived. The shard's owner does it, because it knows which late batches wait, and no job of
 // its own reads frames meanwhile.
 type frameRemoval struct {
 	FramesConfig
@@ -90,8 +90,8 @@ type framePass struct {
 	report    compact.FrameReport
 }
 
-// remove continues with the removal of frames that are old enough. The caller has taken what arrived
-// to its end, so that it is known which late batches wait.
+// remove continues with the removal of frames that are old enough. The caller has taken
+// everything that arrived, so that it is known which late batches wait.
 func (r *frameRemoval) remove(ctx context.Context) error {
 	if r.Keep == 0 {
 		return nil
