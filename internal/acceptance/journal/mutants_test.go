@@ -58,8 +58,8 @@ func TestMutantsAreCaught(t *testing.T) {
 
 			{Name: "files are skipped that are needed", File: "follower.go", Old: "func(x FoldedFile) bool { return f.cfg.Skip(x.Span) }", New: "func(x FoldedFile) bool { x.MaxTime = x.MinTime; return f.cfg.Skip(x.Span) }"},
 			{Name: "lists are skipped that are needed", File: "follower.go", Old: "func(l FileList) bool { return f.cfg.Skip(l.Span) }", New: "func(l FileList) bool { l.MaxTime = l.MinTime; return f.cfg.Skip(l.Span) }"},
-			{Name: "a list is as old as its oldest file", File: "folder.go", Old: "max(l.MaxTime, f.MaxTime)", New: "min(l.MaxTime, f.MaxTime)"},
-			{Name: "a file is as old as its oldest entry", File: "folder.go", Old: "max(f.MaxTime, e.MaxTime)", New: "min(f.MaxTime, e.MaxTime)"},
+			{Name: "a list is as old as its oldest file", File: "filewriter.go", Old: "max(l.MaxTime, f.MaxTime)", New: "min(l.MaxTime, f.MaxTime)"},
+			{Name: "a file is as old as its oldest entry", File: "filewriter.go", Old: "max(f.MaxTime, e.MaxTime)", New: "min(f.MaxTime, e.MaxTime)"},
 
 			// Head.
 			{Name: "a merged file counts from its first move", File: "head.go", Old: "return f.Last <= number", New: "return f.First <= number"},
@@ -69,22 +69,22 @@ func TestMutantsAreCaught(t *testing.T) {
 			// Folder.
 			{Name: "segments are deleted before the head moves", File: "folder.go", Old: "until := min(old[h.Run], h.Folded)", New: "until := max(old[h.Run], h.Folded)"},
 			{Name: "a move of unknown outcome is one", File: "folder.go", Old: "	if gerr == nil && bytes.Equal(there, b) {", New: "	if errors.Is(err, objstore.ErrUnknown) || gerr == nil && bytes.Equal(there, b) {"},
-			{Name: "the head moves before its files are there", File: "folder.go", Old: "if err := w.create(ctx, f.Key, b, segmentContent); err != nil {\n			return nil, err\n		}", New: "_ = w.create(ctx, f.Key, b, segmentContent)"},
+			{Name: "the head moves before its files are there", File: "filewriter.go", Old: "if err := w.create(ctx, f.Key, b, segmentContent); err != nil {\n			return nil, err\n		}", New: "_ = w.create(ctx, f.Key, b, segmentContent)"},
 			{Name: "the head is moved whatever it is", File: "folder.go", Old: "info, err = f.cfg.Store.Replace(ctx, layout.JournalHeadKey, b, f.etag, headContent)", New: "_, there, _ := f.cfg.Store.Get(ctx, layout.JournalHeadKey, objstore.GetOptions{})\n		info, err = f.cfg.Store.Replace(ctx, layout.JournalHeadKey, b, there.ETag, headContent)"},
 			{Name: "a fence is deleted", File: "folder.go", Old: "if !h.Fenced || h.Deleted < h.Folded-1 {", New: "if true {"},
 			{Name: "a fence does not end a folded run", File: "folder.go", Old: "if s.Ends() {", New: "if s.Closed {"},
 			{Name: "one loser of an identity is kept", File: "folder.go", Old: "if k.conflict {\n			k.hash", New: "if false {\n			k.hash"},
 			{Name: "a loser is dropped for the batch", File: "folder.go", Old: "k := key{conflict: e.Outcome.Conflict()}", New: "k := key{}"},
-			{Name: "a merged file ends where its first part does", File: "folder.go", Old: "group[0].First, group[n-1].Last)", New: "group[0].First, group[0].Last)"},
-			{Name: "a list ends where its first file does", File: "folder.go", Old: "max(l.Last, f.Last)", New: "min(l.Last, f.Last)"},
-			{Name: "files of a move under way are swept", File: "folder.go", Old: "err == nil && number <= f.head.Number && !named[key]", New: "err == nil && number > 0 && !named[key]", By: "TestASweepLeavesAMoveThatIsUnderWay"},
-			{Name: "files that the head names are swept", File: "folder.go", Old: "err == nil && number <= f.head.Number && !named[key]", New: "err == nil && number <= f.head.Number"},
-			{Name: "lists that the head names are swept", File: "folder.go", Old: "named[l.Key] = true", New: "_ = l"},
+			{Name: "a merged file ends where its first part does", File: "filewriter.go", Old: "group[0].First, group[n-1].Last)", New: "group[0].First, group[0].Last)"},
+			{Name: "a list ends where its first file does", File: "filewriter.go", Old: "max(l.Last, f.Last)", New: "min(l.Last, f.Last)"},
+			{Name: "files of a move under way are swept", File: "sweep.go", Old: "err == nil && number <= f.head.Number && !named[key]", New: "err == nil && number > 0 && !named[key]", By: "TestASweepLeavesAMoveThatIsUnderWay"},
+			{Name: "files that the head names are swept", File: "sweep.go", Old: "err == nil && number <= f.head.Number && !named[key]", New: "err == nil && number <= f.head.Number"},
+			{Name: "lists that the head names are swept", File: "sweep.go", Old: "named[l.Key] = true", New: "_ = l"},
 			{Name: "nobody knows that a run was forgotten", File: "folder.go", Old: "h.Forgotten = max(h.Forgotten, r.Ended)", New: "_ = r"},
 			{Name: "a run is forgotten before its segments are deleted", File: "folder.go", Old: "return r.Ended > 0 && r.Deleted == r.Folded", New: "return r.Ended > 0"},
 			{Name: "a run is forgotten before its end", File: "folder.go", Old: "return r.Ended > 0 && r.Deleted == r.Folded", New: "return r.Deleted == r.Folded"},
 			{Name: "a folder takes up a run that the head forgot", File: "folder.go", Old: "if head.Run(id) != nil || head.Forgotten <= r.since {", New: "if true {", By: "TestAFolderThatSleptTakesUpNoForgottenRun"},
-			{Name: "an opening that came back stays", File: "folder.go", Old: "return f.sweepOpen(ctx)", New: "return nil", By: "TestAnOpeningThatCameBackIsSwept"},
+			{Name: "an opening that came back stays", File: "sweep.go", Old: "return f.sweepOpen(ctx)", New: "return nil", By: "TestAnOpeningThatCameBackIsSwept"},
 		},
 	})
 }
