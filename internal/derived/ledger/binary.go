@@ -33,26 +33,25 @@ func (l *Ledger) AppendBinary(b []byte) []byte {
 	if l.timed {
 		b = binary.AppendVarint(b, l.firstTime)
 	}
-	b = appendSpans(b, l.folded, l.lastAt)
+	b = appendRanges(b, l.folded)
 	b = appendEntries(b, l.recent, l.lastAt)
 	b = appendEntries(b, l.overlapping, l.lastAt)
-	return appendSpans(b, l.overlaps, 0)
+	return appendRanges(b, l.overlaps)
 }
 
 func appendText(b []byte, s string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
-// appendSpans writes distances, because neighbours are near to each other. They wrap around, so that
+// appendRanges writes distances, because neighbours are near to each other. They wrap around, so that
 // every value has an encoding.
-func appendSpans(b []byte, s intervals, at int64) []byte {
+func appendRanges(b []byte, s intervals) []byte {
 	b = binary.AppendUvarint(b, uint64(len(s)))
 	next := uint64(0)
 	for _, o := range s {
 		b = binary.AppendUvarint(b, o.Start-next)
 		b = binary.AppendUvarint(b, o.End-o.Start)
-		b = binary.AppendVarint(b, o.since-at)
-		next, at = o.End, o.since
+		next = o.End
 	}
 	return b
 }
@@ -83,10 +82,10 @@ func ReadBinary(b []byte) (*Ledger, []byte, error) {
 	if l.timed {
 		l.firstTime = d.varint()
 	}
-	l.folded = d.spans(l.lastAt)
+	l.folded = d.ranges()
 	l.recent = d.entries(l.lastAt, Window)
 	l.overlapping = d.entries(l.lastAt, MaxOverlapping)
-	l.overlaps = d.spans(0)
+	l.overlaps = d.ranges()
 	if d.err == nil {
 		d.fail(l.boot.Validate())
 	}
@@ -95,7 +94,7 @@ func ReadBinary(b []byte) (*Ledger, []byte, error) {
 	}
 	l.all = append(intervals(nil), l.folded...)
 	for _, e := range l.recent {
-		l.all.add(e.Range(), e.AcceptedAt)
+		l.all.add(e.Range())
 	}
 	return l, d.b, l.check()
 }
@@ -163,35 +162,34 @@ func (d *decoder) text(limit uint64) string {
 	return string(d.take(n))
 }
 
-// count reads a number of items, each of which has at least three bytes.
-func (d *decoder) count(limit int) int {
+// count reads a number of items, each of which has at least so many bytes.
+func (d *decoder) count(limit, bytes int) int {
 	n := d.uvarint()
-	if n > uint64(limit) || n > uint64(len(d.b)/3) {
+	if n > uint64(limit) || n > uint64(len(d.b)/bytes) {
 		d.fail(fmt.Errorf("%d items", n))
 		return 0
 	}
 	return int(n)
 }
 
-func (d *decoder) spans(at int64) intervals {
-	n := d.count(maxSpans)
+func (d *decoder) ranges() intervals {
+	n := d.count(maxRanges, 2)
 	out := make(intervals, 0, n)
 	next := uint64(0)
 	for i := range n {
 		start := next + d.uvarint()
 		end := start + d.uvarint()
-		at += d.varint()
 		if end < start || i > 0 && (start <= next || start-1 == next) {
 			d.fail(fmt.Errorf("range %d-%d is not after its neighbour", start, end))
 		}
-		out = append(out, span{Range{start, end}, at})
+		out = append(out, Range{start, end})
 		next = end
 	}
 	return out
 }
 
 func (d *decoder) entries(at int64, limit int) []Entry {
-	n := d.count(limit)
+	n := d.count(limit, 3)
 	out := make([]Entry, 0, n)
 	last := uint64(0)
 	for i := range n {
@@ -214,7 +212,7 @@ func (l *Ledger) check() error {
 		return fmt.Errorf("%d overlaps, at most %d", len(l.overlaps), MaxOverlapping)
 	}
 	for _, r := range l.overlaps {
-		if !l.all.contains(r.Range) {
+		if !l.all.contains(r) {
 			return fmt.Errorf("overlap %d-%d was not accepted", r.Start, r.End)
 		}
 	}

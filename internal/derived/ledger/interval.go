@@ -29,16 +29,10 @@ func (r Range) Intersect(o Range) (Range, bool) {
 	return c, c.Start <= c.End
 }
 
-// span is a merged interval and the earliest acceptance time in it, Unix nanoseconds.
-type span struct {
-	Range
-	since int64
-}
-
 // intervals is a sorted list of ranges that neither touch nor intersect.
-type intervals []span
+type intervals []Range
 
-// touching returns the indexes [i, j) of the spans that intersect r or are adjacent to it.
+// touching returns the indexes [i, j) of the ranges that intersect r or are adjacent to it.
 func (s intervals) touching(r Range) (int, int) {
 	i := sort.Search(len(s), func(k int) bool {
 		return s[k].End >= r.Start || s[k].End+1 == r.Start // the first clause covers End == MaxUint64
@@ -50,24 +44,19 @@ func (s intervals) touching(r Range) (int, int) {
 	return i, j
 }
 
-// from is the index of the first span that ends at seq or later.
+// from is the index of the first range that ends at seq or later.
 func (s intervals) from(seq uint64) int {
 	return sort.Search(len(s), func(k int) bool { return s[k].End >= seq })
 }
 
 // add merges r into the list.
-func (s *intervals) add(r Range, since int64) {
+func (s *intervals) add(r Range) {
 	i, j := s.touching(r)
 	if i == j {
-		*s = slices.Insert(*s, i, span{r, since})
+		*s = slices.Insert(*s, i, r)
 		return
 	}
-	m := span{Range{min(r.Start, (*s)[i].Start), max(r.End, (*s)[j-1].End)}, since}
-	for _, o := range (*s)[i:j] {
-		// The earliest acceptance in a span closes the gap below it.
-		m.since = min(m.since, o.since)
-	}
-	(*s)[i] = m
+	(*s)[i] = Range{min(r.Start, (*s)[i].Start), max(r.End, (*s)[j-1].End)}
 	*s = slices.Delete(*s, i+1, j)
 }
 

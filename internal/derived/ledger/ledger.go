@@ -32,8 +32,8 @@ const (
 	CheckpointWindow = 32
 	// MaxOverlapping is how many overlapping identities, and overlap ranges, are kept.
 	MaxOverlapping = 1000
-	// maxSpans bounds the intervals of a ledger in a checkpoint.
-	maxSpans = 1 << 20
+	// maxRanges bounds the intervals of a ledger in a checkpoint.
+	maxRanges = 1 << 20
 )
 
 // Entry is one accepted identity of the ledger's boot.
@@ -134,7 +134,7 @@ func (l *Ledger) add(e Entry, fresh bool) Change {
 	if len(c.Overlap) > 0 {
 		l.recordOverlap(e, c.Overlap)
 	}
-	l.all.add(e.Range(), e.AcceptedAt)
+	l.all.add(e.Range())
 	i, _ := slices.BinarySearchFunc(l.recent, e, Entry.compare)
 	l.recent = slices.Insert(l.recent, i, e)
 	l.fold()
@@ -171,7 +171,7 @@ func (l *Ledger) keepOverlap(r Range) {
 		l.dropped++
 		return
 	}
-	l.overlaps.add(r, 0)
+	l.overlaps.add(r)
 }
 
 // fold removes the recent identities with the smallest sequence numbers and keeps only their union.
@@ -181,7 +181,7 @@ func (l *Ledger) fold() {
 		return
 	}
 	for _, e := range l.recent[:n] {
-		l.folded.add(e.Range(), e.AcceptedAt)
+		l.folded.add(e.Range())
 	}
 	l.recent = slices.Delete(l.recent, 0, n)
 }

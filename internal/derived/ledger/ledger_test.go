@@ -120,10 +120,10 @@ func TestReadBinaryRefuses(t *testing.T) {
 	for name, spoil := range map[string]func(*Ledger){
 		"boot":        func(l *Ledger) { l.boot.Boot = "" },
 		"reversed":    func(l *Ledger) { l.recent[0].Start, l.recent[0].End = 49, 40 },
-		"touching":    func(l *Ledger) { l.folded = intervals{{Range{0, 4}, 5}, {Range{5, 24}, 5}} },
-		"order":       func(l *Ledger) { l.folded = intervals{{Range{30, 34}, 5}, {Range{5, 24}, 5}} },
+		"touching":    func(l *Ledger) { l.folded = intervals{{0, 4}, {5, 24}} },
+		"order":       func(l *Ledger) { l.folded = intervals{{30, 34}, {5, 24}} },
 		"count":       func(l *Ledger) { l.batches = 0 },
-		"overlap":     func(l *Ledger) { l.overlaps = intervals{{Range{30, 31}, 0}} },
+		"overlap":     func(l *Ledger) { l.overlaps = intervals{{30, 31}} },
 		"overlapping": func(l *Ledger) { l.overlapping = []Entry{{25, 35, 1}} },
 		"too many":    func(l *Ledger) { l.recent = make([]Entry, Window+1) },
 	} {

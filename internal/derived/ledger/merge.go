@@ -26,10 +26,10 @@ func (l *Ledger) Rebase(o *Ledger) bool {
 	}
 	for _, s := range o.folded {
 		// How many batches o folded into the missing ranges is not known, so the count is a lower bound.
-		_, missing := l.all.split(s.Range)
+		_, missing := l.all.split(s)
 		for _, m := range missing {
-			l.all.add(m, s.since)
-			l.folded.add(m, s.since)
+			l.all.add(m)
+			l.folded.add(m)
 			l.inexact, changed = true, true
 		}
 	}
@@ -39,8 +39,8 @@ func (l *Ledger) Rebase(o *Ledger) bool {
 		changed = changed || len(l.overlapping) != n
 	}
 	for _, r := range o.overlaps {
-		if !l.overlaps.contains(r.Range) {
-			l.keepOverlap(r.Range)
+		if !l.overlaps.contains(r) {
+			l.keepOverlap(r)
 			changed = true
 		}
 	}

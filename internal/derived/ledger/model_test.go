@@ -104,7 +104,7 @@ func TestAgainstModel(t *testing.T) {
 func merged(in []Range) []Range {
 	var s intervals
 	for _, r := range in {
-		s.add(r, 0)
+		s.add(r)
 	}
 	return s.ranges(0)
 }

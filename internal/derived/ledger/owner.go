@@ -14,7 +14,7 @@ func Own(e Entry, others []Entry) []Range {
 			continue
 		}
 		if c, ok := o.Range().Intersect(e.Range()); ok {
-			lost.add(c, 0)
+			lost.add(c)
 		}
 	}
 	_, mine := lost.split(e.Range())

@@ -111,9 +111,5 @@ func (s intervals) ranges(limit int) []Range {
 	if limit <= 0 || limit > len(s) {
 		limit = len(s)
 	}
-	out := make([]Range, limit)
-	for i := range out {
-		out[i] = s[i].Range
-	}
-	return out
+	return append(make([]Range, 0, limit), s[:limit]...)
 }

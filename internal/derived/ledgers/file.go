@@ -81,7 +81,7 @@ func (r *Root) validate() error {
 	return r.Positions.Validate()
 }
 
-var partMagic = [6]byte{0x89, 'L', 'M', 'L', 'G', 1}
+var partMagic = [6]byte{0x89, 'L', 'M', 'L', 'G', 2}
 
 const (
 	// partHeader: magic, two zero bytes, length of the payload, CRC32C of everything else.
