@@ -169,6 +169,10 @@ func auditList(out *format) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			// A wrong URL would be an authority whose audits found nothing.
+			if _, err := accept.ReadAuthority(cmd.Context(), store); err != nil {
+				return reached(err)
+			}
 			views, err := listAudits(cmd.Context(), store, limit)
 			if err != nil {
 				return reached(err)
@@ -215,6 +219,9 @@ func auditShow(out *format) *cobra.Command {
 			store, err := openBucket(cmd.Context(), args[0])
 			if err != nil {
 				return err
+			}
+			if _, err := accept.ReadAuthority(cmd.Context(), store); err != nil {
+				return reached(err)
 			}
 			v, err := showAudit(cmd.Context(), store, append(args, "")[1])
 			if err != nil {

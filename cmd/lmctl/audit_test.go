@@ -128,3 +128,23 @@ func TestAuditsAreBegunInTheAuthorityAlone(t *testing.T) {
 		t.Errorf("%v, %v", views, err)
 	}
 }
+
+// A URL that is no authority's is an error, not a bucket whose audits found nothing.
+func TestAuditsAreReadInAnAuthority(t *testing.T) {
+	p := newPlant(t)
+	for _, c := range []struct {
+		code int
+		args []string
+	}{
+		{cli.ExitOK, []string{"list", p.url}},
+		{cli.ExitFailed, []string{"show", p.url}}, // nobody has begun one
+		{cli.ExitFailed, []string{"list", p.url + "elsewhere/"}},
+		{cli.ExitFailed, []string{"show", p.url + "elsewhere/"}},
+		{cli.ExitUsage, []string{"list", p.url, "--limit", "0"}},
+		{cli.ExitUsage, []string{"show", p.url, "audit/v1/full/nothing"}},
+	} {
+		if code := p.lmctl(nil, append([]string{"audit"}, c.args...)...); code != c.code {
+			t.Errorf("%q: exit status %d, want %d", c.args, code, c.code)
+		}
+	}
+}

@@ -176,7 +176,7 @@ func (p *plant) lmctl(into any, args ...string) int {
 	var out format
 	root := &cobra.Command{Use: "lmctl", SilenceUsage: true, SilenceErrors: true}
 	root.PersistentFlags().VarP(&out, "output", "o", "")
-	root.AddCommand(rollupCommand(&out), fsckCommand(&out), authorityCommand(&out), journalCommand(&out))
+	root.AddCommand(rollupCommand(&out), fsckCommand(&out), authorityCommand(&out), journalCommand(&out), auditCommand(&out))
 	var stdout, stderr bytes.Buffer
 	root.SetOut(&stdout)
 	root.SetErr(&stderr)
