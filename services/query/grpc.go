@@ -20,16 +20,12 @@ import (
 	"lightmetrics.dev/lightmetrics/services/query/internal/follow"
 )
 
-// Reasons of this service's errors, in addition to those of internal/platform/rpc.
+// Reasons of this service's errors, in addition to those of internal/platform/rpc and of the follower.
 const (
 	reasonBadQuery  = "BAD_QUERY"
 	reasonLimit     = "LIMIT_EXCEEDED"
 	reasonTimeout   = "QUERY_TIMEOUT"
 	reasonExecution = "QUERY_FAILED"
-	// reasonNotVisible: what min_tokens or strong ask for is not visible here yet.
-	reasonNotVisible = "TOKEN_NOT_VISIBLE"
-	// reasonUnknown: no collector has answered with what min_tokens ask for.
-	reasonUnknown = "TOKEN_UNKNOWN"
 )
 
 // server is the QueryService.
@@ -60,10 +56,10 @@ func failure(err error) error {
 	case errors.As(err, &busy), errors.As(err, &full):
 		f.Code, f.Reason, f.RetryAfter = codes.Unavailable, rpc.ReasonOverloaded, time.Second
 	case errors.As(err, &none):
-		f.Code, f.Reason = codes.InvalidArgument, reasonUnknown
+		f.Code, f.Reason = codes.InvalidArgument, follow.ReasonTokenUnknown
 	// Before the deadline: its cause may be one.
 	case errors.As(err, &token):
-		f.Code, f.Reason, f.RetryAfter = codes.Unavailable, reasonNotVisible, time.Second
+		f.Code, f.Reason, f.RetryAfter = codes.Unavailable, follow.ReasonNotVisible, time.Second
 	case errors.As(err, &late), errors.Is(err, context.DeadlineExceeded):
 		f.Code, f.Reason = codes.DeadlineExceeded, reasonTimeout
 	case errors.As(err, &gone), errors.Is(err, context.Canceled):

@@ -57,7 +57,7 @@ func TestReadYourWrites(t *testing.T) {
 		}
 	}
 	_, err = c.Query(t.Context(), &queryv1.QueryRequest{Expression: count, MinTokens: []string{never.String()}})
-	if status.Code(err) != codes.InvalidArgument || rpc.Reason(err) != "TOKEN_UNKNOWN" {
+	if status.Code(err) != codes.InvalidArgument || rpc.Reason(err) != "TOKEN_UNKNOWN" || strings.Contains(status.Convert(err).Message(), "TOKEN_UNKNOWN") {
 		t.Errorf("over gRPC: %v", err)
 	}
 	a.down.Store(true)

@@ -8,6 +8,12 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/platform/run"
 )
 
+// Reasons of these errors, for callers to branch on.
+const (
+	ReasonNotVisible   = "TOKEN_NOT_VISIBLE"
+	ReasonTokenUnknown = "TOKEN_UNKNOWN"
+)
+
 // NotVisibleError says that what a caller had been answered is not visible here yet.
 type NotVisibleError struct {
 	// Token is a position that was not reached; the zero one where everything was asked for.
@@ -20,7 +26,7 @@ func (e *NotVisibleError) Error() string {
 	if e.Token != (journal.Position{}) {
 		what = "min_token " + e.Token.String()
 	}
-	text := "TOKEN_NOT_VISIBLE: " + what + " is not visible here yet"
+	text := what + " is not visible here yet"
 	if e.Err != nil {
 		text += ": " + e.Err.Error()
 	}
@@ -33,7 +39,7 @@ func (e *NotVisibleError) Unwrap() error { return e.Err }
 type UnknownTokenError struct{ Token journal.Position }
 
 func (e *UnknownTokenError) Error() string {
-	return "TOKEN_UNKNOWN: min_token " + e.Token.String() + " is in no answer of this authority's collectors"
+	return "min_token " + e.Token.String() + " is in no answer of this authority's collectors"
 }
 
 // WaitFor waits until the batches at all of these positions are in memory, in blocks or known to be missing, at

@@ -103,11 +103,26 @@ func classify(err error) errorType {
 	return execution
 }
 
+// text is the message of an error. The API has no field for reasons, so those of tokens stand before it.
+func text(err error) string {
+	var (
+		late *follow.NotVisibleError
+		none *follow.UnknownTokenError
+	)
+	switch {
+	case errors.As(err, &late):
+		return follow.ReasonNotVisible + ": " + err.Error()
+	case errors.As(err, &none):
+		return follow.ReasonTokenUnknown + ": " + err.Error()
+	}
+	return err.Error()
+}
+
 func (a *API) fail(w http.ResponseWriter, err error) {
 	t := classify(err)
 	a.m.errors.WithLabelValues(t.name).Inc()
 	b := appendString([]byte(`{"status":"error","errorType":`), t.name)
-	b = append(appendString(append(b, `,"error":`...), err.Error()), '}')
+	b = append(appendString(append(b, `,"error":`...), text(err)), '}')
 	w.Header().Set("Content-Type", "application/json")
 	// Only what may succeed soon asks for another attempt.
 	if t == unavailable {
