@@ -181,7 +181,7 @@ func (k *journalKeeper) live(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	keeper = fold.New(k.cfg.Journal.Folding, k.log, k.store, folder, follower.Runs, k.monotonic, k.m.folded)
+	keeper = fold.New(k.cfg.Journal.Folding, k.log, k.store, folder, follower, k.monotonic, k.m.folded)
 	k.m.waiting.Store(keeper)
 	t := tail.New(k.cfg.Journal.Polling, k.log, follower, func() bool { return k.hinting.Load() > 0 }, k.m.polled)
 	k.mu.Lock()

@@ -1,11 +1,13 @@
 package reconciler
 
 import (
+	"errors"
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/services/reconciler/internal/fold"
 )
 
@@ -46,7 +48,7 @@ func newJournalMetrics(reg prometheus.Registerer, watchers func() int) *journalM
 		head:       prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: p + "head", Help: "What the head names: files, lists, open (runs), ended (runs), fences (ended runs that somebody else ended)."}, []string{"what"}),
 		fenced:     prometheus.NewCounter(prometheus.CounterOpts{Name: p + "fenced_total", Help: "Runs without news that this reconciler has ended."}),
 		polls:      vec("polls_total", "Polls of the journal, by result: ok, failed."),
-		folds:      vec("folds_total", "Rounds of folding the journal, by result: moved, nothing, failed."),
+		folds:      vec("folds_total", "Rounds of folding the journal, by result: moved, nothing, lost (another reconciler moved the head meanwhile), failed."),
 		saves:      vec("ledger_saves_total", "Rounds of writing the checkpoint of the ledgers, by result: ok, failed."),
 		hints:      vec("hints_total", "Hints at segments of the journal, by result: queued, dropped."),
 		entries:    prometheus.NewCounter(prometheus.CounterOpts{Name: p + "entries_total", Help: "Entries of accepted batches that were read."}),
@@ -110,10 +112,13 @@ func (m *journalMetrics) folded(s fold.State, moved bool, err error) {
 		m.describe(s.Head)
 	}
 	result := resultOf(err)
-	if err == nil {
-		if result = "nothing"; moved {
-			result = "moved"
-		}
+	switch {
+	case moved && err == nil:
+		result = "moved"
+	case err == nil:
+		result = "nothing"
+	case errors.Is(err, objstore.ErrPreconditionFailed):
+		result = "lost"
 	}
 	m.folds.WithLabelValues(result).Inc()
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/platform/run"
 )
 
@@ -31,8 +32,8 @@ type Keeper struct {
 	log    *slog.Logger
 	store  journal.Store
 	folder *journal.Folder
-	// runs are those that the process follows.
-	runs func() []journal.Run
+	// followed is what the process has read of the journal.
+	followed Followed
 	// done is called after each round.
 	done func(s State, moved bool, err error)
 	now  func() int64
@@ -50,6 +51,12 @@ type Keeper struct {
 	fenced int // in this round
 }
 
+// Followed is a follower of the journal, as far as folding asks it.
+type Followed interface {
+	Runs() []journal.Run
+	Positions() journal.Positions
+}
+
 // State is what a round left.
 type State struct {
 	Head journal.Head
@@ -64,9 +71,9 @@ type quiet struct {
 }
 
 // New makes a Keeper. now is monotonic, in nanoseconds.
-func New(cfg Folding, log *slog.Logger, s journal.Store, f *journal.Folder, runs func() []journal.Run, now func() int64, done func(State, bool, error)) *Keeper {
+func New(cfg Folding, log *slog.Logger, s journal.Store, f *journal.Folder, followed Followed, now func() int64, done func(State, bool, error)) *Keeper {
 	return &Keeper{
-		cfg: cfg, log: log, store: s, folder: f, runs: runs, done: done, now: now,
+		cfg: cfg, log: log, store: s, folder: f, followed: followed, done: done, now: now,
 		room: make(chan struct{}), wake: make(chan struct{}, 1), quiet: map[journal.RunID]quiet{}, swept: now(), since: -1,
 	}
 }
@@ -142,11 +149,15 @@ func (k *Keeper) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if k.done(k.settle(), moved, err); err != nil {
+		switch k.done(k.settle(), moved, err); {
+		case err == nil:
+			backoff.Reset()
+		case errors.Is(err, objstore.ErrPreconditionFailed):
+			k.log.Debug("another reconciler has moved the journal's head meanwhile; tried again soon", "error", err)
+			wait = backoff.Next()
+		default:
 			k.log.Warn("the journal was not folded; tried again soon", "error", err)
 			wait = backoff.Next()
-		} else {
-			backoff.Reset()
 		}
 		t := time.NewTimer(wait)
 		select {
@@ -198,6 +209,13 @@ func (k *Keeper) take() {
 }
 
 func (k *Keeper) fold(ctx context.Context) (moved bool, err error) {
+	// Where another reconciler is known to have moved the head, a move from the older one would write its files in
+	// vain. The polls compare the head, so this costs a request only where it has moved.
+	if k.followed.Positions().Head > k.folder.Head().Number {
+		if _, err := k.folder.Load(ctx); err != nil {
+			return false, err
+		}
+	}
 	for {
 		again, err := k.folder.Fold(ctx, k.now())
 		if err != nil {
@@ -224,7 +242,7 @@ func (k *Keeper) fold(ctx context.Context) (moved bool, err error) {
 func (k *Keeper) fence(ctx context.Context) error {
 	now := k.now()
 	next := make(map[journal.RunID]quiet, len(k.quiet))
-	for _, r := range k.runs() {
+	for _, r := range k.followed.Runs() {
 		q, ok := k.quiet[r.Run]
 		if !ok || q.next != r.Next {
 			q = quiet{r.Next, now}
