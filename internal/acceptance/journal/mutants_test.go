@@ -97,7 +97,7 @@ const (
 	}
 	var count sync.Mutex
 	err = f.cfg.Fan(ctx, len(todo), func(ctx context.Context, i int) error {
-		segments, entries, err := f.read(ctx, todo[i])
+		segments, entries, err := f.read(ctx, todo[i], toTheEnd)
 		count.Lock()
 		defer count.Unlock()
 		out.Segments, out.Entries = out.Segments+segments, out.Entries+entries
@@ -117,7 +117,7 @@ const (
 	}
 	var count sync.Mutex
 	err = f.cfg.Fan(ctx, len(todo), func(ctx context.Context, i int) error {
-		segments, entries, err := f.read(ctx, todo[i])
+		segments, entries, err := f.read(ctx, todo[i], toTheEnd)
 		count.Lock()
 		defer count.Unlock()
 		out.Segments, out.Entries = out.Segments+segments, out.Entries+entries
