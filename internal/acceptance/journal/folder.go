@@ -43,8 +43,8 @@ type Folder struct {
 
 	runs    map[RunID]*folding
 	waiting int
-	// folded are the positions of the head over the last retention, the oldest first: what the first of
-	// them names has been folded for that long.
+	// folded are the positions of the heads that were read or written over the last retention, the oldest first:
+	// what the first of them names has been folded for that long.
 	folded []foldedAt
 	// retired files are those that the head does not name, and since when.
 	retired map[string]int64
@@ -59,8 +59,10 @@ type folding struct {
 }
 
 type foldedAt struct {
-	at   int64
-	runs map[RunID]uint64
+	at int64
+	// number of the head, and its positions.
+	number uint64
+	runs   map[RunID]uint64
 }
 
 // folderBounds keep the head, its files and a move small. Only tests have others.
@@ -334,13 +336,14 @@ func (f *Folder) note(now int64) {
 			m[r.Run] = r.Folded
 		}
 	}
-	f.folded = append(f.folded, foldedAt{now, m})
+	f.folded = append(f.folded, foldedAt{now, f.head.Number, m})
 }
 
-// takeOld returns positions that were folded at least the retention ago. The first call of a folder
-// notes where it begins.
+// takeOld returns positions that were folded at least the retention ago. It notes heads that this folder
+// has read and not moved: where it began, what another one has folded, and its own moves of unknown outcome,
+// whose segments nobody would delete otherwise until there is something to fold.
 func (f *Folder) takeOld(now int64) map[RunID]uint64 {
-	if len(f.folded) == 0 {
+	if n := len(f.folded); n == 0 || f.folded[n-1].number < f.head.Number {
 		f.note(now)
 	}
 	i := 0

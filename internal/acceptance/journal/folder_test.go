@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"context"
 	"errors"
 	"testing"
 
@@ -248,4 +249,84 @@ func TestTheHeadForgetsRunsSoonerWhenThereAreMany(t *testing.T) {
 	if _, err := early.Poll(ctx); err != nil || !early.Has(at) || early.Forgotten(at.Run) {
 		t.Errorf("an open run: %v %v, %v", early.Has(at), early.Forgotten(at.Run), err)
 	}
+}
+
+// Two folders race, and the one whose move stands does not learn it. The segments go all the same, with nothing
+// further to fold.
+func TestSegmentsOfAMoveOfUnknownOutcomeAreDeleted(t *testing.T) {
+	ctx, s := t.Context(), mem.New(nil)
+	w := newWriter(t, s, 1)
+	var folders []*Folder
+	var followers []*Follower
+	lossy := &unheard{Store: s}
+	for i, store := range []Store{lossy, s} {
+		folder, err := NewFolder(FolderConfig{Store: store, Rand: source(byte(9 + i)), Retention: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		from, err := folder.Load(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, _ := follow(t, s, from, folder)
+		folders, followers = append(folders, folder), append(followers, f)
+	}
+	both := func(now int64) (errs []error) {
+		for i := range folders {
+			if _, err := followers[i].Poll(ctx); err != nil {
+				t.Fatal(err)
+			}
+			_, err := folders[i].Fold(ctx, now)
+			errs = append(errs, err)
+		}
+		return errs
+	}
+	both(0)
+	_, _ = w.Add(entry("a", 1))
+	if err := w.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	lossy.on = true
+	if errs := both(20); errs[0] == nil {
+		t.Fatal("the first folder has heard of its move")
+	}
+	lossy.on = false
+	for now := int64(40); now < 100; now += 20 {
+		both(now)
+	}
+	for _, prefix := range []string{layout.JournalOpenPrefix, layout.JournalPrefix + "run="} {
+		page, err := s.List(ctx, listAll(prefix))
+		if err != nil || len(page.Objects) > 0 {
+			t.Errorf("under %s are %d objects, %v", prefix, len(page.Objects), err)
+		}
+	}
+}
+
+// unheard is a store whose answers about the head are lost.
+type unheard struct {
+	Store
+	on bool
+}
+
+func (s *unheard) Create(ctx context.Context, key string, b []byte, o objstore.PutOptions) (objstore.Info, error) {
+	info, err := s.Store.Create(ctx, key, b, o)
+	if s.on && key == layout.JournalHeadKey {
+		return objstore.Info{}, objstore.ErrUnknown
+	}
+	return info, err
+}
+
+func (s *unheard) Replace(ctx context.Context, key string, b []byte, etag string, o objstore.PutOptions) (objstore.Info, error) {
+	info, err := s.Store.Replace(ctx, key, b, etag, o)
+	if s.on && key == layout.JournalHeadKey {
+		return objstore.Info{}, objstore.ErrUnknown
+	}
+	return info, err
+}
+
+func (s *unheard) Get(ctx context.Context, key string, o objstore.GetOptions) ([]byte, objstore.Info, error) {
+	if s.on && key == layout.JournalHeadKey {
+		return nil, objstore.Info{}, objstore.ErrUnavailable
+	}
+	return s.Store.Get(ctx, key, o)
 }
