@@ -43,7 +43,7 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "unknown runs that ended are not missed", File: "follower.go", Old: "case r == nil && (run.Ended == 0 || run.Ended > f.known):", New: "case r == nil && run.Ended == 0:"},
 			{Name: "unknown runs are not missed", File: "follower.go", Old: "case r == nil && (run.Ended == 0 || run.Ended > f.known):", New: "case r == nil && run.Ended > f.known:"},
 			{Name: "a run that is folded beyond is not missed", File: "follower.go", Old: "case r != nil && !r.ended && run.Folded > r.next:", New: "case false:"},
-			{Name: "a fence counts before the head", File: "follower.go", Old: "r.pending = s.Ends()", New: "r.pending, r.ended = s.Ends(), r.ended || s.Ends()"},
+			{Name: "a fence counts before the head", File: "follower.go", Old: "r.pending = s.Ends()", New: "r.pending, r.ended = s.Ends(), r.ended || s.Ends()", By: "TestALateFenceIsNoEnd|TestSimulation"},
 			{Name: "a fence that was read after the head counts", File: "follower.go", Old: "for _, r := range ends {", New: "for _, r := range f.runs {", By: "TestALateFenceIsNoEnd"},
 			{Name: "a late fence is still an end", File: "follower.go", Old: "r.next, r.pending = max(r.next, h.Folded), false", New: "r.next = max(r.next, h.Folded)", By: "TestALateFenceIsNoEnd"},
 			{Name: "runs that end after the positions were read", File: "follower.go", Old: "if r.Ended > 0 && r.Ended <= f.known && f.runs[r.Run] == nil {", New: "if r.Ended > 0 && f.runs[r.Run] == nil {"},
