@@ -71,6 +71,7 @@ func newMetrics(reg prometheus.Registerer, q *queue, shared *sharedid.Detector, 
 	for _, s := range sources() {
 		m.items.WithLabelValues(string(s))
 	}
+	m.ends.WithLabelValues("ok")
 	for _, k := range reconcile.Kinds() {
 		m.created.WithLabelValues(string(k))
 		m.repairs.WithLabelValues(string(k))

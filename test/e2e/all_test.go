@@ -192,7 +192,7 @@ func TestAllOnOneMachine(t *testing.T) {
 			t.Errorf("%s is %d characters, or was not printed", name, len(secret))
 		}
 	}
-	for _, name := range []string{"store-secret", "fold-secret", "events-secret", "worker-token"} {
+	for _, name := range []string{"store-secret", "fold-secret", "worker-token"} {
 		if strings.Contains(m.out.String(), m.secret(name)) {
 			t.Errorf("%s was printed", name)
 		}

@@ -48,6 +48,11 @@ const (
 	ReasonNotRolledUp   = "NOT_ROLLED_UP"      // late batches of hours whose samples have expired are in no rows yet
 )
 
+// Reasons are the codes of all reasons.
+func Reasons() []string {
+	return []string{ReasonUnread, ReasonIncomplete, ReasonStale, ReasonSpool, ReasonUnreadable, ReasonBeforeHistory, ReasonDownsampled, ReasonMemory, ReasonBlock, ReasonNotRolledUp}
+}
+
 // Codes of notes.
 const (
 	NoteMerged   = "MERGED_AGENTS"   // series have samples of several agents

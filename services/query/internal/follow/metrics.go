@@ -42,6 +42,9 @@ func newMetrics(reg prometheus.Registerer, f *Follower) *metrics {
 		watchEnds:     p.NewCounter(prometheus.CounterOpts{Name: "lightmetrics_query_watch_ends_total", Help: "Watches of reconcilers and collectors that ended."}),
 		hints:         p.NewCounter(prometheus.CounterOpts{Name: "lightmetrics_query_hints_total", Help: "Segments of the journal that a watch named."}),
 	}
+	for _, outcome := range []string{"ok", "failed"} {
+		m.polls.WithLabelValues(outcome) // alerts see the first failure
+	}
 	gauge := func(name, help string, fn func() float64) {
 		p.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, fn)
 	}

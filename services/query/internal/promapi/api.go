@@ -61,6 +61,9 @@ func New(eval *answer.Evaluator, version string, log *slog.Logger, reg prometheu
 	for _, t := range []errorType{unavailable, timeout} {
 		a.m.errors.WithLabelValues(t.name) // alerts see the first one
 	}
+	for _, code := range answer.Reasons() {
+		a.m.reasons.WithLabelValues(code)
+	}
 	return a
 }
 

@@ -198,6 +198,9 @@ func (m *Metrics) zero() {
 	for _, outcome := range []string{"done", "failed"} {
 		m.Requests.WithLabelValues(outcome)
 	}
+	for _, outcome := range []string{"ok", "failed"} {
+		m.Polls.WithLabelValues(outcome)
+	}
 	for _, why := range []schedule.Early{schedule.FarAhead, schedule.Expedited} {
 		m.Early.WithLabelValues(string(why))
 	}
