@@ -109,7 +109,7 @@ func rawCall(t testing.TB, addr, method string, extra []hpack.HeaderField, messa
 	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		t.Fatal(err)
 	}
-	h := &http2Conn{t: t, conn: conn, fr: http2.NewFramer(conn, conn)}
+	h := &http2Conn{t: t, out: conn, fr: http2.NewFramer(conn, conn)}
 	h.fr.AllowIllegalWrites = true
 	h.enc = hpack.NewEncoder(&h.buf)
 	done := make(chan string, 1)

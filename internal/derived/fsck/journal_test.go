@@ -219,7 +219,7 @@ func TestWhatIsNoProblemOfTheJournal(t *testing.T) {
 	if r := w.check(Options{}); !r.Healthy() || r.Journal.Complete || r.Journal.NotJournalled != 0 {
 		t.Errorf("before the journal: %+v, %v", r.Journal, r.Findings)
 	}
-	// Derived keys are written by reconcilers that are told to.
+	// Derived keys are written by reconcilers with that setting alone.
 	for _, m := range w.manifests {
 		for _, d := range reconcile.DerivedOf(m, m.Marshal()) {
 			w.put(d.Key, d.Body, nil)

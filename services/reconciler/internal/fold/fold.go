@@ -123,8 +123,8 @@ func (k *Keeper) Waiting() (entries int, age int64) {
 	return k.count + k.folding, age
 }
 
-// settle notes what a round left in the folder.
-func (k *Keeper) settle() State {
+// afterRound notes what a round left in the folder.
+func (k *Keeper) afterRound() State {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.folding = k.folder.Waiting()
@@ -149,7 +149,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		switch k.done(k.settle(), moved, err); {
+		switch k.done(k.afterRound(), moved, err); {
 		case err == nil:
 			backoff.Reset()
 		case errors.Is(err, objstore.ErrPreconditionFailed):

@@ -50,7 +50,7 @@ func folded(t *testing.T, n int) *mem.Store {
 }
 
 // A process that is stopped in the middle, and one that fails, leave their place to the next: no frame is checked twice before each
-// was checked once, and what is missing is told.
+// was checked once, and what is missing is reported.
 func TestRestartsGoOn(t *testing.T) {
 	const frames = 200
 	s := folded(t, frames)
@@ -95,7 +95,7 @@ func TestRestartsGoOn(t *testing.T) {
 	}
 }
 
-// The pace is what the period asks for, and a rate that is too low is told, once.
+// The pace is what the period asks for, and a rate that is too low is logged, once.
 func TestPace(t *testing.T) {
 	s := folded(t, 200)
 	var log bytes.Buffer

@@ -172,7 +172,7 @@ func TestPositionsStandBetweenBatches(t *testing.T) {
 	}
 }
 
-// Where there is no room, what arrived is forgotten, whoever had it is told before anything else, and no positions that
+// Where there is no room, what arrived is forgotten, its owner learns it before anything else, and no positions that
 // cover it are given. Others keep theirs.
 func TestAQueueWithoutRoom(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.MaxQueued = 3 })

@@ -14,7 +14,7 @@ func TestMutantsAreCaught(t *testing.T) {
 		{Name: "a queue without room says nothing", File: "arrivals.go", Old: "if q.hub.queued+len(batches) > q.hub.cfg.MaxQueued {\n		q.lose()", New: "if q.hub.queued+len(batches) > q.hub.cfg.MaxQueued {\n		q.batches = nil", By: "TestAQueueWithoutRoom"},
 		{Name: "what is forgotten keeps its room", File: "arrivals.go", Old: "	q.hub.queued -= len(q.batches)\n", New: "", By: "TestAQueueWithoutRoom"},
 		{Name: "a queue that lost is given positions", File: "arrivals.go", Old: "			if q.lost {\n				continue\n			}\n", New: "", By: "TestAQueueWithoutRoom"},
-		{Name: "what is forgotten is told once everything else was given", File: "arrivals.go", Old: "q.batches, q.marks, q.lost = nil, nil, true", New: "q.marks, q.lost = nil, len(q.batches) == 0", By: "TestAQueueWithoutRoom|TestTheJournalWentBack"},
+		{Name: "an owner learns what was forgotten after everything else", File: "arrivals.go", Old: "q.batches, q.marks, q.lost = nil, nil, true", New: "q.marks, q.lost = nil, len(q.batches) == 0", By: "TestAQueueWithoutRoom|TestTheJournalWentBack"},
 		{Name: "an older journal is followed on", File: "arrivals.go", Old: "		h.follower = nil\n		h.loseAll()\n", New: "", By: "TestTheJournalWentBack"},
 		{Name: "queues keep what an older journal may not have", File: "arrivals.go", Old: "		h.loseAll()\n", New: "", By: "TestTheJournalWentBack"},
 		{Name: "shards read from the first one's positions", File: "arrivals.go", Old: "from = journal.Earliest(from, c.from)", New: "_ = c.from", By: "TestShardsCatchUp"},

@@ -40,7 +40,7 @@ func TestShardsShareAListing(t *testing.T) {
 	put("p/shard=2/e")
 	under("p/shard=2/", start.Add(-1), start.Add(time.Second), 0, "p/shard=2/c") // from before e
 	under("p/shard=3/", start.Add(-1), start.Add(time.Second), 0)
-	// Who needs a newer one than there is lists, and is told when that began, for its next turn.
+	// Who needs a newer listing than there is makes one, and gets the time at which it began, for its next turn.
 	if begun := under("p/shard=2/", first, start.Add(time.Minute), 1, "p/shard=2/c", "p/shard=2/e"); !begun.Equal(start.Add(time.Minute)) {
 		t.Errorf("begun %v", begun)
 	}

@@ -163,7 +163,7 @@ func TestSchedules(t *testing.T) {
 				for x := range came {
 					for y := range came {
 						if x != y && x.BootOf() == y.BootOf() && x.Intersects(y) && !told[[2]identity.Batch{x, y}] {
-							t.Fatalf("seed %d, step %d: %v and %v share numbers, and nobody is told", seed, step, x, y)
+							t.Fatalf("seed %d, step %d: %v and %v share numbers, and no overlap is reported", seed, step, x, y)
 						}
 					}
 				}
