@@ -62,12 +62,16 @@ func (c *columns) bytes() int64 {
 	return 8*int64(cap(c.ms)+cap(c.t)+cap(c.v)+cap(c.st)+cap(c.start)) + columnOverhead
 }
 
-// run returns the rows of the hour. It shares memory with the cache and must not be changed.
-func (c *columns) run(h timegrid.Hour) samples.Run {
+// rows returns the rows of the hour; the columns must have one row for each millisecond. They share memory with the
+// cache and must not be changed.
+func (c *columns) rows(h timegrid.Hour) rows {
 	i, j := samples.Between(c.ms, h.StartMS()+1, h.EndMS())
-	r := samples.Run{T: c.ms[i:j:j], V: c.v[i:j:j]}
+	r := rows{t: c.ms[i:j:j], v: c.v[i:j:j]}
+	if c.t != nil {
+		r.ns = c.t[i:j:j]
+	}
 	if c.st != nil {
-		r.STs = c.st[i:j:j]
+		r.st = c.st[i:j:j]
 	}
 	return r
 }

@@ -318,30 +318,48 @@ func (q *Query) blocksOf(res timegrid.Resolution, from, to timegrid.Hour) []*cat
 
 // gather joins what has the same labels. Objects are sorted by hour.
 func gather(objects []*object) []Series {
-	n := 0
+	most, all := 0, 0
 	for _, ob := range objects {
-		n = max(n, len(ob.series))
+		most, all = max(most, len(ob.series)), all+len(ob.series)
 	}
-	at := make(map[uint64][]int, n)
-	out := make([]Series, 0, n)
+	// Pieces are counted before they are put in place, so that all of them share one array.
+	of := make([]int32, 0, all) // the series of each piece
+	out, counts := make([]Series, 0, most), make([]int32, 0, most)
+	at := make(map[uint64]int32, most) // the last series with a hash
+	var others map[int32]int32         // the one before it with the same hash: different label sets can have the same
 	for _, ob := range objects {
 		for _, i := range ob.series {
 			m := ob.x.meta(i)
-			ls, h := m.labels, m.hash
-			k := -1
-			// Different label sets can have the same hash.
-			for _, c := range at[h] {
-				if labels.Equal(out[c].Labels, ls) {
-					k = c
-					break
+			last, ok := at[m.hash]
+			k := last
+			for found := ok; found && !labels.Equal(out[k].Labels, m.labels); {
+				if k, found = others[k]; !found {
+					k = -1
 				}
 			}
-			if k < 0 {
-				k = len(out)
-				out = append(out, Series{Labels: ls})
-				at[h] = append(at[h], k)
+			if !ok || k < 0 {
+				k = int32(len(out))
+				out, counts = append(out, Series{Labels: m.labels}), append(counts, 0)
+				at[m.hash] = k
+				if ok {
+					if others == nil {
+						others = map[int32]int32{}
+					}
+					others[k] = last
+				}
 			}
-			out[k].pieces = append(out[k].pieces, piece{ob, i})
+			of, counts[k] = append(of, k), counts[k]+1
+		}
+	}
+	pieces := make([]piece, all)
+	for k, n := range counts {
+		out[k].pieces, pieces = pieces[:0:n], pieces[n:]
+	}
+	n := 0
+	for _, ob := range objects {
+		for _, i := range ob.series {
+			out[of[n]].pieces = append(out[of[n]].pieces, piece{ob, i})
+			n++
 		}
 	}
 	return out
