@@ -46,7 +46,7 @@ type benchmark struct {
 var benchmarks = []benchmark{
 	{"frame", "encode and decode of frames, bytes per sample", benchFrame},
 	{"chunk", "encode and decode of rollup chunks, bytes per sample next to a Prometheus block", benchChunk},
-	{"query", "TSBS queries over published chunks next to a Prometheus block", benchQuery},
+	{"query", "in process: TSBS queries over published chunks next to a Prometheus block", benchQuery},
 	{"rollup", "an hour rolled up by a worker next to decoding its frames", benchRollup},
 	{"ownership", "shards that move between workers, and how long they are nobody's", benchOwnership},
 	{"store", "fsynced conditional PUTs of the embedded store next to versitygw", benchStore},
@@ -59,6 +59,8 @@ var benchmarks = []benchmark{
 	{"restart", "restarts of reconciler and query node over a long journal", benchRestart},
 	{"followers", "memory and requests of followers against batches and boots", benchFollowers},
 	{"linger", "segments of a collector's journal against the time that they wait for further batches", benchLinger},
+	{"chain", "from a sender to queryable, rolled up and merged: CPU, bytes and memory of all services next to VictoriaMetrics and Prometheus", benchChain},
+	{"http-query", "queries over HTTP next to Prometheus and VictoriaMetrics with the same samples", benchHTTPQuery},
 	{"start", "time from a collector's start to its first acknowledgement", benchStart},
 	{"memory", "resident memory of ingest, agent and store at their stated loads", benchMemory},
 }

@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"runtime"
 	"time"
 )
 
@@ -24,4 +27,19 @@ func run(cmd *exec.Cmd) error {
 		return fmt.Errorf("%w\n%s", err, out.Bytes())
 	}
 	return nil
+}
+
+// build leaves it to the go command's cache to know whether anything changed. name is the folder of
+// the module beside this file, and the binary's in build/peers.
+func build(name string, args ...string) (string, error) {
+	_, file, _, _ := runtime.Caller(0)
+	here := filepath.Dir(file)
+	bin := filepath.Join(here, "..", "..", "build", "peers", name)
+	if err := os.MkdirAll(filepath.Dir(bin), 0o755); err != nil {
+		return "", err
+	}
+	cmd := exec.Command("go", append([]string{"build", "-o", bin}, args...)...)
+	cmd.Dir = filepath.Join(here, name)
+	cmd.Env = append(os.Environ(), "GOWORK=off")
+	return bin, run(cmd)
 }

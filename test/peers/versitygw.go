@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -88,18 +86,4 @@ func ServeVersityGW(dir string) (gw VersityGW, stop func(), err error) {
 	return gw, stop, nil
 }
 
-var versityOnce = sync.OnceValues(buildVersityGW)
-
-// buildVersityGW leaves it to the go command's cache to know whether anything changed.
-func buildVersityGW() (string, error) {
-	_, file, _, _ := runtime.Caller(0)
-	here := filepath.Dir(file)
-	bin := filepath.Join(here, "..", "..", "build", "peers", "versitygw")
-	if err := os.MkdirAll(filepath.Dir(bin), 0o755); err != nil {
-		return "", err
-	}
-	cmd := exec.Command("go", "build", "-o", bin, ".")
-	cmd.Dir = filepath.Join(here, "versitygw")
-	cmd.Env = append(os.Environ(), "GOWORK=off")
-	return bin, run(cmd)
-}
+var versityOnce = sync.OnceValues(func() (string, error) { return build("versitygw", ".") })

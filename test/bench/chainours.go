@@ -1,0 +1,314 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"gopkg.in/yaml.v3"
+
+	"lightmetrics.dev/lightmetrics/client"
+	"lightmetrics.dev/lightmetrics/internal/harness/cluster"
+	"lightmetrics.dev/lightmetrics/internal/harness/proc"
+	"lightmetrics.dev/lightmetrics/internal/harness/tsbs"
+)
+
+// ours is every service as a process of its own, and the CPU of workers that were stopped.
+type ours struct {
+	*system
+	c     *cluster.Cluster
+	ended use
+}
+
+// worker is the rollup worker's name.
+var worker = cluster.RollupName(0)
+
+// newOurs prepares all services with default settings, but for pprof, a window of live samples that reaches back
+// to the data, and a worker that rolls nothing up before it is told to.
+func newOurs(e *env, dir string) (*ours, error) {
+	c, err := cluster.New(cluster.Options{Bin: e.bin, Dir: dir, Collectors: 1, Rollups: 1, Shards: requestShards, Adjust: func(process string, settings map[string]any) {
+		if process != "agent" {
+			settings["pprof"] = true
+		}
+		switch process {
+		case worker:
+			delete(settings, "follow")
+			settings["schedule"] = map[string]any{"first_after": "10000h"}
+		case "query":
+			delete(settings, "rollup")
+			settings["history"] = map[string]any{"window": "6h"}
+		}
+	}})
+	if err != nil {
+		return nil, err
+	}
+	o := &ours{c: c, ended: use{}}
+	o.system = newSystem("ours", c.Addr.QueryHTTP, o.running)
+	return o, nil
+}
+
+func (o *ours) running() map[string]*proc.Process {
+	out := map[string]*proc.Process{}
+	for name, p := range map[string]*proc.Process{
+		"store": o.c.Store, "collector": o.c.Collectors[0], "reconciler": o.c.Reconciler, "query": o.c.Query, "coordinator": o.c.Coordinator, "rollup": o.c.Rollups[0],
+	} {
+		if p != nil {
+			out[name] = p
+		}
+	}
+	return out
+}
+
+// admins are the addresses that have /metrics and profiles.
+func (o *ours) admins() map[string]string {
+	a := o.c.Addr
+	return map[string]string{"store": a.StoreAdmin, "collector": a.Collectors[0].HTTP, "reconciler": a.ReconcilerHTTP, "query": a.QueryHTTP,
+		"coordinator": a.CoordinatorHTTP, "rollup": a.Rollups[0]}
+}
+
+// total is what all processes used since they were first started.
+func (o *ours) total() (use, error) {
+	u, err := o.used()
+	return u.plus(o.ended), err
+}
+
+// profileAll profiles some services for a while.
+func (o *ours) profileAll(ctx context.Context, e *env, name string, services ...string) func() {
+	var wait []func()
+	for _, s := range services {
+		wait = append(wait, e.profile(ctx, name+"-"+s, o.admins()[s]))
+	}
+	return func() {
+		for _, w := range wait {
+			w()
+		}
+	}
+}
+
+// restartWorker starts the worker again with other settings.
+func (o *ours) restartWorker(ctx context.Context, settings section) error {
+	if p := o.c.Rollups[0]; p != nil {
+		u, err := o.used()
+		if err != nil {
+			return err
+		}
+		o.ended = o.ended.plus(use{"rollup": u["rollup"]})
+		if err := cluster.Stop(&o.c.Rollups[0]); err != nil {
+			return err
+		}
+	}
+	file := filepath.Join(o.c.Dir(), worker+".yaml")
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	var all map[string]section
+	if err := yaml.Unmarshal(b, &all); err != nil {
+		return err
+	}
+	for k, v := range settings {
+		all["rollup"][k] = v
+	}
+	if b, err = yaml.Marshal(all); err != nil {
+		return err
+	}
+	if err := os.WriteFile(file, b, 0o600); err != nil {
+		return err
+	}
+	return o.c.StartRollup(ctx, 0)
+}
+
+// rollUp has the worker roll up what it has, once, until blocks have so many samples.
+func (o *ours) rollUp(ctx context.Context, firstAfter time.Duration, from, to time.Time, samples int) error {
+	err := o.restartWorker(ctx, section{"schedule": section{"first_after": firstAfter.String()}, "compact": section{"interval": "0s"}})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, digestTimeout)
+	defer cancel()
+	for {
+		m, err := scrape(ctx, o.c.Addr.Rollups[0])
+		if err != nil {
+			return err
+		}
+		published := 0
+		// Blocks are only counted when the worker says that it has nothing left.
+		if m.sum("lightmetrics_rollup_pending_batches") == 0 || firstAfter > 0 {
+			blocks, err := o.c.RawBlocks(ctx, from, to)
+			if err != nil {
+				return err
+			}
+			for _, b := range blocks {
+				published += int(b.Counts.Published)
+			}
+			if published == samples {
+				return nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%d of %d samples are in blocks: %w", published, samples, ctx.Err())
+		case <-time.After(2 * time.Second):
+		}
+	}
+}
+
+// merge has the worker merge blocks, and collect what they supersede at once. The first scan for blocks comes
+// soon after a start.
+func (o *ours) merge(ctx context.Context) error {
+	err := o.restartWorker(ctx, section{
+		"schedule": section{"first_after": "10000h"},
+		"compact":  section{"interval": "1s", "after": "0s", "back": 10},
+		"collect":  section{"interval": "1s", "grace": "1s"},
+		"snapshot": section{"interval": "1s", "window": "1s"}, // packs go as they do when their hours have left the window
+	})
+	if err != nil {
+		return err
+	}
+	err = cluster.Poll(ctx, "blocks to be merged", func() (bool, error) {
+		m, err := scrape(ctx, o.c.Addr.Rollups[0])
+		return err == nil && m.sum("lightmetrics_rollup_compactions_total") > 0, err
+	})
+	if err != nil {
+		return err
+	}
+	return o.quiet(ctx)
+}
+
+// ours runs all services.
+func (w *chainWork) ours(ctx context.Context, e *env, dir string) (r chainRun, err error) {
+	o, err := newOurs(e, dir)
+	if err != nil {
+		return r, err
+	}
+	defer o.c.StopAll()
+	if err := startAll(ctx, o.c); err != nil {
+		return r, err
+	}
+	write, end, err := w.writers(o.c.Addr.Collectors[0].GRPC)
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, end()) }()
+	before, err := o.total()
+	if err != nil {
+		return r, err
+	}
+	name := fmt.Sprintf("chain-%d", w.rows*tsbs.SeriesPerHost)
+	profiled := o.profileAll(ctx, e, name+"-sending", "store", "collector", "reconciler", "query", "coordinator", "rollup")
+	if r.senders, r.sending, err = w.send(ctx, write); err != nil {
+		return r, err
+	}
+	if err := o.await(ctx, chainMetric, w.from, w.to, len(w.hosts)*w.steps); err != nil {
+		return r, err
+	}
+	if r.queryable, err = o.total(); err != nil {
+		return r, err
+	}
+	profiled()
+	rolled := make(chan func(), 1)
+	if e.profiles != "" {
+		go func() { // once the worker is there
+			time.Sleep(2 * time.Second)
+			rolled <- o.profileAll(ctx, e, name+"-rollup", "store", "rollup", "coordinator")
+		}()
+	} else {
+		rolled <- func() {}
+	}
+	if err := o.rollUp(ctx, 0, w.from, w.to, w.samples()); err != nil {
+		return r, err
+	}
+	(<-rolled)()
+	if err := o.merge(ctx); err != nil {
+		return r, err
+	}
+	if r.used, err = o.total(); err != nil {
+		return r, err
+	}
+	const idle = 5 * time.Second
+	time.Sleep(idle)
+	last, err := o.total()
+	if err != nil {
+		return r, err
+	}
+	r.idle = last.minus(r.used).cpu() / idle.Seconds()
+	r.queryable, r.used = r.queryable.minus(before), r.used.minus(before)
+	if err := w.check(ctx, o.system); err != nil {
+		return r, err
+	}
+	bytes, err := storedBytes(ctx, o.c)
+	if err != nil {
+		return r, err
+	}
+	for _, n := range bytes {
+		r.bytes += n
+	}
+	r.families = bytes.largest(float64(w.samples())) + " (B/sample)"
+	return r, nil
+}
+
+// writers are clients, one for each host, that wait for the acknowledgement of each batch.
+func (w *chainWork) writers(collector string) (write []func(context.Context, int, int) error, end func() error, err error) {
+	var open []*client.Writer
+	end = func() error {
+		var errs []error
+		for _, one := range open {
+			errs = append(errs, one.Close())
+		}
+		return errors.Join(errs...)
+	}
+	for i := range w.hosts {
+		h := &w.hosts[i]
+		shared, series := clientSeries(h)
+		one, err := client.Open(client.Memory, client.Options{Agent: h.Name, Collectors: []string{collector}, Labels: shared, MaxBytes: 64 << 20, Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			return nil, nil, errors.Join(err, end())
+		}
+		open = append(open, one)
+		var samples []client.Sample
+		write = append(write, func(ctx context.Context, from, rows int) error {
+			samples = samples[:0]
+			for k := from; k < from+rows; k++ {
+				at := time.UnixMilli(h.Series[0].Timestamps[k])
+				for i := range series {
+					samples = append(samples, series[i].At(at, h.Series[i].Values[k]))
+				}
+			}
+			if err := one.Append(ctx, samples...); err != nil {
+				return err
+			}
+			return one.Flush(ctx)
+		})
+	}
+	return write, end, nil
+}
+
+// clientSeries are a host's series as a program has them, without the labels that all of them share.
+func clientSeries(h *tsbs.Host) (shared client.Labels, all []*client.Series) {
+	count := map[tsbs.Label]int{}
+	for i := range h.Series {
+		for _, l := range h.Series[i].Labels {
+			count[l]++
+		}
+	}
+	shared = client.Labels{}
+	for i := range h.Series {
+		s := &client.Series{Type: client.Gauge, Labels: client.Labels{}}
+		for _, l := range h.Series[i].Labels {
+			switch {
+			case l.Name == "__name__":
+				s.Name = l.Value
+			case count[l] == len(h.Series):
+				shared[l.Name] = l.Value
+			case l.Value != "":
+				s.Labels[l.Name] = l.Value
+			}
+		}
+		all = append(all, s)
+	}
+	return shared, all
+}
