@@ -120,14 +120,22 @@ func newWorker(cfg Config, d Deps, log *slog.Logger, m *metrics.Metrics, board *
 		Store: d.Store, Authority: cfg.AuthorityID, Shards: cfg.Shards, Interval: cfg.Follow.Interval, Idle: cfg.Follow.Idle, Watch: cfg.Follow.Watch,
 		Gather: cfg.Follow.Gather, MaxQueued: cfg.Follow.MaxPending, Metrics: m, Log: log,
 	})
+	w.snapshots = snapshots.NewMaker(snapshots.Config{
+		Settings: cfg.Snapshot, Store: d.Store, Table: d.Table, Queue: d.Queue, Hub: w.arrivals, Frames: w.frames, Metrics: m, Log: log, Now: d.Now,
+		AuthorityID: cfg.AuthorityID, Shards: cfg.Shards, Process: process, MaxPending: cfg.Follow.MaxPending,
+		Hold: cfg.Jobs.Hold, TimeLimit: cfg.Jobs.TimeLimit,
+	})
+	// Jobs read what the snapshots have packed already, many frames with one request. Snapshots are made of blobs.
+	packed := *w.frames
+	packed.Packs = w.snapshots.Packs
 	w.builder = build.New(build.Config{
-		Store: d.Store, Frames: w.frames, Metrics: m, Log: log, AuthorityID: cfg.AuthorityID, Memory: limits.Memory, Dir: cfg.Jobs.Dir,
+		Store: d.Store, Frames: &packed, Metrics: m, Log: log, AuthorityID: cfg.AuthorityID, Memory: limits.Memory, Dir: cfg.Jobs.Dir,
 		MetricRows: cfg.Chunks.MetricSamples, MaxRows: cfg.Chunks.MaxSamples,
 	})
 	w.owners = owner.Config{
 		Store: d.Store, Records: w.records, Frames: w.frames, Board: board, Metrics: m, Log: log, Now: d.Now, Jitter: rand.Float64,
 		Jobs: job.New(job.Config{
-			Store: d.Store, Records: w.records, Builder: w.builder, Frames: w.frames, Publisher: w.publisher, Metrics: m, Log: log, Now: d.Now,
+			Store: d.Store, Records: w.records, Builder: w.builder, Frames: &packed, Publisher: w.publisher, Metrics: m, Log: log, Now: d.Now,
 			Limits: limits, Slots: slots, WorkerID: cfg.ID, Process: process,
 		}),
 		Schedule: schedule.Policy(cfg.Schedule), Hub: w.arrivals,
@@ -136,11 +144,6 @@ func newWorker(cfg Config, d Deps, log *slog.Logger, m *metrics.Metrics, board *
 		Deltas:    owner.DeltasConfig{RawKept: cfg.Retention.Raw, Grace: d.Policy.Grace},
 		RawFrames: owner.FramesConfig{Keep: cfg.Retention.RawFrames, Interval: cfg.Retention.Interval, AtOnce: cfg.Jobs.Readers, WorkerID: cfg.ID, Clock: storeTime},
 	}
-	w.snapshots = snapshots.NewMaker(snapshots.Config{
-		Settings: cfg.Snapshot, Store: d.Store, Table: d.Table, Queue: d.Queue, Hub: w.arrivals, Frames: w.frames, Metrics: m, Log: log, Now: d.Now,
-		AuthorityID: cfg.AuthorityID, Shards: cfg.Shards, Process: process, MaxPending: cfg.Follow.MaxPending,
-		Hold: cfg.Jobs.Hold, TimeLimit: cfg.Jobs.TimeLimit,
-	})
 	w.compaction, err = maintain.NewCompaction(cfg.Compact, maintain.CompactionDeps{
 		Store: d.Store, Publisher: w.publisher, Board: board, Metrics: m, Log: log, Now: d.Now, AuthorityID: cfg.AuthorityID, Slots: slots,
 	})

@@ -115,6 +115,9 @@ func DecodePack(b []byte) (*Pack, error) {
 	return p, nil
 }
 
+// Bytes returns what is in the place of frame i, whose hash the caller checks.
+func (p *Pack) Bytes(i int) []byte { return p.frames[i] }
+
 // Frame returns frame i if its bytes hash to the entry's digest, else record.ErrCorrupt.
 func (p *Pack) Frame(i int) ([]byte, error) {
 	if identity.Sum(p.frames[i]) != p.Entries[i].FrameSHA256 {

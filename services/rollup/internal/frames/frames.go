@@ -51,10 +51,13 @@ type Reader struct {
 	Store objstore.Reader
 	// MaxFrame is the longest frame in bytes that is read.
 	MaxFrame int64
-	// AtOnce bounds the frames of one call that are read at once.
+	// AtOnce bounds the frames, or packs, of one call that are read at once.
 	AtOnce int
 	// Removed reports whether a log says that retention removed the batch's frame; nil: none did.
 	Removed func(ctx context.Context, id identity.Batch) (bool, error)
+	// Packs gives the objects that have frames of several of the entries, no frame in two of them; nil
+	// stands for none. Each and FindUnreadable read these first.
+	Packs func(entries []accepted.Batch) []Pack
 }
 
 // Get reads a batch's frame from the blob generation that the batch names, or from any other
@@ -87,19 +90,30 @@ func (r *Reader) Get(ctx context.Context, e accepted.Batch) ([]byte, error) {
 // Each reads the frames of entries, several at once, and hands them to fn one at a time, in
 // any order. fn may keep nothing of raw.
 func (r *Reader) Each(ctx context.Context, entries []accepted.Batch, fn func(i int, raw []byte) error) error {
+	rest, err := r.eachPacked(ctx, entries, fn)
+	if err != nil {
+		return err
+	}
+	size := func(k int) int64 { return int64(entries[rest[k]].FrameBytes) }
+	get := func(ctx context.Context, k int) ([]byte, error) { return r.Get(ctx, entries[rest[k]]) }
+	return readAll(ctx, r.AtOnce, len(rest), size, get, func(k int, raw []byte) error { return fn(rest[k], raw) })
+}
+
+// readAll reads n objects, atOnce of them at once, and hands what was read to fn one at a time, in any order.
+func readAll[T any](ctx context.Context, atOnce, n int, bytes func(i int) int64, read func(ctx context.Context, i int) (T, error), fn func(i int, got T) error) error {
 	g, gctx := errgroup.WithContext(ctx)
 	// Readers take their share of the memory before they read, and fn's return gives it back: so
-	// frames wait in memory for a slow fn, but never more than readAhead bytes of them.
+	// what is read waits in memory for a slow fn, but never more than readAhead bytes of it.
 	memory := semaphore.NewWeighted(readAhead)
-	size := func(i int) int64 { return min(int64(entries[i].FrameBytes), readAhead) }
-	type frame struct {
+	size := func(i int) int64 { return min(bytes(i), readAhead) }
+	type object struct {
 		i   int
-		raw []byte
+		got T
 	}
-	next, ready := make(chan int), make(chan frame)
+	next, ready := make(chan int), make(chan object)
 	g.Go(func() error {
 		defer close(next)
-		for i := range entries {
+		for i := range n {
 			select {
 			case next <- i:
 			case <-gctx.Done():
@@ -109,7 +123,7 @@ func (r *Reader) Each(ctx context.Context, entries []accepted.Batch, fn func(i i
 		return nil
 	})
 	var readers sync.WaitGroup
-	for range r.AtOnce {
+	for range min(atOnce, n) {
 		readers.Add(1)
 		g.Go(func() error {
 			defer readers.Done()
@@ -117,12 +131,12 @@ func (r *Reader) Each(ctx context.Context, entries []accepted.Batch, fn func(i i
 				if err := memory.Acquire(gctx, size(i)); err != nil {
 					return err
 				}
-				raw, err := r.Get(gctx, entries[i])
+				got, err := read(gctx, i)
 				if err != nil {
 					return err
 				}
 				select {
-				case ready <- frame{i, raw}:
+				case ready <- object{i, got}:
 				case <-gctx.Done():
 					return gctx.Err()
 				}
@@ -136,11 +150,11 @@ func (r *Reader) Each(ctx context.Context, entries []accepted.Batch, fn func(i i
 		return nil
 	})
 	g.Go(func() error {
-		for f := range ready {
-			if err := fn(f.i, f.raw); err != nil {
+		for o := range ready {
+			if err := fn(o.i, o.got); err != nil {
 				return err
 			}
-			memory.Release(size(f.i))
+			memory.Release(size(o.i))
 		}
 		return nil
 	})
@@ -180,12 +194,22 @@ func (r *Reader) Check(ctx context.Context, e accepted.Batch) error {
 
 // FindUnreadable checks the frames of entries and gives those that can't be read.
 func (r *Reader) FindUnreadable(ctx context.Context, entries []accepted.Batch) (bad []*UnreadableError, err error) {
+	dec := r.Decoder()
+	rest, err := r.eachPacked(ctx, entries, func(i int, raw []byte) error {
+		if _, err := dec.Decode(raw); err != nil {
+			bad = append(bad, &UnreadableError{entries[i], err})
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
 	var mu sync.Mutex
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(r.AtOnce)
-	for _, e := range entries {
+	for _, i := range rest {
 		g.Go(func() error {
-			err := r.Check(ctx, e)
+			err := r.Check(ctx, entries[i])
 			var one *UnreadableError
 			if !errors.As(err, &one) {
 				return err

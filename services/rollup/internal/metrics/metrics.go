@@ -79,6 +79,8 @@ type Metrics struct {
 	SnapshotSkipped  prometheus.Counter
 	SnapshotDeleted  *prometheus.CounterVec // what
 	SnapshotFailures prometheus.Counter
+	PackReads        prometheus.Counter
+	PackFailures     prometheus.Counter
 	SnapshotPending  *prometheus.GaugeVec // shard
 	SnapshotNumber   *prometheus.GaugeVec // shard
 }
@@ -180,6 +182,8 @@ func New(reg prometheus.Registerer) *Metrics {
 		SnapshotSkipped:  r.counter("snapshot_batches_skipped_total", "Batches that snapshots go without, as their frames can't be read or are too long."),
 		SnapshotDeleted:  r.counters("snapshot_deleted_total", "Old objects that were deleted: snapshot, pack.", "what"),
 		SnapshotFailures: r.counter("snapshot_failures_total", "Snapshots that failed and were tried again, and objects of former ones that can't be read."),
+		PackReads:        r.counter("pack_reads_total", "Packs of live-state snapshots that jobs read in place of the blobs of their frames."),
+		PackFailures:     r.counter("pack_read_failures_total", "Packs that could not be read, so that jobs read the blobs of their frames."),
 		SnapshotPending:  r.gauges("snapshot_pending_batches", "Batches that no snapshot holds yet, by shard.", "shard"),
 		SnapshotNumber:   r.gauges("snapshot_number", "Number of the newest snapshot, by shard.", "shard"),
 	}

@@ -1,5 +1,5 @@
 // Package snapshots makes the live-state snapshots of owned shards, from which query nodes
-// start. Each shard has a loop of its own beside its owner, so that a long rollup job holds up
+// start, and says which packs of them have the frames of a job. Each shard has a loop of its own beside its owner, so that a long rollup job holds up
 // no snapshot.
 package snapshots
 
@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/queries/snapshot"
 	"lightmetrics.dev/lightmetrics/internal/record"
 	"lightmetrics.dev/lightmetrics/internal/rollups/progress"
+	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/arrivals"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/frames"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/metrics"
@@ -82,10 +84,15 @@ type Maker struct {
 	cfg   Config
 	slots *semaphore.Weighted
 	loops atomic.Uint64
+
+	mu      sync.Mutex
+	running map[shard.ID]*Loop
 }
 
 // NewMaker makes no snapshot by itself.
-func NewMaker(c Config) *Maker { return &Maker{cfg: c, slots: semaphore.NewWeighted(AtOnce)} }
+func NewMaker(c Config) *Maker {
+	return &Maker{cfg: c, slots: semaphore.NewWeighted(AtOnce), running: map[shard.ID]*Loop{}}
+}
 
 // Loop makes the snapshots of one owned shard. A nil one does nothing.
 type Loop struct {
@@ -159,6 +166,8 @@ func (l *Loop) Run(ctx context.Context) {
 	if l == nil {
 		return
 	}
+	l.begin()
+	defer l.end()
 	name, m := l.grant.Shard.String(), l.m.cfg.Metrics
 	defer m.SnapshotPending.DeleteLabelValues(name)
 	defer m.SnapshotNumber.DeleteLabelValues(name)
@@ -175,6 +184,22 @@ func (l *Loop) Run(ctx context.Context) {
 		if !again {
 			_ = run.WallClock{}.Sleep(ctx, min(l.m.cfg.Interval, PollMessages)) // the loop's condition says when it was cut short
 		}
+	}
+}
+
+// begin makes the loop's snapshots known to those who read frames.
+func (l *Loop) begin() {
+	l.m.mu.Lock()
+	defer l.m.mu.Unlock()
+	l.m.running[l.grant.Shard] = l
+}
+
+func (l *Loop) end() {
+	l.m.mu.Lock()
+	defer l.m.mu.Unlock()
+	// The shard may be this worker's again already, under its next grant.
+	if l.m.running[l.grant.Shard] == l {
+		delete(l.m.running, l.grant.Shard)
 	}
 }
 

@@ -1,0 +1,70 @@
+package frames
+
+import (
+	"context"
+
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// Pack is one object with the frames of several batches.
+type Pack struct {
+	// Entries are the positions of its batches among those that were asked for.
+	Entries []int
+	// Bytes of the object, which are in memory while its frames are used.
+	Bytes uint64
+	// Read gives what the object has in place of each frame of Entries, nil where it has nothing.
+	Read func(ctx context.Context) ([][]byte, error)
+}
+
+// eachPacked hands those frames to fn that packs have, one at a time, and gives the positions of the other entries. A pack is a copy
+// that may be damaged, or be deleted while it is read. So it never fails a caller, who reads the blobs of whatever a pack does not give.
+func (r *Reader) eachPacked(ctx context.Context, entries []accepted.Batch, fn func(i int, raw []byte) error) (rest []int, err error) {
+	var packs []Pack
+	if r.Packs != nil {
+		packs = r.Packs(entries)
+	}
+	done := make([]bool, len(entries))
+	size := func(k int) int64 { return int64(packs[k].Bytes) }
+	err = readAll(ctx, r.AtOnce, len(packs), size, func(ctx context.Context, k int) ([][]byte, error) {
+		return r.readPack(ctx, packs[k], entries)
+	}, func(k int, raws [][]byte) error {
+		for n, raw := range raws {
+			i := packs[k].Entries[n]
+			if raw == nil || done[i] {
+				continue
+			}
+			if err := fn(i, raw); err != nil {
+				return err
+			}
+			done[i] = true
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	for i := range entries {
+		if !done[i] {
+			rest = append(rest, i)
+		}
+	}
+	return rest, nil
+}
+
+// readPack gives the accepted frames among what a pack has, nil for each other. Its only error is that ctx ended.
+func (r *Reader) readPack(ctx context.Context, p Pack, entries []accepted.Batch) ([][]byte, error) {
+	pctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
+	raws, err := p.Read(pctx)
+	if err != nil {
+		return nil, ctx.Err()
+	}
+	for n, raw := range raws {
+		e := entries[p.Entries[n]]
+		if raw != nil && (int64(e.FrameBytes) > r.MaxFrame || identity.Sum(raw) != e.FrameSHA256) {
+			raws[n] = nil
+		}
+	}
+	return raws, nil
+}

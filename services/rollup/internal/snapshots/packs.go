@@ -1,0 +1,127 @@
+package snapshots
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/queries/snapshot"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/frames"
+)
+
+const (
+	// worth is the least part of a pack's bytes, as 1/worth, that must be wanted for it to be read.
+	worth = 8
+	// maxAge of the newest sample of a batch that is read from a pack. Retention removes no frame
+	// within 24 hours of it, so what retention removed is never read from a pack, however long the
+	// window of the snapshots is.
+	maxAge = 12 * time.Hour
+)
+
+// Packs gives the packs of a shard's newest snapshot that save requests to whoever reads the frames of all
+// entries, which are of one shard. Only this worker's own snapshots count: their batches are in memory, so that
+// nothing is asked of the store here.
+func (m *Maker) Packs(entries []accepted.Batch) (out []frames.Pack) {
+	if len(entries) == 0 {
+		return nil
+	}
+	s := m.newest(shard.Of(entries[0].Identity.Agent, m.cfg.Shards))
+	if s == nil {
+		return nil
+	}
+	wanted := m.byBoot(entries)
+	taken := make([]bool, len(entries))
+	for i := range s.Packs {
+		ref := &s.Packs[i]
+		of, bytes := find(ref, entries, wanted, taken)
+		// A single frame is read from its blob for the same price, and a few are not worth the bytes of all others.
+		if len(of) < 2 || bytes*worth < ref.Bytes {
+			continue
+		}
+		for _, i := range of {
+			taken[i] = true
+		}
+		out = append(out, frames.Pack{Entries: of, Bytes: ref.Bytes, Read: func(ctx context.Context) ([][]byte, error) {
+			raws, err := m.read(ctx, s, *ref, entries, of)
+			if err != nil && ctx.Err() == nil {
+				m.cfg.Metrics.PackFailures.Inc()
+				m.cfg.Log.Info("a pack can't be read; the blobs of its frames are", "pack", ref.Key(s.Shard), "error", err)
+			}
+			return raws, err
+		}})
+	}
+	return out
+}
+
+// newest is the newest snapshot of a shard whose loop runs; nil if there is none.
+func (m *Maker) newest(id shard.ID) *snapshot.Snapshot {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if l := m.running[id]; l != nil {
+		return l.chain.Newest()
+	}
+	return nil
+}
+
+// byBoot gives the positions of the entries that may be read from packs, by boot and in the order of their numbers.
+func (m *Maker) byBoot(entries []accepted.Batch) map[identity.Boot][]int {
+	horizon := m.cfg.Now().Add(-maxAge).UnixNano()
+	out := map[identity.Boot][]int{}
+	for i, e := range entries {
+		if e.MaxTime >= horizon {
+			out[e.Identity.BootOf()] = append(out[e.Identity.BootOf()], i)
+		}
+	}
+	for _, of := range out {
+		slices.SortFunc(of, func(a, b int) int { return cmp.Compare(entries[a].Identity.SeqStart, entries[b].Identity.SeqStart) })
+	}
+	return out
+}
+
+// find gives the wanted entries that the pack has and nobody took, and the sum of their bytes. It goes through the runs of the pack,
+// because there are fewer of them than batches, and an hour has many packs.
+func find(ref *snapshot.Ref, entries []accepted.Batch, wanted map[identity.Boot][]int, taken []bool) (of []int, bytes uint64) {
+	for _, b := range ref.Inputs.Boots() {
+		mine := wanted[identity.Boot{Agent: b.Agent, Boot: b.Boot}]
+		if len(mine) == 0 {
+			continue
+		}
+		next := 0
+		for _, r := range b.Runs {
+			last := r.Start + (r.Records*r.Batches - 1)
+			// Covers asks all runs: a batch of a later run that overlaps this one is found here.
+			k, _ := slices.BinarySearchFunc(mine, r.Start, func(i int, start uint64) int { return cmp.Compare(entries[i].Identity.SeqStart, start) })
+			for next = max(next, k); next < len(mine) && entries[mine[next]].Identity.SeqStart <= last; next++ {
+				if i := mine[next]; !taken[i] && ref.Inputs.Covers(entries[i].Identity) {
+					of = append(of, i)
+					bytes += entries[i].FrameBytes
+				}
+			}
+		}
+	}
+	return of, bytes
+}
+
+// read gives the pack's bytes of the entries at positions of, not compared with their hashes; nil for what the pack lacks.
+func (m *Maker) read(ctx context.Context, s *snapshot.Snapshot, ref snapshot.Ref, entries []accepted.Batch, of []int) ([][]byte, error) {
+	p, err := snapshot.ReadPack(ctx, m.cfg.Store, s, ref)
+	if err != nil {
+		return nil, err
+	}
+	at := make(map[identity.Batch]int, len(p.Entries))
+	for i, e := range p.Entries {
+		at[e.Identity] = i
+	}
+	out := make([][]byte, len(of))
+	for n, i := range of {
+		if k, ok := at[entries[i].Identity]; ok {
+			out[n] = p.Bytes(k)
+		}
+	}
+	m.cfg.Metrics.PackReads.Inc()
+	return out, nil
+}

@@ -1,0 +1,182 @@
+package rollup
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/fault"
+	"lightmetrics.dev/lightmetrics/internal/objstore/storetest"
+	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
+	"lightmetrics.dev/lightmetrics/internal/queries/snapshot"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/ownership"
+)
+
+// gets counts the GETs of each key.
+type gets struct {
+	*fault.Store
+	mu   sync.Mutex
+	keys map[string]int
+}
+
+func (s *gets) Get(ctx context.Context, key string, o objstore.GetOptions) ([]byte, objstore.Info, error) {
+	s.mu.Lock()
+	s.keys[key]++
+	s.mu.Unlock()
+	return s.Store.Get(ctx, key, o)
+}
+
+func (s *gets) count(prefix string) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, c := range s.keys {
+		if strings.HasPrefix(key, prefix) {
+			n += c
+		}
+	}
+	return n
+}
+
+// packed is a world whose hour ended a minute ago, with batches of two agents of each shard, and a worker that has them all in snapshots and
+// not yet in blocks. Requests of the worker are counted and may be refused.
+type packed struct {
+	*world
+	worker running
+	store  *gets
+	cfg    Config
+}
+
+func newPacked(t *testing.T) *packed {
+	t.Helper()
+	p := &packed{world: newWorld(t, newMem()), cfg: testConfig()}
+	p.clock.Store(hour0.End().Add(time.Minute).UnixNano())
+	p.cfg.Snapshot.Interval, p.cfg.Schedule.FirstAfter = 2*time.Millisecond, 30*time.Minute
+	for id := range shard.ID(testShards) {
+		p.some(agentOf(id, 0), hour0, 200, 50, 0)
+		p.some(agentOf(id, 1), hour0, 200, 50, 0)
+	}
+	p.store = &gets{Store: fault.New(p.world.store, 1), keys: map[string]int{}}
+	p.worker = p.run(t, Deps{
+		Store: p.store, Telemetry: telemetry.Discard(), Queue: p.pending, Table: p.pending, Refs: p.refs, Now: p.now, Policy: testPolicy,
+		Ownership: ownership.Static{Fence: 1},
+	}, p.cfg)
+	eventually(t, "everything is in snapshots", func() bool {
+		p.advance(100 * time.Millisecond) // messages wait by this clock
+		return len(p.inSnapshots()) == len(p.accepted)
+	})
+	return p
+}
+
+// rollUp lets the time of the hour come.
+func (p *packed) rollUp(t *testing.T) {
+	t.Helper()
+	p.advance(30 * time.Minute)
+	eventually(t, "the hour is rolled up", func() bool { return len(p.left(0))+len(p.left(1)) == 0 })
+	p.worker.stop()
+	p.check(hour0, 0, 1)
+	p.check(hour0, 1, 1)
+}
+
+// blobs counts the GETs of frames, each on its own.
+func (p *packed) blobs() int { return p.store.count(layout.RawBlobsPrefix) }
+
+// packs gives the keys of the packs.
+func (p *packed) packs() (keys []string) {
+	p.t.Helper()
+	must(p.t, storetest.Each(p.t.Context(), p.world.store, layout.LivePacksPrefix, func(o objstore.Info) error {
+		keys = append(keys, o.Key)
+		return nil
+	}))
+	return keys
+}
+
+// What the snapshots have is not asked for again: a frame costs one GET, where two came without packs.
+func TestHoursAreMadeOfPacks(t *testing.T) {
+	p := newPacked(t)
+	if got := p.blobs(); got != len(p.accepted) {
+		t.Fatalf("snapshots of %d batches took %d GETs", len(p.accepted), got)
+	}
+	packs := len(p.packs())
+	before := p.store.count(layout.LivePacksPrefix)
+	p.rollUp(t)
+	// A pack of one batch is not worth a request.
+	if got := p.blobs(); got > len(p.accepted)+packs {
+		t.Errorf("%d GETs of frames for %d batches in %d packs, want one of each batch", got, len(p.accepted), packs)
+	}
+	if got := p.store.count(layout.LivePacksPrefix) - before; got == 0 || got > packs {
+		t.Errorf("%d GETs of %d packs", got, packs)
+	}
+}
+
+// Packs are copies. Whatever becomes of them, the hour is what was accepted, and costs requests at most.
+func TestHoursAreWholeWithoutPacks(t *testing.T) {
+	spoil := func(p *packed, fn func([]byte) []byte) {
+		for _, key := range p.packs() {
+			b, _, err := p.world.store.Get(p.t.Context(), key, objstore.GetOptions{})
+			must(p.t, err)
+			_, err = p.world.store.Put(p.t.Context(), key, fn(slices.Clone(b)), objstore.PutOptions{})
+			must(p.t, err)
+		}
+	}
+	for name, c := range map[string]struct {
+		harm func(p *packed)
+		all  bool // no frame of a pack is used
+	}{
+		"a frame is damaged":    {harm: func(p *packed) { spoil(p, func(b []byte) []byte { b[len(b)-1] ^= 1; return b }) }},
+		"the header is damaged": {all: true, harm: func(p *packed) { spoil(p, func(b []byte) []byte { b[20] ^= 1; return b }) }},
+		"the pack is cut short": {all: true, harm: func(p *packed) { spoil(p, func(b []byte) []byte { return b[:len(b)-1] }) }},
+		"the pack is empty":     {all: true, harm: func(p *packed) { spoil(p, func([]byte) []byte { return nil }) }},
+		"the pack is gone": {all: true, harm: func(p *packed) {
+			for _, key := range p.packs() {
+				must(p.t, p.world.store.Delete(p.t.Context(), key))
+			}
+		}},
+		"the pack can't be read": {all: true, harm: func(p *packed) {
+			p.store.Add(fault.Refused("get", layout.LivePacksPrefix, objstore.ErrUnavailable))
+		}},
+		// Such a pack is whole by its own header; only the journal's entry tells.
+		"the pack has valid frames that were not accepted": {all: true, harm: func(p *packed) {
+			spoil(p, func(b []byte) []byte {
+				old, err := snapshot.DecodePack(b)
+				must(p.t, err)
+				var batches []snapshot.Batch
+				for _, e := range old.Entries {
+					raw := bytes.Clone(p.frames[e.Identity])
+					raw[len(raw)-1] ^= 1
+					e.FrameSHA256 = identity.Sum(raw)
+					e.RawBlobKey = layout.Blob(e.FrameSHA256, 0)
+					batches = append(batches, snapshot.Batch{Batch: e, Raw: raw})
+				}
+				b, err = snapshot.EncodePack(old.Shard, old.Shards, batches)
+				must(p.t, err)
+				return b
+			})
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPacked(t)
+			packs := len(p.packs())
+			c.harm(p)
+			p.rollUp(t)
+			again := p.blobs() - len(p.accepted)
+			if c.all && again != len(p.accepted) || !c.all && (again == 0 || again > 2*packs) {
+				t.Errorf("%d frames of %d batches in %d packs were read from blobs", again, len(p.accepted), packs)
+			}
+		})
+	}
+}
+
+// A frame that is in a pack is not missing.
+func TestAFrameThatIsLostIsReadFromItsPack(t *testing.T) {
+	p := newPacked(t)
+	must(t, p.world.store.Delete(t.Context(), p.accepted[3].RawBlobKey))
+	p.rollUp(t)
+}
