@@ -90,7 +90,7 @@ func (r *Reader) Get(ctx context.Context, e accepted.Batch) ([]byte, error) {
 // Each reads the frames of entries, several at once, and hands them to fn one at a time, in
 // any order. fn may keep nothing of raw.
 func (r *Reader) Each(ctx context.Context, entries []accepted.Batch, fn func(i int, raw []byte) error) error {
-	rest, err := r.eachPacked(ctx, entries, fn)
+	rest, err := eachPacked(ctx, r, entries, fn)
 	if err != nil {
 		return err
 	}
@@ -195,7 +195,7 @@ func (r *Reader) Check(ctx context.Context, e accepted.Batch) error {
 // FindUnreadable checks the frames of entries and gives those that can't be read.
 func (r *Reader) FindUnreadable(ctx context.Context, entries []accepted.Batch) (bad []*UnreadableError, err error) {
 	dec := r.Decoder()
-	rest, err := r.eachPacked(ctx, entries, func(i int, raw []byte) error {
+	rest, err := eachPacked(ctx, r, entries, func(i int, raw []byte) error {
 		if _, err := dec.Decode(raw); err != nil {
 			bad = append(bad, &UnreadableError{entries[i], err})
 		}

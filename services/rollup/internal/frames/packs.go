@@ -19,7 +19,7 @@ type Pack struct {
 
 // eachPacked hands those frames to fn that packs have, one at a time, and gives the positions of the other entries. A pack is a copy
 // that may be damaged, or be deleted while it is read. So it never fails a caller, who reads the blobs of whatever a pack does not give.
-func (r *Reader) eachPacked(ctx context.Context, entries []accepted.Batch, fn func(i int, raw []byte) error) (rest []int, err error) {
+func eachPacked(ctx context.Context, r *Reader, entries []accepted.Batch, fn func(i int, raw []byte) error) (rest []int, err error) {
 	var packs []Pack
 	if r.Packs != nil {
 		packs = r.Packs(entries)
@@ -27,7 +27,7 @@ func (r *Reader) eachPacked(ctx context.Context, entries []accepted.Batch, fn fu
 	done := make([]bool, len(entries))
 	size := func(k int) int64 { return int64(packs[k].Bytes) }
 	err = readAll(ctx, r.AtOnce, len(packs), size, func(ctx context.Context, k int) ([][]byte, error) {
-		return r.readPack(ctx, packs[k], entries)
+		return readPack(ctx, r, packs[k], entries)
 	}, func(k int, raws [][]byte) error {
 		for n, raw := range raws {
 			i := packs[k].Entries[n]
@@ -53,7 +53,7 @@ func (r *Reader) eachPacked(ctx context.Context, entries []accepted.Batch, fn fu
 }
 
 // readPack gives the accepted frames among what a pack has, nil for each other. Its only error is that ctx ended.
-func (r *Reader) readPack(ctx context.Context, p Pack, entries []accepted.Batch) ([][]byte, error) {
+func readPack(ctx context.Context, r *Reader, p Pack, entries []accepted.Batch) ([][]byte, error) {
 	pctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
 	raws, err := p.Read(pctx)

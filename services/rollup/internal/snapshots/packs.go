@@ -8,7 +8,6 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/queries/snapshot"
-	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/frames"
 )
@@ -22,18 +21,9 @@ const (
 	maxAge = 12 * time.Hour
 )
 
-// Packs gives the packs of a shard's newest snapshot that save requests to whoever reads the frames of all
-// entries, which are of one shard. Only this worker's own snapshots count: their batches are in memory, so that
-// nothing is asked of the store here.
-func (m *Maker) Packs(entries []accepted.Batch) (out []frames.Pack) {
-	if len(entries) == 0 {
-		return nil
-	}
-	s := m.newest(shard.Of(entries[0].Identity.Agent, m.cfg.Shards))
-	if s == nil {
-		return nil
-	}
-	wanted := m.byBoot(entries)
+// packsOf gives the packs of a snapshot that save requests to whoever reads the frames of all entries.
+func packsOf(c *Config, s *snapshot.Snapshot, entries []accepted.Batch) (out []frames.Pack) {
+	wanted := byBoot(entries, c.Now().Add(-maxAge).UnixNano())
 	taken := make([]bool, len(entries))
 	for i := range s.Packs {
 		ref := &s.Packs[i]
@@ -46,10 +36,10 @@ func (m *Maker) Packs(entries []accepted.Batch) (out []frames.Pack) {
 			taken[i] = true
 		}
 		out = append(out, frames.Pack{Entries: of, Bytes: ref.Bytes, Read: func(ctx context.Context) ([][]byte, error) {
-			raws, err := m.read(ctx, s, *ref, entries, of)
+			raws, err := read(ctx, c, s, *ref, entries, of)
 			if err != nil && ctx.Err() == nil {
-				m.cfg.Metrics.PackFailures.Inc()
-				m.cfg.Log.Info("a pack can't be read; the blobs of its frames are", "pack", ref.Key(s.Shard), "error", err)
+				c.Metrics.PackFailures.Inc()
+				c.Log.Info("a pack can't be read; the blobs of its frames are", "pack", ref.Key(s.Shard), "error", err)
 			}
 			return raws, err
 		}})
@@ -57,19 +47,8 @@ func (m *Maker) Packs(entries []accepted.Batch) (out []frames.Pack) {
 	return out
 }
 
-// newest is the newest snapshot of a shard whose loop runs; nil if there is none.
-func (m *Maker) newest(id shard.ID) *snapshot.Snapshot {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if l := m.running[id]; l != nil {
-		return l.chain.Newest()
-	}
-	return nil
-}
-
-// byBoot gives the positions of the entries that may be read from packs, by boot and in the order of their numbers.
-func (m *Maker) byBoot(entries []accepted.Batch) map[identity.Boot][]int {
-	horizon := m.cfg.Now().Add(-maxAge).UnixNano()
+// byBoot gives the positions of the entries with samples after the horizon, by boot and in the order of their numbers.
+func byBoot(entries []accepted.Batch, horizon int64) map[identity.Boot][]int {
 	out := map[identity.Boot][]int{}
 	for i, e := range entries {
 		if e.MaxTime >= horizon {
@@ -107,8 +86,8 @@ func find(ref *snapshot.Ref, entries []accepted.Batch, wanted map[identity.Boot]
 }
 
 // read gives the pack's bytes of the entries at positions of, not compared with their hashes; nil for what the pack lacks.
-func (m *Maker) read(ctx context.Context, s *snapshot.Snapshot, ref snapshot.Ref, entries []accepted.Batch, of []int) ([][]byte, error) {
-	p, err := snapshot.ReadPack(ctx, m.cfg.Store, s, ref)
+func read(ctx context.Context, c *Config, s *snapshot.Snapshot, ref snapshot.Ref, entries []accepted.Batch, of []int) ([][]byte, error) {
+	p, err := snapshot.ReadPack(ctx, c.Store, s, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -122,6 +101,6 @@ func (m *Maker) read(ctx context.Context, s *snapshot.Snapshot, ref snapshot.Ref
 			out[n] = p.Bytes(k)
 		}
 	}
-	m.cfg.Metrics.PackReads.Inc()
+	c.Metrics.PackReads.Inc()
 	return out, nil
 }

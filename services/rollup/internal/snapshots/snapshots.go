@@ -94,6 +94,25 @@ func NewMaker(c Config) *Maker {
 	return &Maker{cfg: c, slots: semaphore.NewWeighted(AtOnce), running: map[shard.ID]*Loop{}}
 }
 
+// Packs gives the packs of a shard's newest snapshot that save requests to whoever reads the frames of all
+// entries, which are of one shard. Only this worker's own snapshots count: their batches are in memory, so that
+// nothing is asked of the store here.
+func (m *Maker) Packs(entries []accepted.Batch) []frames.Pack {
+	if len(entries) == 0 {
+		return nil
+	}
+	m.mu.Lock()
+	l := m.running[shard.Of(entries[0].Identity.Agent, m.cfg.Shards)]
+	m.mu.Unlock()
+	if l == nil {
+		return nil
+	}
+	if s := l.chain.Newest(); s != nil {
+		return packsOf(&m.cfg, s, entries)
+	}
+	return nil
+}
+
 // Loop makes the snapshots of one owned shard. A nil one does nothing.
 type Loop struct {
 	m     *Maker
