@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/objstore/fault"
@@ -54,20 +56,20 @@ type packed struct {
 	cfg    Config
 }
 
-func newPacked(t *testing.T) *packed {
+func newPacked(t *testing.T, change func(*Config)) *packed {
 	t.Helper()
 	p := &packed{world: newWorld(t, newMem()), cfg: testConfig()}
 	p.clock.Store(hour0.End().Add(time.Minute).UnixNano())
 	p.cfg.Snapshot.Interval, p.cfg.Schedule.FirstAfter = 2*time.Millisecond, 30*time.Minute
+	if change != nil {
+		change(&p.cfg)
+	}
 	for id := range shard.ID(testShards) {
 		p.some(agentOf(id, 0), hour0, 200, 50, 0)
 		p.some(agentOf(id, 1), hour0, 200, 50, 0)
 	}
 	p.store = &gets{Store: fault.New(p.world.store, 1), keys: map[string]int{}}
-	p.worker = p.run(t, Deps{
-		Store: p.store, Telemetry: telemetry.Discard(), Queue: p.pending, Table: p.pending, Refs: p.refs, Now: p.now, Policy: testPolicy,
-		Ownership: ownership.Static{Fence: 1},
-	}, p.cfg)
+	p.start(t, 1)
 	eventually(t, "everything is in snapshots", func() bool {
 		p.advance(100 * time.Millisecond) // messages wait by this clock
 		return len(p.inSnapshots()) == len(p.accepted)
@@ -75,10 +77,19 @@ func newPacked(t *testing.T) *packed {
 	return p
 }
 
-// rollUp lets the time of the hour come.
-func (p *packed) rollUp(t *testing.T) {
+// start starts the worker, as the owner with a fence.
+func (p *packed) start(t *testing.T, fence uint64) {
 	t.Helper()
-	p.advance(30 * time.Minute)
+	p.worker = p.run(t, Deps{
+		Store: p.store, Telemetry: telemetry.Discard(), Queue: p.pending, Table: p.pending, Refs: p.refs, Now: p.now, Policy: testPolicy,
+		Ownership: ownership.Static{Fence: fence},
+	}, p.cfg)
+}
+
+// rollUp lets the time of the hour come.
+func (p *packed) rollUp(t *testing.T, by time.Duration) {
+	t.Helper()
+	p.advance(by)
 	eventually(t, "the hour is rolled up", func() bool { return len(p.left(0))+len(p.left(1)) == 0 })
 	p.worker.stop()
 	p.check(hour0, 0, 1)
@@ -100,13 +111,13 @@ func (p *packed) packs() (keys []string) {
 
 // What the snapshots have is not asked for again: a frame costs one GET, where two came without packs.
 func TestHoursAreMadeOfPacks(t *testing.T) {
-	p := newPacked(t)
+	p := newPacked(t, nil)
 	if got := p.blobs(); got != len(p.accepted) {
 		t.Fatalf("snapshots of %d batches took %d GETs", len(p.accepted), got)
 	}
 	packs := len(p.packs())
 	before := p.store.count(layout.LivePacksPrefix)
-	p.rollUp(t)
+	p.rollUp(t, 30*time.Minute)
 	// A pack of one batch is not worth a request.
 	if got := p.blobs(); got > len(p.accepted)+packs {
 		t.Errorf("%d GETs of frames for %d batches in %d packs, want one of each batch", got, len(p.accepted), packs)
@@ -162,13 +173,16 @@ func TestHoursAreWholeWithoutPacks(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPacked(t)
+			p := newPacked(t, nil)
 			packs := len(p.packs())
 			c.harm(p)
-			p.rollUp(t)
+			p.rollUp(t, 30*time.Minute)
 			again := p.blobs() - len(p.accepted)
 			if c.all && again != len(p.accepted) || !c.all && (again == 0 || again > 2*packs) {
 				t.Errorf("%d frames of %d batches in %d packs were read from blobs", again, len(p.accepted), packs)
+			}
+			if n := testutil.ToFloat64(p.worker.m.PackFailures); n == 0 || n > float64(packs) {
+				t.Errorf("%v failures of %d packs are counted", n, packs)
 			}
 		})
 	}
@@ -176,7 +190,45 @@ func TestHoursAreWholeWithoutPacks(t *testing.T) {
 
 // A frame that is in a pack is not missing.
 func TestAFrameThatIsLostIsReadFromItsPack(t *testing.T) {
-	p := newPacked(t)
+	p := newPacked(t, nil)
 	must(t, p.world.store.Delete(t.Context(), p.accepted[3].RawBlobKey))
-	p.rollUp(t)
+	p.rollUp(t, 30*time.Minute)
+}
+
+// A worker that is started again, or is another one, takes over the snapshots of the owner before it, and their packs.
+func TestPacksOfTheOwnerBefore(t *testing.T) {
+	p := newPacked(t, nil)
+	p.worker.stop()
+	packs, before := len(p.packs()), p.blobs()
+	p.start(t, 2)
+	eventually(t, "the snapshots are taken over", func() bool {
+		for id := range shard.ID(testShards) {
+			if testutil.ToFloat64(p.worker.m.SnapshotNumber.WithLabelValues(id.String())) == 0 {
+				return false
+			}
+		}
+		return true
+	})
+	p.rollUp(t, 30*time.Minute)
+	if got := p.blobs() - before; got > packs {
+		t.Errorf("%d GETs of frames for %d batches in %d packs", got, len(p.accepted), packs)
+	}
+	if n := testutil.ToFloat64(p.worker.m.PackFailures); n != 0 {
+		t.Errorf("%v failures", n)
+	}
+}
+
+// Retention may have removed the frames of an hour that ended long ago, so packs do not bring them back, however far back snapshots hold frames.
+func TestPacksOfOldHoursAreNotRead(t *testing.T) {
+	p := newPacked(t, func(c *Config) {
+		c.Snapshot.Window, c.Retention.RawFrames, c.Schedule.FirstAfter = 96*time.Hour, 24*time.Hour, 12*time.Hour+10*time.Minute
+	})
+	before := p.store.count(layout.LivePacksPrefix)
+	p.rollUp(t, 13*time.Hour)
+	if got := p.blobs(); got != 2*len(p.accepted) {
+		t.Errorf("%d GETs of frames for %d batches", got, len(p.accepted))
+	}
+	if got := p.store.count(layout.LivePacksPrefix) - before; got != 0 {
+		t.Errorf("%d GETs of packs", got)
+	}
 }

@@ -65,7 +65,8 @@ func Read(ctx context.Context, r objstore.Reader, s shard.ID, number uint64) (*S
 // Errors are those of Read.
 func ReadPack(ctx context.Context, r objstore.Reader, s *Snapshot, ref Ref) (*Pack, error) {
 	key := ref.Key(s.Shard)
-	b, err := readPack(ctx, r, key)
+	// Callers count memory by what the snapshot says, so nothing longer is read.
+	b, err := readPack(ctx, r, key, int64(ref.Bytes))
 	if err != nil {
 		return nil, err
 	}
@@ -82,8 +83,8 @@ func ReadPack(ctx context.Context, r objstore.Reader, s *Snapshot, ref Ref) (*Pa
 	return p, nil
 }
 
-func readPack(ctx context.Context, r objstore.Reader, key string) ([]byte, error) {
-	b, _, err := r.Get(ctx, key, objstore.GetOptions{Limit: MaxPackBytes})
+func readPack(ctx context.Context, r objstore.Reader, key string, limit int64) ([]byte, error) {
+	b, _, err := r.Get(ctx, key, objstore.GetOptions{Limit: limit})
 	if objstore.Unreadable(err) {
 		return nil, PackKind.Corrupt(key, "%w", err)
 	}
@@ -106,7 +107,7 @@ func readRef(ctx context.Context, r objstore.Reader, key string) (Ref, error) {
 		return Ref{}, PackKind.Wrap(key, err)
 	}
 	// The key contains the digest of the whole object, which is checked below.
-	b, err := readPack(ctx, r, key)
+	b, err := readPack(ctx, r, key, MaxPackBytes)
 	if err != nil {
 		return Ref{}, err
 	}

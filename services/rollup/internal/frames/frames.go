@@ -46,7 +46,9 @@ const (
 	readAhead = 32 << 20
 )
 
-// Reader reads frames. It has no state and is safe for concurrent use.
+// Reader reads frames: those of several batches from packs, a single one with Get, from wherever it
+// is. Whatever the source, a frame counts only if it has the hash of its entry. A Reader has no state
+// and is safe for concurrent use.
 type Reader struct {
 	Store objstore.Reader
 	// MaxFrame is the longest frame in bytes that is read.

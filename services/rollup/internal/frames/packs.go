@@ -2,6 +2,7 @@ package frames
 
 import (
 	"context"
+	"fmt"
 
 	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -15,6 +16,8 @@ type Pack struct {
 	Bytes uint64
 	// Read gives what the object has in place of each frame of Entries, nil where it has nothing.
 	Read func(ctx context.Context) ([][]byte, error)
+	// Failed is called once where Read failed, or gave bytes that are not the accepted ones.
+	Failed func(err error)
 }
 
 // eachPacked hands those frames to fn that packs have, one at a time, and gives the positions of the other entries. A pack is a copy
@@ -57,14 +60,27 @@ func readPack(ctx context.Context, r *Reader, p Pack, entries []accepted.Batch) 
 	pctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
 	raws, err := p.Read(pctx)
-	if err != nil {
+	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
+	if err != nil {
+		p.Failed(err)
+		return nil, nil
+	}
+	damaged := 0
 	for n, raw := range raws {
 		e := entries[p.Entries[n]]
-		if raw != nil && (int64(e.FrameBytes) > r.MaxFrame || identity.Sum(raw) != e.FrameSHA256) {
+		switch {
+		case raw == nil:
+		case identity.Sum(raw) != e.FrameSHA256:
+			damaged++
 			raws[n] = nil
+		case int64(e.FrameBytes) > r.MaxFrame:
+			raws[n] = nil // Get says what is wrong with it
 		}
+	}
+	if damaged > 0 {
+		p.Failed(fmt.Errorf("%d frames of %d have other bytes than were accepted", damaged, len(raws)))
 	}
 	return raws, nil
 }

@@ -183,7 +183,7 @@ func New(reg prometheus.Registerer) *Metrics {
 		SnapshotDeleted:  r.counters("snapshot_deleted_total", "Old objects that were deleted: snapshot, pack.", "what"),
 		SnapshotFailures: r.counter("snapshot_failures_total", "Snapshots that failed and were tried again, and objects of former ones that can't be read."),
 		PackReads:        r.counter("pack_reads_total", "Packs of live-state snapshots that jobs read in place of the blobs of their frames."),
-		PackFailures:     r.counter("pack_read_failures_total", "Packs that could not be read, so that jobs read the blobs of their frames."),
+		PackFailures:     r.counter("pack_read_failures_total", "Packs that could not be read, or had other bytes, so that jobs read the blobs of these frames."),
 		SnapshotPending:  r.gauges("snapshot_pending_batches", "Batches that no snapshot holds yet, by shard.", "shard"),
 		SnapshotNumber:   r.gauges("snapshot_number", "Number of the newest snapshot, by shard.", "shard"),
 	}

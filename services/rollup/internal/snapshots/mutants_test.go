@@ -10,7 +10,7 @@ import (
 func TestMutantsAreCaught(t *testing.T) {
 	mutants.Check(t, mutants.List{Mutants: []mutants.Mutant{
 		{Name: "packs of frames that retention may have removed are read", File: "packs.go", Old: "if e.MaxTime >= horizon {", New: "if horizon != 0 {"},
-		{Name: "a pack is read for a few of its frames", File: "packs.go", Old: "|| bytes*worth < ref.Bytes", New: "|| bytes > ref.Bytes"},
+		{Name: "a pack is read for a few of its frames", File: "packs.go", Old: "|| uint64(len(of))*worth < ref.Batches", New: ""},
 		{Name: "a pack is read for one frame", File: "packs.go", Old: "len(of) < 2", New: "len(of) < 1"},
 		{Name: "only what begins a run is in a pack", File: "packs.go", Old: "last := r.Start + (r.Records*r.Batches - 1)", New: "last := r.Start"},
 		{Name: "batches that are in no run are in a pack", File: "packs.go", Old: "ref.Inputs.Covers(entries[i].Identity)", New: "ref.Batches > 0"},

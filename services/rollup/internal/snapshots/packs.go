@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// worth is the least part of a pack's bytes, as 1/worth, that must be wanted for it to be read.
+	// worth is the least part of a pack's batches, as 1/worth, that must be wanted for it to be read.
 	worth = 8
 	// maxAge of the newest sample of a batch that is read from a pack. Retention removes no frame
 	// within 24 hours of it, so what retention removed is never read from a pack, however long the
@@ -27,22 +27,22 @@ func packsOf(c *Config, s *snapshot.Snapshot, entries []accepted.Batch) (out []f
 	taken := make([]bool, len(entries))
 	for i := range s.Packs {
 		ref := &s.Packs[i]
-		of, bytes := find(ref, entries, wanted, taken)
+		of := find(ref, entries, wanted, taken)
 		// A single frame is read from its blob for the same price, and a few are not worth the bytes of all others.
-		if len(of) < 2 || bytes*worth < ref.Bytes {
+		if len(of) < 2 || uint64(len(of))*worth < ref.Batches {
 			continue
 		}
 		for _, i := range of {
 			taken[i] = true
 		}
-		out = append(out, frames.Pack{Entries: of, Bytes: ref.Bytes, Read: func(ctx context.Context) ([][]byte, error) {
-			raws, err := read(ctx, c, s, *ref, entries, of)
-			if err != nil && ctx.Err() == nil {
+		out = append(out, frames.Pack{
+			Entries: of, Bytes: ref.Bytes,
+			Read: func(ctx context.Context) ([][]byte, error) { return read(ctx, c, s, *ref, entries, of) },
+			Failed: func(err error) {
 				c.Metrics.PackFailures.Inc()
-				c.Log.Info("a pack can't be read; the blobs of its frames are", "pack", ref.Key(s.Shard), "error", err)
-			}
-			return raws, err
-		}})
+				c.Log.Warn("a pack can't be used; the blobs of its frames are read", "pack", ref.Key(s.Shard), "error", err)
+			},
+		})
 	}
 	return out
 }
@@ -61,9 +61,9 @@ func byBoot(entries []accepted.Batch, horizon int64) map[identity.Boot][]int {
 	return out
 }
 
-// find gives the wanted entries that the pack has and nobody took, and the sum of their bytes. It goes through the runs of the pack,
+// find gives the wanted entries that the pack has and no pack before it. It goes through the runs of the pack,
 // because there are fewer of them than batches, and an hour has many packs.
-func find(ref *snapshot.Ref, entries []accepted.Batch, wanted map[identity.Boot][]int, taken []bool) (of []int, bytes uint64) {
+func find(ref *snapshot.Ref, entries []accepted.Batch, wanted map[identity.Boot][]int, taken []bool) (of []int) {
 	for _, b := range ref.Inputs.Boots() {
 		mine := wanted[identity.Boot{Agent: b.Agent, Boot: b.Boot}]
 		if len(mine) == 0 {
@@ -77,12 +77,11 @@ func find(ref *snapshot.Ref, entries []accepted.Batch, wanted map[identity.Boot]
 			for next = max(next, k); next < len(mine) && entries[mine[next]].Identity.SeqStart <= last; next++ {
 				if i := mine[next]; !taken[i] && ref.Inputs.Covers(entries[i].Identity) {
 					of = append(of, i)
-					bytes += entries[i].FrameBytes
 				}
 			}
 		}
 	}
-	return of, bytes
+	return of
 }
 
 // read gives the pack's bytes of the entries at positions of, not compared with their hashes; nil for what the pack lacks.

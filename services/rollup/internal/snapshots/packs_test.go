@@ -78,42 +78,28 @@ func TestPacksThatAreWorthIt(t *testing.T) {
 		}
 		return n
 	}
-	// The share of the pack that is wanted is measured in bytes; its header is most of this one.
-	large := slices.Clone(in)
-	for i := range large {
-		large[i].FrameBytes = pack.Bytes / 100
-	}
 	others := []accepted.Batch{entry("x", 100), entry("z", 1), entry("y", 1), entry("x", 3)}
 	others[3].Identity.SeqStart, others[3].Identity.SeqEnd = 15, 24 // overlaps two that are there
-	for i := range others {
-		others[i].FrameBytes = pack.Bytes
-	}
-	if got := give(append(slices.Clone(others), large...)); got != len(in) {
+	if got := give(append(slices.Clone(others), in...)); got != len(in) {
 		t.Errorf("%d of %d batches are read from the pack", got, len(in))
 	}
 	if got := give(others); got != 0 {
 		t.Errorf("%d batches are in no pack and are read from one", got)
 	}
-	if got := give(large[:13]); got != 13 {
-		t.Errorf("%d of 13 batches, which are more than an eighth of the pack", got)
+	if got := give(in[:25]); got != 25 {
+		t.Errorf("%d of 25 batches, which are an eighth of the pack", got)
 	}
-	if got := give(large[:12]); got != 0 {
-		t.Errorf("%d of 12 batches, which are less than an eighth of the pack", got)
+	if got := give(in[:24]); got != 0 {
+		t.Errorf("%d of 24 batches, which are less than an eighth of the pack", got)
 	}
-	large[0].FrameBytes = pack.Bytes
-	if got := give(large[:1]); got != 0 {
-		t.Error("a pack is read for one batch")
+	old := slices.Clone(in)
+	for i := range old {
+		old[i].MaxTime = now.Add(-maxAge).UnixNano() - int64(i%2)
 	}
-	for i := range large {
-		large[i].MaxTime = now.Add(-maxAge).UnixNano() - int64(i%2)
-	}
-	if got := give(large); got != len(in)/2 {
+	if got := give(old); got != len(in)/2 {
 		t.Errorf("%d batches of %d, of which half are so old that retention may have removed them", got, len(in))
 	}
-	for i := range large {
-		large[i].MaxTime = now.UnixNano()
-	}
-	if l.end(); m.Packs(large) != nil {
+	if l.end(); m.Packs(in) != nil {
 		t.Error("packs of a shard that is not this worker's")
 	}
 	l.begin()
@@ -129,7 +115,13 @@ func TestPacksThatAreWorthIt(t *testing.T) {
 	if p := m.Packs(nil); p != nil {
 		t.Error("packs of nothing")
 	}
-	if _, err := m.Packs(large)[0].Read(ctx); err == nil {
+	few := *l.chain.Newest()
+	few.Packs = slices.Clone(few.Packs)
+	few.Packs[0].Batches = 1
+	if got := packsOf(&m.cfg, &few, in[:1]); got != nil {
+		t.Error("a pack is read for one batch")
+	}
+	if _, err := m.Packs(in)[0].Read(ctx); err == nil {
 		t.Error("a read that ended gives frames")
 	}
 }

@@ -1,6 +1,6 @@
 // Package snapshots makes the live-state snapshots of owned shards, from which query nodes
-// start, and says which packs of them have the frames of a job. Each shard has a loop of its own beside its owner, so that a long rollup job holds up
-// no snapshot.
+// start, and says which packs of them have the frames of a job. Each shard has a loop of its own
+// beside its owner, so that a long rollup job holds up no snapshot.
 package snapshots
 
 import (
@@ -95,8 +95,8 @@ func NewMaker(c Config) *Maker {
 }
 
 // Packs gives the packs of a shard's newest snapshot that save requests to whoever reads the frames of all
-// entries, which are of one shard. Only this worker's own snapshots count: their batches are in memory, so that
-// nothing is asked of the store here.
+// entries, which are of one shard. What the snapshot has is in memory, so nothing is asked of the store here; and
+// where this worker does not own the shard, or has not made or taken over a snapshot of it yet, there are none.
 func (m *Maker) Packs(entries []accepted.Batch) []frames.Pack {
 	if len(entries) == 0 {
 		return nil
