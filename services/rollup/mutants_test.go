@@ -86,15 +86,11 @@ func TestMutantsOfLostFramesAreCaught(t *testing.T) {
 	})
 }
 
-// TestMutantsOfPacksAreCaught: what hours are made of when snapshots have copies of their frames.
+// TestMutantsOfPacksAreCaught: what hours are made of when snapshots have copies of their frames. internal/frames has those of reading packs.
 func TestMutantsOfPacksAreCaught(t *testing.T) {
-	const frames = "internal/frames/packs.go"
 	mutants.Check(t, mutants.List{
-		Run: "TestHoursAre|TestAFrameThatIsLost",
+		Run: "TestHoursAre",
 		Mutants: []mutants.Mutant{
-			{Name: "the hash of a frame from a pack is not checked", File: frames, Old: "identity.Sum(raw) != e.FrameSHA256", New: "identity.Sum(raw).IsZero()", By: "TestHoursAreWholeWithoutPacks"},
-			{Name: "the blobs of frames that a pack does not give are not read", File: frames, Old: "		if !done[i] {\n", New: "		if !done[i] && len(packs) == 0 {\n"},
-			{Name: "a pack that can't be read fails the hour", File: frames, Old: "		return nil, ctx.Err()\n", New: "		return nil, err\n", By: "TestHoursAreWholeWithoutPacks"},
 			{Name: "jobs read no packs", File: "worker.go", Old: "	packed.Packs = w.snapshots.Packs\n", New: "", By: "TestHoursAreMadeOfPacks"},
 		},
 	})
