@@ -1,7 +1,6 @@
 package reconciler
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
@@ -15,31 +14,25 @@ import (
 // keys. One whose keys are all there costs five too, none of them a write.
 func TestRequestsPerManifest(t *testing.T) {
 	const n = 100
-	s := &counting{Store: newStore(), n: map[string]int{}}
+	inner := newStore()
+	s := storetest.Count(inner)
 	core := &reconcile.Reconciler{Store: s, AuthorityID: testAuthority, Now: time.Now}
 	var keys []string
 	for i := range uint64(n) {
-		keys = append(keys, layout.Accepted(acceptBatch(t, s.Store, batch("a", i*10, i*10+9)).Identity))
+		keys = append(keys, layout.Accepted(acceptBatch(t, inner, batch("a", i*10, i*10+9)).Identity))
 	}
 	for _, c := range []struct {
 		name           string
 		look           bool
 		gets, heads, w int
 	}{{"new", false, 1, 1, 3}, {"known", true, 1, 4, 0}} {
-		s.n = map[string]int{}
+		s.Reset()
 		for _, k := range keys {
 			_, err := core.Reconcile(bg, k, reconcile.Options{HeadFirst: c.look})
 			must(t, err)
 		}
-		ops := map[string]int{}
-		for k, v := range s.n {
-			var op, family string
-			_, err := fmt.Sscan(k, &op, &family)
-			must(t, err)
-			ops[op] += v
-		}
-		if ops["get"] != c.gets*n || ops["head"] != c.heads*n || ops["create"] != c.w*n || s.total() != 5*n {
-			t.Errorf("%s: %v for %d manifests", c.name, ops, n)
+		if s.Of("get", "") != c.gets*n || s.Of("head", "") != c.heads*n || s.Of("create", "") != c.w*n || s.Of("", "") != 5*n {
+			t.Errorf("%s: %v for %d manifests", c.name, s.All(), n)
 		}
 	}
 }
@@ -93,12 +86,11 @@ func benchReconcile(b *testing.B, o reconcile.Options, before bool) {
 
 // The whole service over new batches of the journal, derived keys and ledgers included.
 func BenchmarkServiceJournal(b *testing.B) {
-	s := &counting{Store: nil, n: map[string]int{}}
 	inner, _ := filled(b, b.N)
-	s.Store = inner
+	s := storetest.Count(inner)
 	r := start(b, quiet(), s)
 	eventually(b, "all are reconciled", func() bool { return r.reconciled.Load() >= uint64(b.N) })
 	b.StopTimer()
 	must(b, r.stop())
-	b.ReportMetric(float64(s.total())/float64(b.N), "requests/batch")
+	b.ReportMetric(float64(s.Of("", ""))/float64(b.N), "requests/batch")
 }

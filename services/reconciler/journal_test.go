@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -300,32 +299,13 @@ func TestFullAuditsTakeInventories(t *testing.T) {
 	}
 }
 
-// journalReads counts the requests for the journal and for manifests.
-type journalReads struct {
-	objstore.Store
-	journal, manifests atomic.Int64
-}
-
-func (c *journalReads) note(key string) {
-	if strings.HasPrefix(key, layout.AcceptedPrefix) || strings.HasPrefix(key, layout.RawBlobsPrefix) {
-		c.manifests.Add(1)
-	}
-	if strings.HasPrefix(key, layout.JournalPrefix) {
-		c.journal.Add(1)
-	}
-}
-
-func (c *journalReads) Get(ctx context.Context, key string, o objstore.GetOptions) ([]byte, objstore.Info, error) {
-	c.note(key)
-	return c.Store.Get(ctx, key, o)
-}
-
 // 2,000 batches a second are a segment of 2,000 entries each second: what is read of them is counted in segments.
 func TestReadingCostsSegmentsNotBatches(t *testing.T) {
-	s := &journalReads{Store: newStore()}
+	inner := newStore()
+	s := storetest.Count(inner)
 	must(t, journaltest.Complete(bg, s, testAuthority))
 	const segments, each = 10, 2000
-	w := collector(t, s.Store, journal.RoleCollector)
+	w := collector(t, inner, journal.RoleCollector)
 	for n := range uint64(segments) {
 		var es []journal.Entry
 		for i := range uint64(each) {
@@ -342,10 +322,10 @@ func TestReadingCostsSegmentsNotBatches(t *testing.T) {
 	if set, _, _ := r.journal.status(); set.Boots() != each {
 		t.Errorf("%d boots", set.Boots())
 	}
-	if n := s.journal.Load(); n > 2*segments+10 {
+	if n := s.Of("get", layout.JournalPrefix); n > 2*segments+10 {
 		t.Errorf("%d reads of the journal for %d segments", n, segments)
 	}
-	if n := s.manifests.Load(); n != 0 {
+	if n := s.Of("get", layout.AcceptedPrefix) + s.Of("get", layout.RawBlobsPrefix); n != 0 {
 		t.Errorf("%d manifests and frames were read for %d entries", n, segments*each)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/derived/audit"
 	"lightmetrics.dev/lightmetrics/internal/derived/ledgers"
 	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore/storetest"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	reconcilerv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1"
@@ -64,7 +65,7 @@ func TestJournalToLedgers(t *testing.T) {
 
 // With derived keys in the journal's files a batch costs no request, and no key.
 func TestDerivedKeysInSegments(t *testing.T) {
-	s := &journalReads{Store: newStore()}
+	s := storetest.Count(newStore())
 	must(t, journaltest.Complete(bg, s, testAuthority))
 	cfg := quiet()
 	cfg.Derived = DerivedSegments
@@ -74,8 +75,9 @@ func TestDerivedKeysInSegments(t *testing.T) {
 	}
 	eventually(t, "counted", func() bool { return r.ledgerOf(r.client(), "a").BatchCount == 20 })
 	must(t, r.stop())
-	if d := derived(t, s); len(d) != 0 || s.manifests.Load() != 0 {
-		t.Errorf("%d derived keys, %d reads of manifests and frames", len(d), s.manifests.Load())
+	d := derived(t, s)
+	if n := s.Of("get", layout.AcceptedPrefix) + s.Of("get", layout.RawBlobsPrefix); len(d) != 0 || n != 0 {
+		t.Errorf("%d derived keys, %d reads of manifests and frames", len(d), n)
 	}
 }
 
@@ -248,18 +250,18 @@ func TestRestartListsNoHistory(t *testing.T) {
 	})
 	must(t, r.stop())
 
-	counted := &counting{Store: s, n: map[string]int{}}
+	counted := storetest.Count(s)
 	r = start(t, quiet(), counted)
 	c = r.client()
 	eventually(t, "ledger", func() bool { return r.ledgerOf(c, "a").BatchCount == 300 })
-	if n := counted.get("list accepted") + counted.get("get accepted") + counted.get("list boots"); n > 100 {
+	if n := counted.Of("list", layout.AcceptedPrefix) + counted.Of("get", layout.AcceptedPrefix) + counted.Of("list", layout.BootsPrefix); n > 100 {
 		t.Errorf("%d requests for manifests and boots of 300 batches", n)
 	}
 	a := &audit.Auditor{Store: counted, Rand: rand.Reader, Authority: testAuthority, By: "r"}
 	if begun, err := r.journal.beginAudits(bg, a, nil, nil, true); err != nil || len(begun) > 0 {
 		t.Errorf("a full audit is due at the start: %v", err)
 	}
-	if n := counted.get("get journal"); n > 20 {
+	if n := counted.Of("get", layout.JournalPrefix); n > 20 {
 		t.Errorf("%d reads of the journal, of which the checkpoint has everything", n)
 	}
 }
