@@ -2,10 +2,7 @@ package rollup
 
 import (
 	"bytes"
-	"context"
 	"slices"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -22,37 +19,13 @@ import (
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/ownership"
 )
 
-// gets counts the GETs of each key.
-type gets struct {
-	*fault.Store
-	mu   sync.Mutex
-	keys map[string]int
-}
-
-func (s *gets) Get(ctx context.Context, key string, o objstore.GetOptions) ([]byte, objstore.Info, error) {
-	s.mu.Lock()
-	s.keys[key]++
-	s.mu.Unlock()
-	return s.Store.Get(ctx, key, o)
-}
-
-func (s *gets) count(prefix string) (n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for key, c := range s.keys {
-		if strings.HasPrefix(key, prefix) {
-			n += c
-		}
-	}
-	return n
-}
-
 // packed is a world whose hour ended a minute ago, with batches of two agents of each shard, and a worker that has them all in snapshots and
 // not yet in blocks. Requests of the worker are counted and may be refused.
 type packed struct {
 	*world
 	worker running
-	store  *gets
+	faults *fault.Store
+	asked  *storetest.Counter
 	cfg    Config
 }
 
@@ -68,7 +41,8 @@ func newPacked(t *testing.T, change func(*Config)) *packed {
 		p.some(agentOf(id, 0), hour0, 200, 50, 0)
 		p.some(agentOf(id, 1), hour0, 200, 50, 0)
 	}
-	p.store = &gets{Store: fault.New(p.world.store, 1), keys: map[string]int{}}
+	p.faults = fault.New(p.store, 1)
+	p.asked = storetest.Count(p.faults)
 	p.start(t, 1)
 	eventually(t, "everything is in snapshots", func() bool {
 		p.advance(100 * time.Millisecond) // messages wait by this clock
@@ -81,7 +55,7 @@ func newPacked(t *testing.T, change func(*Config)) *packed {
 func (p *packed) start(t *testing.T, fence uint64) {
 	t.Helper()
 	p.worker = p.run(t, Deps{
-		Store: p.store, Telemetry: telemetry.Discard(), Queue: p.pending, Table: p.pending, Refs: p.refs, Now: p.now, Policy: testPolicy,
+		Store: p.asked, Telemetry: telemetry.Discard(), Queue: p.pending, Table: p.pending, Refs: p.refs, Now: p.now, Policy: testPolicy,
 		Ownership: ownership.Static{Fence: fence},
 	}, p.cfg)
 }
@@ -97,12 +71,12 @@ func (p *packed) rollUp(t *testing.T, by time.Duration) {
 }
 
 // blobs counts the GETs of frames, each on its own.
-func (p *packed) blobs() int { return p.store.count(layout.RawBlobsPrefix) }
+func (p *packed) blobs() int { return p.asked.Of("get", layout.RawBlobsPrefix) }
 
 // packs gives the keys of the packs.
 func (p *packed) packs() (keys []string) {
 	p.t.Helper()
-	must(p.t, storetest.Each(p.t.Context(), p.world.store, layout.LivePacksPrefix, func(o objstore.Info) error {
+	must(p.t, storetest.Each(p.t.Context(), p.store, layout.LivePacksPrefix, func(o objstore.Info) error {
 		keys = append(keys, o.Key)
 		return nil
 	}))
@@ -116,13 +90,13 @@ func TestHoursAreMadeOfPacks(t *testing.T) {
 		t.Fatalf("snapshots of %d batches took %d GETs", len(p.accepted), got)
 	}
 	packs := len(p.packs())
-	before := p.store.count(layout.LivePacksPrefix)
+	before := p.asked.Of("get", layout.LivePacksPrefix)
 	p.rollUp(t, 30*time.Minute)
 	// A pack of one batch is not worth a request.
 	if got := p.blobs(); got > len(p.accepted)+packs {
 		t.Errorf("%d GETs of frames for %d batches in %d packs, want one of each batch", got, len(p.accepted), packs)
 	}
-	if got := p.store.count(layout.LivePacksPrefix) - before; got == 0 || got > packs {
+	if got := p.asked.Of("get", layout.LivePacksPrefix) - before; got == 0 || got > packs {
 		t.Errorf("%d GETs of %d packs", got, packs)
 	}
 }
@@ -131,9 +105,9 @@ func TestHoursAreMadeOfPacks(t *testing.T) {
 func TestHoursAreWholeWithoutPacks(t *testing.T) {
 	spoil := func(p *packed, fn func([]byte) []byte) {
 		for _, key := range p.packs() {
-			b, _, err := p.world.store.Get(p.t.Context(), key, objstore.GetOptions{})
+			b, _, err := p.store.Get(p.t.Context(), key, objstore.GetOptions{})
 			must(p.t, err)
-			_, err = p.world.store.Put(p.t.Context(), key, fn(slices.Clone(b)), objstore.PutOptions{})
+			_, err = p.store.Put(p.t.Context(), key, fn(slices.Clone(b)), objstore.PutOptions{})
 			must(p.t, err)
 		}
 	}
@@ -147,11 +121,11 @@ func TestHoursAreWholeWithoutPacks(t *testing.T) {
 		"the pack is empty":     {all: true, harm: func(p *packed) { spoil(p, func([]byte) []byte { return nil }) }},
 		"the pack is gone": {all: true, harm: func(p *packed) {
 			for _, key := range p.packs() {
-				must(p.t, p.world.store.Delete(p.t.Context(), key))
+				must(p.t, p.store.Delete(p.t.Context(), key))
 			}
 		}},
 		"the pack can't be read": {all: true, harm: func(p *packed) {
-			p.store.Add(fault.Refused("get", layout.LivePacksPrefix, objstore.ErrUnavailable))
+			p.faults.Add(fault.Refused("get", layout.LivePacksPrefix, objstore.ErrUnavailable))
 		}},
 		// Such a pack is whole by its own header; only the journal's entry tells.
 		"the pack has valid frames that were not accepted": {all: true, harm: func(p *packed) {
@@ -191,7 +165,7 @@ func TestHoursAreWholeWithoutPacks(t *testing.T) {
 // A frame that is in a pack is not missing.
 func TestAFrameThatIsLostIsReadFromItsPack(t *testing.T) {
 	p := newPacked(t, nil)
-	must(t, p.world.store.Delete(t.Context(), p.accepted[3].RawBlobKey))
+	must(t, p.store.Delete(t.Context(), p.accepted[3].RawBlobKey))
 	p.rollUp(t, 30*time.Minute)
 }
 
@@ -223,12 +197,12 @@ func TestPacksOfOldHoursAreNotRead(t *testing.T) {
 	p := newPacked(t, func(c *Config) {
 		c.Snapshot.Window, c.Retention.RawFrames, c.Schedule.FirstAfter = 96*time.Hour, 24*time.Hour, 12*time.Hour+10*time.Minute
 	})
-	before := p.store.count(layout.LivePacksPrefix)
+	before := p.asked.Of("get", layout.LivePacksPrefix)
 	p.rollUp(t, 13*time.Hour)
 	if got := p.blobs(); got != 2*len(p.accepted) {
 		t.Errorf("%d GETs of frames for %d batches", got, len(p.accepted))
 	}
-	if got := p.store.count(layout.LivePacksPrefix) - before; got != 0 {
+	if got := p.asked.Of("get", layout.LivePacksPrefix) - before; got != 0 {
 		t.Errorf("%d GETs of packs", got)
 	}
 }

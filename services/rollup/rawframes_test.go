@@ -377,9 +377,10 @@ func TestRemovedRawFramesAreNotLookedAtAgain(t *testing.T) {
 	}
 	again := func(why string, want bool) {
 		t.Helper()
-		counting := &countingStore{Store: w.store, prefix: layout.RawBlobsPrefix}
-		if _, err := w.removing(cfg, counting, 6); err != nil || counting.lists > 0 != want {
-			t.Errorf("%s: %d listings of frames, %v", why, counting.lists, err)
+		asked := storetest.Count(w.store)
+		_, err := w.removing(cfg, asked, 6)
+		if n := asked.Of("list", layout.RawBlobsPrefix); err != nil || n > 0 != want {
+			t.Errorf("%s: %d listings of frames, %v", why, n, err)
 		}
 	}
 	again("a new owner", false)
@@ -387,19 +388,6 @@ func TestRemovedRawFramesAreNotLookedAtAgain(t *testing.T) {
 	again("all hours", false)
 	w.spoil(layout.RollupFrames(0), "{}")
 	again("a damaged note", true)
-}
-
-type countingStore struct {
-	objstore.Store
-	prefix string
-	lists  int
-}
-
-func (s *countingStore) List(ctx context.Context, o objstore.ListOptions) (objstore.Page, error) {
-	if strings.HasPrefix(o.Prefix, s.prefix) {
-		s.lists++
-	}
-	return s.Store.List(ctx, o)
 }
 
 // resend is an agent that sends a batch to a collector, as if it had been offline.

@@ -14,22 +14,9 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
+	"lightmetrics.dev/lightmetrics/internal/objstore/storetest"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
-
-// gets notes the keys of GETs.
-type gets struct {
-	objstore.Store
-	mu   sync.Mutex
-	keys []string
-}
-
-func (s *gets) Get(ctx context.Context, key string, o objstore.GetOptions) ([]byte, objstore.Info, error) {
-	s.mu.Lock()
-	s.keys = append(s.keys, key)
-	s.mu.Unlock()
-	return s.Store.Get(ctx, key, o)
-}
 
 // framesOf puts n frames, which are no valid ones, into a store and gives their entries.
 func framesOf(t *testing.T, s objstore.Store, n int) (entries []accepted.Batch, raws [][]byte) {
@@ -49,7 +36,7 @@ func framesOf(t *testing.T, s objstore.Store, n int) (entries []accepted.Batch, 
 
 // Frames come from packs first, if they are the accepted ones; all others come from their blobs. What is wrong with a pack is said once.
 func TestPacksBeforeBlobs(t *testing.T) {
-	s := &gets{Store: mem.New(time.Now)}
+	s := storetest.Count(mem.New(time.Now))
 	entries, raws := framesOf(t, s, 8)
 	if err := s.Delete(t.Context(), entries[0].RawBlobKey); err != nil {
 		t.Fatal(err)
@@ -67,18 +54,20 @@ func TestPacksBeforeBlobs(t *testing.T) {
 	}}
 	check := func(what string, fromBlobs []int, want map[string]int) {
 		t.Helper()
-		var keys []string
-		for _, i := range fromBlobs {
-			keys = append(keys, entries[i].RawBlobKey)
+		var read []int
+		for i, e := range entries {
+			if s.Of("get", e.RawBlobKey) > 0 {
+				read = append(read, i)
+			}
 		}
-		slices.Sort(keys)
-		if slices.Sort(s.keys); !slices.Equal(s.keys, keys) {
-			t.Errorf("%s: GETs %q, want %q", what, s.keys, keys)
+		if !slices.Equal(read, fromBlobs) || s.Of("get", "") != len(fromBlobs) {
+			t.Errorf("%s: blobs of %v are read with %d GETs, want %v", what, read, s.Of("get", ""), fromBlobs)
 		}
 		if fmt.Sprint(failed) != fmt.Sprint(want) {
 			t.Errorf("%s: failures %v, want %v", what, failed, want)
 		}
-		s.keys, failed = nil, map[string]int{}
+		s.Reset()
+		failed = map[string]int{}
 	}
 
 	got := make([]string, len(entries))
