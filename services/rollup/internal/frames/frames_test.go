@@ -14,7 +14,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// What retention removed is told from what is lost, and a damaged frame is never called removed.
+// What retention removed is distinguished from what is lost, and a damaged frame is never called removed.
 func TestRemovedIsNotLost(t *testing.T) {
 	s := mem.New(time.Now)
 	batch := func(start uint64) accepted.Batch {

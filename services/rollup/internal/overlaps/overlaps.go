@@ -94,7 +94,7 @@ func (f *Finder) Find(ctx context.Context, batches []accepted.Batch) ([]Pair, er
 	if fan == nil {
 		fan = journal.OneByOne
 	}
-	if err := fan(ctx, len(listings), func(ctx context.Context, i int) error { return f.look(ctx, listings[i]) }); err != nil {
+	if err := fan(ctx, len(listings), func(ctx context.Context, i int) error { return f.search(ctx, listings[i]) }); err != nil {
 		return nil, err
 	}
 	var pairs []Pair
@@ -135,8 +135,8 @@ func (f *Finder) arrival(batches []accepted.Batch) *arrival {
 	return a
 }
 
-// look lists the manifests around irregular batches, and finds their pairs.
-func (f *Finder) look(ctx context.Context, a *arrival) (err error) {
+// search lists the manifests around irregular batches, and finds their pairs.
+func (f *Finder) search(ctx context.Context, a *arrival) (err error) {
 	if a.listed, err = f.list(ctx, a.id, a.irregular, a.known == nil); err != nil {
 		return err
 	}

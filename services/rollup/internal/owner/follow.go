@@ -28,7 +28,7 @@ import (
 type Snapshots interface{ Offer([]accepted.Batch) }
 
 const (
-	// perRound bounds the batches that are taken between two looks at the hours that are due.
+	// perRound bounds the batches that are taken between two checks which hours are due.
 	perRound = 5_000
 	// maxDeferred bounds the batches that can't be taken now. Where there are more, the owner catches up later.
 	maxDeferred = 2 * progress.MaxPending

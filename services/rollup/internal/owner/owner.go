@@ -136,7 +136,7 @@ func (o *Owner) end(ctx context.Context) {
 }
 
 const (
-	// HoursPerRound bounds the hours between two looks at what has arrived: a batch may span thousands.
+	// HoursPerRound bounds the hours between two readings of what has arrived: a batch may span thousands.
 	HoursPerRound = 32
 	// maxUnreadable bounds the lost frames that are remembered of batches that were evicted.
 	maxUnreadable = 100_000
