@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"sync/atomic"
 	"testing"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
@@ -107,31 +106,10 @@ func TestDamagedPartsAreRefused(t *testing.T) {
 	}
 }
 
-// counting counts requests.
-type counting struct {
-	objstore.Store
-	gets, creates, others atomic.Int64
-}
-
-func (c *counting) Get(ctx context.Context, key string, o objstore.GetOptions) ([]byte, objstore.Info, error) {
-	c.gets.Add(1)
-	return c.Store.Get(ctx, key, o)
-}
-
-func (c *counting) Create(ctx context.Context, key string, b []byte, o objstore.PutOptions) (objstore.Info, error) {
-	c.creates.Add(1)
-	return c.Store.Create(ctx, key, b, o)
-}
-
-func (c *counting) Replace(ctx context.Context, key string, b []byte, etag string, o objstore.PutOptions) (objstore.Info, error) {
-	c.others.Add(1)
-	return c.Store.Replace(ctx, key, b, etag, o)
-}
-
 // A restart over 100,000 boots reads the root and at most one part for each 1,024 boots, and a boot
 // that changes writes one part.
 func TestRestartOver100000Boots(t *testing.T) {
-	ctx, s := t.Context(), &counting{Store: mem.New(nil)}
+	ctx, s := t.Context(), storetest.Count(mem.New(nil))
 	from := load(t, s)
 	saver := NewSaver(s, source(1), 0, from)
 	const boots = 100_000
@@ -141,18 +119,17 @@ func TestRestartOver100000Boots(t *testing.T) {
 	}
 	_, err := saver.Save(ctx, positions(1), 0)
 	must(t, err)
-	s.gets.Store(0)
+	s.Reset()
 	got := load(t, s)
-	if n := s.gets.Load(); got.Set.Boots() != boots || n > 1+boots/1024 {
+	if n := s.Of("get", ""); got.Set.Boots() != boots || n > 1+boots/1024 {
 		t.Errorf("%d boots with %d requests", got.Set.Boots(), n)
 	}
-	s.creates.Store(0)
-	s.others.Store(0)
+	s.Reset()
 	from.Set.Apply([]journal.Entry{entry("host-7", 20, 29)}, nil)
 	_, err = saver.Save(ctx, positions(2), 0)
 	must(t, err)
-	if s.creates.Load() != 1 || s.others.Load() != 1 {
-		t.Errorf("%d parts and %d roots for one boot", s.creates.Load(), s.others.Load())
+	if parts, roots := s.Of("create", ""), s.Of("replace", ""); parts != 1 || roots != 1 {
+		t.Errorf("%d parts and %d roots for one boot", parts, roots)
 	}
 }
 

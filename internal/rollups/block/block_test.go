@@ -2,7 +2,6 @@ package block_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -12,6 +11,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
+	"lightmetrics.dev/lightmetrics/internal/objstore/storetest"
 	"lightmetrics.dev/lightmetrics/internal/rollups/block"
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
 	"lightmetrics.dev/lightmetrics/internal/rollups/chunk"
@@ -19,17 +19,6 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
-
-// counting counts the requests to a store.
-type counting struct {
-	objstore.Store
-	gets int
-}
-
-func (c *counting) Get(ctx context.Context, key string, o objstore.GetOptions) ([]byte, objstore.Info, error) {
-	c.gets++
-	return c.Store.Get(ctx, key, o)
-}
 
 const (
 	count = 40
@@ -39,7 +28,7 @@ const (
 var hour = timegrid.HourOfNS(time.Date(2026, 11, 21, 13, 30, 0, 0, time.UTC).UnixNano())
 
 // stored puts a chunk of two hours, a row each minute, into a store.
-func stored(t *testing.T) (*counting, *catalog.Object, *chunk.Files) {
+func stored(t *testing.T) (*storetest.Counter, *catalog.Object, *chunk.Files) {
 	t.Helper()
 	st := chunk.NewStream(chunk.Options{BlockSeries: 4, BlockValues: 512})
 	for i := range count {
@@ -58,7 +47,7 @@ func stored(t *testing.T) (*counting, *catalog.Object, *chunk.Files) {
 	}
 	o := &catalog.Object{ChunkKey: "c", ChunkBytes: uint64(len(f.Chunk)), ChunkSHA256: identity.Sum(f.Chunk),
 		IndexKey: "i", IndexBytes: uint64(len(f.Index)), IndexSHA256: identity.Sum(f.Index)}
-	s := &counting{Store: mem.New(nil)}
+	s := storetest.Count(mem.New(nil))
 	for key, body := range map[string][]byte{"c": f.Chunk, "i": f.Index} {
 		if _, err := s.Put(t.Context(), key, body, objstore.PutOptions{}); err != nil {
 			t.Fatal(err)
@@ -135,8 +124,8 @@ func TestCursorGivesItsHour(t *testing.T) {
 		t.Errorf("%d series, want %d", n, count)
 	}
 	// One for the index; each group of four series once, its values and perhaps its times.
-	if most := 1 + 2*count/4; s.gets > most {
-		t.Errorf("%d requests, want at most %d", s.gets, most)
+	if n, most := s.Of("get", ""), 1+2*count/4; n > most {
+		t.Errorf("%d requests, want at most %d", n, most)
 	}
 }
 
