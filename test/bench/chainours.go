@@ -137,7 +137,7 @@ func (o *ours) rollUp(ctx context.Context, firstAfter time.Duration, from, to ti
 		}
 		published := 0
 		// Blocks are only counted when the worker says that it has nothing left.
-		if m.sum("lightmetrics_rollup_pending_batches") == 0 || firstAfter > 0 {
+		if m.sum("lightmetrics_rollup_pending_batches") == 0 {
 			blocks, err := o.c.RawBlocks(ctx, from, to)
 			if err != nil {
 				return err

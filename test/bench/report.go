@@ -117,6 +117,7 @@ func writeDoc(file string, m machine, rs []Result, failed error) error {
 			}
 		}
 	}
+	b.WriteString(costTable(rs))
 	b.WriteString("\n## Short of their goals\n\n")
 	for _, s := range missed {
 		fmt.Fprintf(&b, "- %s\n", s)

@@ -156,3 +156,27 @@ func TestUseIsOfAllLivesOfAProcess(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 }
+
+// TestCostsAreOneTable: loaded and idle stand beside each other, with a month of the example fleet.
+func TestCostsAreOneTable(t *testing.T) {
+	got := costTable([]Result{
+		{Name: "requests/1-collectors/100-boots/500-samples/all-services", Value: 6200},
+		{Name: "requests/1-collectors/100-boots/500-samples/cost", Value: 24},
+		{Name: "idle/100-boots", Value: 0.25, Unit: "$/day"},
+		{Name: "idle/each-boot", Value: 0, Unit: "requests/day"},
+	})
+	for _, want := range []string{
+		"| 1 collectors, 100 boots, 500 samples | 6.2 | 24.00 | | 69 | 2101 |",
+		"| nothing comes, 100 boots | | | 0.25 | | 7.60 |",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("the table lacks %q:\n%s", want, got)
+		}
+	}
+	if strings.Contains(got, "each boot") {
+		t.Errorf("requests are not dollars:\n%s", got)
+	}
+	if got := costTable([]Result{{Name: "store/x"}}); got != "" {
+		t.Errorf("%q", got)
+	}
+}
