@@ -122,39 +122,20 @@ func (o *ours) restartWorker(ctx context.Context, settings section) error {
 	return o.c.StartRollup(ctx, 0)
 }
 
-// rollUp has the worker roll up what it has, once, until blocks have so many samples.
-func (o *ours) rollUp(ctx context.Context, firstAfter time.Duration, from, to time.Time, samples int) error {
+// rollUp has the worker roll up hours that ended so long ago, until it has published so many samples and nothing is left.
+func (o *ours) rollUp(ctx context.Context, firstAfter time.Duration, samples int) error {
 	err := o.restartWorker(ctx, section{"schedule": section{"first_after": firstAfter.String()}, "compact": section{"interval": "0s"}})
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, digestTimeout)
-	defer cancel()
-	for {
+	return await(ctx, func() (bool, error) {
 		m, err := scrape(ctx, o.c.Addr.Rollups[0])
 		if err != nil {
-			return err
+			return false, err
 		}
-		published := 0
-		// Blocks are only counted when the worker says that it has nothing left.
-		if m.sum("lightmetrics_rollup_pending_batches") == 0 {
-			blocks, err := o.c.RawBlocks(ctx, from, to)
-			if err != nil {
-				return err
-			}
-			for _, b := range blocks {
-				published += int(b.Counts.Published)
-			}
-			if published == samples {
-				return nil
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%d of %d samples are in blocks: %w", published, samples, ctx.Err())
-		case <-time.After(2 * time.Second):
-		}
-	}
+		published, pending := m.sum("lightmetrics_rollup_samples_published_total", `resolution="raw"`), m.sum("lightmetrics_rollup_pending_batches")
+		return published >= float64(samples) && pending == 0, fmt.Errorf("%.0f of %d samples, %.0f batches are pending", published, samples, pending)
+	})
 }
 
 // merge has the worker merge blocks, and collect what they supersede at once. The first scan for blocks comes
@@ -169,9 +150,9 @@ func (o *ours) merge(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = cluster.Poll(ctx, "blocks to be merged", func() (bool, error) {
+	err = await(ctx, func() (bool, error) {
 		m, err := scrape(ctx, o.c.Addr.Rollups[0])
-		return err == nil && m.sum("lightmetrics_rollup_compactions_total") > 0, err
+		return m.sum("lightmetrics_rollup_compactions_total") > 0, errors.Join(err, errors.New("no blocks are merged"))
 	})
 	if err != nil {
 		return err
@@ -219,7 +200,7 @@ func (w *chainWork) ours(ctx context.Context, e *env, dir string) (r chainRun, e
 	} else {
 		rolled <- func() {}
 	}
-	if err := o.rollUp(ctx, 0, w.from, w.to, w.samples()); err != nil {
+	if err := o.rollUp(ctx, 0, w.samples()); err != nil {
 		return r, err
 	}
 	(<-rolled)()

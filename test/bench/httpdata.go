@@ -35,7 +35,7 @@ type queriedData struct {
 }
 
 func newQueriedData(e *env) *queriedData {
-	hosts, span := 100, 7*24*time.Hour
+	hosts, span := 100, time.Duration(e.days)*24*time.Hour
 	if e.quick {
 		hosts, span = 20, 26*time.Hour
 	}
@@ -138,7 +138,7 @@ func (b *httpBench) start(ctx context.Context, dir string) error {
 	}
 	// Hours are due so long after their end that the last two are not.
 	due := time.Since(b.w.end) + liveSpan
-	if err := o.rollUp(ctx, due, b.w.end.Add(-b.w.span), b.w.end, b.w.samples(b.w.old)); err != nil {
+	if err := o.rollUp(ctx, due, b.w.samples(b.w.old)); err != nil {
 		return err
 	}
 	for _, p := range b.peers {
@@ -210,7 +210,7 @@ func (b *httpBench) live(ctx context.Context) error {
 // published rolls the last two hours up, too, and merges everything. The query node is started again, as nothing
 // would make it read hours that it has in memory.
 func (b *httpBench) published(ctx context.Context) error {
-	if err := b.o.rollUp(ctx, 0, b.w.end.Add(-b.w.span), b.w.end, b.w.samples(b.w.rows)); err != nil {
+	if err := b.o.rollUp(ctx, 0, b.w.samples(b.w.rows-b.w.old)); err != nil {
 		return err
 	}
 	if err := b.o.merge(ctx); err != nil {

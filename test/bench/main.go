@@ -71,6 +71,7 @@ type env struct {
 	dir      string // scratch
 	pairs    int
 	objects  int    // in the store, for its memory
+	days     int    // of http-query's data
 	profiles string // folder for CPU profiles of the services; "" takes none
 	quick    bool
 	cases    *regexp.Regexp // of accept and memory
@@ -100,11 +101,16 @@ func main() {
 	flag.StringVar(&e.profiles, "profile", "", "folder for CPU profiles of the services")
 	flag.IntVar(&e.pairs, "pairs", 7, "pairs of interleaved runs")
 	flag.IntVar(&e.objects, "objects", 1_000_000, "objects in the store when its memory is measured")
+	flag.IntVar(&e.days, "days", 7, "days of data of http-query, two at least; fewer are sooner rolled up")
 	flag.BoolVar(&e.quick, "quick", false, "small sizes and one pair, to see that everything runs: no figures to rely on")
 	flag.Parse()
 	var err error
 	if e.cases, err = regexp.Compile(*cases); err != nil {
 		fmt.Fprintln(os.Stderr, "bench: -case:", err)
+		os.Exit(2)
+	}
+	if e.days < 2 {
+		fmt.Fprintln(os.Stderr, "bench: -days: 2 or more")
 		os.Exit(2)
 	}
 	if e.quick {

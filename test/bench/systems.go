@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -96,16 +97,28 @@ func (s *system) count(ctx context.Context, metric string, from, to time.Time) (
 
 // await waits until every sample of a metric is queryable.
 func (s *system) await(ctx context.Context, metric string, from, to time.Time, want int) error {
+	return await(ctx, func() (bool, error) {
+		n, err := s.count(ctx, metric, from, to)
+		return int(n) == want, errors.Join(err, fmt.Errorf("%s has %v of %d samples of %s", s.name, n, want, metric))
+	})
+}
+
+// await asks until ask says true, seldom enough to cost next to nothing. The error says why it did not.
+func await(ctx context.Context, ask func() (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, digestTimeout)
 	defer cancel()
+	var last error
 	for {
-		n, err := s.count(ctx, metric, from, to)
-		if err == nil && int(n) == want {
+		ok, err := ask()
+		if ok {
 			return nil
+		}
+		if ctx.Err() == nil {
+			last = err // not the end of ctx itself
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s has %v of %d samples of %s: %w", s.name, n, want, metric, err)
+			return errors.Join(ctx.Err(), last)
 		case <-time.After(awaitEvery):
 		}
 	}
