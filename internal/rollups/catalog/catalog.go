@@ -7,7 +7,9 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"sync/atomic"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/gc"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/record"
@@ -34,6 +36,8 @@ type Config struct {
 	Records bool
 	// MaxRequests of one refresh; 0 means 10,000.
 	MaxRequests int
+	// Each calls fn for 0 to n-1, possibly in parallel; nil calls one after the other.
+	Each func(ctx context.Context, n int, fn func(ctx context.Context, i int) error) error
 }
 
 // Catalog reads views. One caller at a time refreshes; views are safe for all.
@@ -43,8 +47,10 @@ type Catalog struct {
 	// records caches the records of the view's hours, and those of an hour that a refresh did not finish.
 	records *Reader
 	// left is how many requests the running refresh still has; sharing holds the blocks of the hour that it reads.
-	left    int
+	left    atomic.Int64
 	sharing map[slot]*Block
+	// ahead are the records that the running refresh has read before it comes to their hours, by key.
+	ahead map[string]outcome
 	// listings counts those of deltas; hourRead has the last one that an hour was read after.
 	listings uint64
 	hourRead map[timegrid.Hour]uint64
@@ -94,6 +100,9 @@ func New(c Config) (*Catalog, error) {
 	if c.MaxRequests == 0 {
 		c.MaxRequests = DefaultMaxRequests
 	}
+	if c.Each == nil {
+		c.Each = gc.OneByOne
+	}
 	cat := &Catalog{cfg: c, view: &View{hours: map[timegrid.Hour]*hour{}}, hourRead: map[timegrid.Hour]uint64{}}
 	// The cache has no limit of its own: Keep and Forget drop records with the hours of the view.
 	cat.records = NewReader(ReaderConfig{Read: cat.record, Trim: cat.share, Follow: true, Limit: math.MaxInt64})
@@ -124,7 +133,7 @@ func (c *Catalog) Refresh(ctx context.Context, from, to timegrid.Hour) (*View, e
 	if to < from {
 		return c.view, nil
 	}
-	c.left = c.cfg.MaxRequests
+	c.left.Store(int64(c.cfg.MaxRequests))
 	p := &pass{c: c, next: &View{hours: maps.Clone(c.view.hours), expiry: c.view.expiry, unreadable: c.view.unreadable, deltas: c.view.deltas}}
 	err := p.read(ctx, from, to)
 	if err == nil && !c.cfg.Records {
@@ -150,54 +159,32 @@ type pass struct {
 	next *View
 }
 
+// read lists the hours and reads what is new of them. After an error of the listing the hours before it are read
+// nevertheless, so that a refresh which is repeated gets on.
 func (p *pass) read(ctx context.Context, from, to timegrid.Hour) error {
-	o := objstore.ListOptions{Prefix: layout.ManifestsPrefix, StartAfter: layout.BlockManifestsHour(from)}
-	if from == to {
-		// A single hour has a prefix of its own, which saves reading a page that runs into later hours.
-		o = objstore.ListOptions{Prefix: layout.BlockManifestsHour(from)}
-	}
-	at, listed := from, []Slot(nil)
-	// close finishes the hour that was being listed, and drops the hours between it and h: they have no records
-	// any more.
-	close := func(h timegrid.Hour) error {
-		if at >= h {
-			return nil
+	listed, end, failed := p.c.list(ctx, from, to)
+	defer func() { p.c.ahead = nil }()
+	at, ahead := from, 0
+	for len(listed) > 0 {
+		if ahead == 0 {
+			ahead = p.c.readAhead(ctx, listed)
 		}
-		if err := p.readHour(ctx, at, listed); err != nil {
+		h, n := listed[0].Name.Hour, 1
+		for n < len(listed) && listed[n].Name.Hour == h {
+			n++
+		}
+		p.dropHours(at, h)
+		if err := p.readHour(ctx, h, listed[:n]); err != nil {
 			return err
 		}
-		for old := range p.c.view.hours {
-			if old > at && old < h {
-				p.dropHour(old)
-			}
-		}
-		at, listed = h, nil
-		return nil
+		at, listed, ahead = h+1, listed[n:], ahead-n
 	}
-	for of, err := range Slots(ctx, lister{p.c}, o) {
-		if err != nil {
-			return err
-		}
-		if of.Name.Hour > to {
-			break
-		}
-		if of.Name.Span > 0 {
-			continue // a compaction is reached through the blocks that redirect to it
-		}
-		if err := close(of.Name.Hour); err != nil {
-			return err
-		}
-		listed = append(listed, of)
-	}
-	return close(to + 1)
+	p.dropHours(at, end)
+	return failed
 }
 
 // readHour builds the hour from its listing, and keeps the old one when nothing changed.
 func (p *pass) readHour(ctx context.Context, h timegrid.Hour, listed []Slot) error {
-	if len(listed) == 0 {
-		p.dropHour(h)
-		return nil
-	}
 	var versions []version
 	for _, of := range listed {
 		for _, l := range of.Listed {
@@ -225,10 +212,14 @@ func (p *pass) readHour(ctx context.Context, h timegrid.Hour, listed []Slot) err
 	return nil
 }
 
-// dropHour removes an hour that has no records any more.
-func (p *pass) dropHour(h timegrid.Hour) {
-	p.forgetRecords(p.c.view.at(h), emptyHour)
-	delete(p.next.hours, h)
+// dropHours removes the hours from..end-1, which have no records any more.
+func (p *pass) dropHours(from, end timegrid.Hour) {
+	for h, old := range p.c.view.hours {
+		if h >= from && h < end {
+			p.forgetRecords(old, emptyHour)
+			delete(p.next.hours, h)
+		}
+	}
 }
 
 // forgetRecords drops the cached records that the new listing does not have.
@@ -300,27 +291,19 @@ func (c *Catalog) share(s *Block) {
 }
 
 func (c *Catalog) record(ctx context.Context, key string) (Record, objstore.Info, error) {
+	if o, ok := c.ahead[key]; ok {
+		return o.record, o.info, o.err
+	}
 	if err := c.spend(); err != nil {
 		return Record{}, objstore.Info{}, err
 	}
 	return Read(ctx, c.cfg.Reader, c.cfg.AuthorityID, key)
 }
 
-// lister charges listings to the budget of the refresh.
-type lister struct{ c *Catalog }
-
-func (l lister) List(ctx context.Context, o objstore.ListOptions) (objstore.Page, error) {
-	if err := l.c.spend(); err != nil {
-		return objstore.Page{}, err
-	}
-	return l.c.cfg.Reader.List(ctx, o)
-}
-
 func (c *Catalog) spend() error {
-	if c.left == 0 {
+	if c.left.Add(-1) < 0 {
 		return ErrBudget
 	}
-	c.left--
 	return nil
 }
 

@@ -48,7 +48,7 @@ type Late struct {
 // A delta is deleted once the blocks of all its hours have its batches. So one that is gone still counts in hours
 // that were read before it was missed, and is forgotten when these were read again.
 func (c *Catalog) RefreshDeltas(ctx context.Context) (*View, error) {
-	c.left = c.cfg.MaxRequests
+	c.left.Store(int64(c.cfg.MaxRequests))
 	c.listings++
 	next, err := c.listDeltas(ctx, c.view.late())
 	if err != nil {

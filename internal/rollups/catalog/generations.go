@@ -36,9 +36,14 @@ func (s Slot) Top() uint64 {
 // Slots lists the manifests that o selects, slot by slot in key order. It yields a slot when the listing has moved
 // past it. Keys that are not manifests are skipped. An error is the last thing that it yields.
 func Slots(ctx context.Context, l objstore.Lister, o objstore.ListOptions) iter.Seq2[Slot, error] {
+	return slotsOf(objstore.List(ctx, l, o))
+}
+
+// slotsOf is Slots of a listing.
+func slotsOf(listed iter.Seq2[objstore.Info, error]) iter.Seq2[Slot, error] {
 	return func(yield func(Slot, error) bool) {
 		var at Slot
-		for info, err := range objstore.List(ctx, l, o) {
+		for info, err := range listed {
 			if err != nil {
 				yield(Slot{}, err)
 				return

@@ -127,6 +127,18 @@ func (r *Reader) prepare(ctx context.Context, s *Block) error {
 	return nil
 }
 
+// has reports that the record is cached as it was listed.
+func (r *Reader) has(l Listed) bool {
+	k, ok := r.known.Get(l.Info.Key)
+	return ok && k.etag != "" && k.etag == l.Info.ETag
+}
+
+// hasCompaction reports that the record of a compaction is cached.
+func (r *Reader) hasCompaction(key string) bool {
+	_, ok := r.compactions.Get(key)
+	return ok
+}
+
 // Compaction reads the compaction that a block redirects to. Its record can't change while a block does, so it is
 // cached without its ETag.
 func (r *Reader) Compaction(ctx context.Context, n Name) (*Block, error) {

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
@@ -47,7 +49,7 @@ func (k *Keeper) Poll(ctx context.Context) error {
 			k.firstPollOnce.Do(func() { close(k.firstPoll) })
 			return nil
 		}
-		cat, err := catalog.New(catalog.Config{Reader: k.d.Store, AuthorityID: id})
+		cat, err := catalog.New(catalog.Config{Reader: k.d.Store, AuthorityID: id, Each: k.each})
 		if err != nil {
 			return err
 		}
@@ -76,6 +78,16 @@ func (k *Keeper) Poll(ctx context.Context) error {
 	k.forget(now)
 	k.firstPollOnce.Do(func() { close(k.firstPoll) })
 	return nil
+}
+
+// each runs the requests of a refresh, several at once.
+func (k *Keeper) each(ctx context.Context, n int, fn func(ctx context.Context, i int) error) error {
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(k.cfg.Parallel)
+	for i := range n {
+		g.Go(func() error { return fn(gctx, i) })
+	}
+	return g.Wait()
 }
 
 // refreshWanted reads the older hours of late batches, neighbouring hours with one listing.
