@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
@@ -176,7 +177,7 @@ func (w *week) read(t testing.TB, k *Keeper) (samples int) {
 	t.Helper()
 	q := k.Query(published.Limits{})
 	mint, maxt := w.first.StartMS()+1, (w.first + 167).EndMS()
-	list, err := q.Select(t.Context(), mint, maxt, labels.MustNewMatcher(labels.MatchEqual, labels.MetricName, "load"))
+	list, err := q.Select(t.Context(), mint, maxt, labels.MustNewMatcher(labels.MatchEqual, model.MetricNameLabel, "load"))
 	if err != nil {
 		t.Fatal(err)
 	}
