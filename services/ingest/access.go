@@ -15,9 +15,10 @@ var access = rpc.Access{
 	ingestv1.IngestService_SubmitBatch_FullMethodName:   {rpc.RoleSender},
 }
 
-// journalAccess allows watches to other services. A collector takes no hints; the method has a line because
+// journalAccess allows watches, and frames, to other services. A collector takes no hints; the method has a line because
 // every method needs one.
 var journalAccess = rpc.Access{
 	journalv1.JournalService_NotifyJournal_FullMethodName: {rpc.RoleWorker},
 	journalv1.JournalService_WatchJournal_FullMethodName:  {rpc.RoleWorker},
+	journalv1.JournalService_ReadFrames_FullMethodName:    {rpc.RoleWorker},
 }

@@ -52,11 +52,11 @@ func (s *Service) release(n int) {
 // weight is the room of a frame. A frame over the limit is refused soon; with its full size it would wait for ever.
 func (s *Service) weight(n int) int64 { return min(int64(n), int64(s.cfg.Limits.InFlightBytes)) }
 
-// recycle returns a frame's buffer to the pool once the frame is decided. After an error a
+// recycle returns a frame's buffer to the pool once the frame is decided, unless it is kept. After an error a
 // request of the store's client may still be sending its bytes: then it is left to the
 // garbage collector.
 func (s *Service) recycle(b []byte, v decision) {
-	if v.err == nil {
+	if v.err == nil && !v.kept {
 		s.buffers.put(b)
 	}
 }

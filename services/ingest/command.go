@@ -62,7 +62,7 @@ func LimitMemory(c Config) {
 	limit := int64(c.MemoryLimit)
 	if limit == 0 {
 		l := c.Limits
-		limit = int64(l.InFlightBytes) + int64(l.DecodingBytes) + int64(l.Receivers)*int64(l.FrameBytes) + processMemory
+		limit = int64(l.InFlightBytes) + int64(l.DecodingBytes) + int64(l.Receivers)*int64(l.FrameBytes) + int64(c.Journal.FramesMemory) + processMemory
 		if l.AgentSeries > 0 {
 			limit += int64(l.AgentsTracked) * agentSeriesBytes
 		}

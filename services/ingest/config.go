@@ -132,7 +132,7 @@ func DefaultConfig() Config {
 		AcceptTimeout:   30 * time.Second,
 		QualifyInterval: 24 * time.Hour,
 		Spool:           SpoolConfig{LandingIntervalMS: 1000, MaxBytes: 1 << 30},
-		Journal:         JournalConfig{Linger: 50 * time.Millisecond, Idle: 5 * time.Minute, Entries: commit.DefaultEntries},
+		Journal:         JournalConfig{Linger: 50 * time.Millisecond, Idle: 5 * time.Minute, Entries: commit.DefaultEntries, FramesMemory: 64 << 20},
 		Limits: Limits{
 			FrameBytes: config.Bytes(f.EncodedBytes), DecodedBytes: config.Bytes(f.DecodedBytes), Records: f.Records,
 			SeriesLabels: f.SeriesLabels, LabelNameBytes: config.Bytes(f.LabelNameBytes),

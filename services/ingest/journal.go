@@ -9,6 +9,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal/commit"
+	"lightmetrics.dev/lightmetrics/internal/platform/config"
 	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 )
 
@@ -17,6 +18,8 @@ type JournalConfig struct {
 	Linger  time.Duration `koanf:"linger" help:"how long a segment of the journal waits for further batches, where some are to be expected and the store is slow; answers wait as long"`
 	Idle    time.Duration `koanf:"idle" help:"after which time without batches the collector closes its run of the journal, so that nobody polls it"`
 	Entries int           `koanf:"entries" help:"batches that wait for the journal, in memory; further ones are answered RETRY"`
+	// FramesMemory counts whole buffers, which are up to twice as large as their frames.
+	FramesMemory config.Bytes `koanf:"frames_memory" help:"memory for the frames of the batches accepted last, which query nodes and rollup workers take from here in place of the store; 0 keeps none"`
 }
 
 func (c JournalConfig) validate() error {
@@ -27,6 +30,8 @@ func (c JournalConfig) validate() error {
 		return errors.New("journal.idle must be positive")
 	case c.Entries <= 0:
 		return errors.New("journal.entries must be positive")
+	case c.FramesMemory < 0:
+		return errors.New("journal.frames_memory must not be negative; 0 keeps no frames")
 	}
 	return nil
 }
@@ -68,11 +73,12 @@ func (s *Service) journalEvents() commit.Events {
 	log := s.tel.Log
 	return commit.Events{
 		Writing: func() { failpoint.Hit("ingest.journal.segment.before") },
-		Durable: func(at journal.Position, entries int, oldest time.Duration) {
+		Durable: func(at journal.Position, entries []*journal.Entry, oldest time.Duration) {
 			failpoint.Hit("ingest.journal.segment.durable")
 			s.metrics.segments.Inc()
-			s.metrics.segmentEntries.Observe(float64(entries))
+			s.metrics.segmentEntries.Observe(float64(len(entries)))
 			s.metrics.journalWait.Observe(oldest.Seconds())
+			s.recent.durable(entries)
 			s.hub.durable(at)
 			s.notify.durable(at)
 		},

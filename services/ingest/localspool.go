@@ -20,7 +20,7 @@ func (s *Service) openSpool(ctx context.Context, authorityID string, p *accept.P
 	if sp == nil {
 		var err error
 		sp, err = spool.Open(spool.Config{
-			Dir: s.cfg.Spool.Dir, AuthorityID: authorityID, CollectorID: s.collectorID, Target: p,
+			Dir: s.cfg.Spool.Dir, AuthorityID: authorityID, CollectorID: s.collectorID, Target: landing{p, s.recent},
 			MaxBytes: int64(s.cfg.Spool.MaxBytes), Clock: clock{s.now}, RetryAfter: s.cfg.Limits.RetryAfter,
 			Events: s.spoolEvents(),
 		})

@@ -28,6 +28,9 @@ type metrics struct {
 
 	segments, journalFailures, fences prometheus.Counter
 	segmentEntries, journalWait       prometheus.Histogram
+
+	framesRead      *prometheus.CounterVec // outcome
+	framesReadBytes prometheus.Counter
 }
 
 var ackBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
@@ -64,6 +67,8 @@ func newMetrics(r *prometheus.Registry, s *Service) (*metrics, error) {
 		journalFailures: one("journal_failures_total", "Requests of the journal that failed and are repeated."),
 		fences:          one("journal_fences_total", "Runs of this collector that another service ended."),
 		segmentEntries:  histogram("journal_segment_entries", "Batches in a segment.", prometheus.ExponentialBuckets(1, 4, 8)),
+		framesRead:      counter("frames_read_total", "Frames that followers of the journal asked for, by outcome (sent, missing).", "outcome"),
+		framesReadBytes: one("frames_read_bytes_total", "Bytes of frames that were sent to followers of the journal."),
 		journalWait:     histogram("journal_wait_seconds", "How long the first batch of a segment waited until the segment was durable.", ackBuckets),
 	}
 	gauge := func(name, help string, fn func() float64) prometheus.Collector {
@@ -71,7 +76,15 @@ func newMetrics(r *prometheus.Registry, s *Service) (*metrics, error) {
 	}
 	for _, c := range []prometheus.Collector{
 		m.batches, m.records, m.bytes, m.latency, m.hellos, m.sheds, m.ownWrites, m.skipped, m.corrupt, m.notified, m.landed, m.probes,
-		m.segments, m.journalFailures, m.fences, m.segmentEntries, m.journalWait,
+		m.segments, m.journalFailures, m.fences, m.segmentEntries, m.journalWait, m.framesRead, m.framesReadBytes,
+		gauge("frames_kept", "Frames in memory for followers of the journal.", func() float64 {
+			n, _ := s.recent.stats()
+			return float64(n)
+		}),
+		gauge("frames_kept_bytes", "Memory of these frames; see journal.frames_memory.", func() float64 {
+			_, n := s.recent.stats()
+			return float64(n)
+		}),
 		gauge("journal_waiting", "Batches whose outcome is in no durable segment of the journal yet.", func() float64 {
 			if c := s.writing.Load(); c != nil {
 				return float64(c.Waiting())
@@ -129,8 +142,11 @@ func (m *metrics) begin() {
 	for _, reason := range []string{ReasonSeriesLimit, ReasonBatchSeriesLimit, ReasonLabelBytesLimit, ReasonTimeInFuture} {
 		m.batches.WithLabelValues("rejected", reason)
 	}
-	for _, resource := range []string{"in_flight_bytes", "bodies", "requests", "streams"} {
+	for _, resource := range []string{"in_flight_bytes", "bodies", "requests", "streams", "frames"} {
 		m.sheds.WithLabelValues(resource)
+	}
+	for _, outcome := range []string{"sent", "missing"} {
+		m.framesRead.WithLabelValues(outcome)
 	}
 	for _, step := range accept.Steps() {
 		m.corrupt.WithLabelValues(string(step))

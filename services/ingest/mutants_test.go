@@ -12,7 +12,7 @@ import (
 func TestMutantsAreCaught(t *testing.T) {
 	mutants.Check(t, mutants.List{
 		// The tests that find them, so that the run without a bug is short too.
-		Run: "TestManifestDescribes|TestUnary|TestHTTP|TestStreamAnswers|TestTokens|TestPanic|TestSheds|TestWhatWasRead|TestDrainFinishes|TestWindow|TestWelcome|TestHello|TestBytesOf|TestReconcilers|TestAcceptedBatches|TestActiveSeries|TestHalfSent|TestAnswersSay|TestAnswersWait|TestNoEntry|TestASpoolIs|TestARunStays|TestARunEnds|TestTheJournalIs|TestAPolicy|TestAReplicated",
+		Run: "TestManifestDescribes|TestUnary|TestHTTP|TestStreamAnswers|TestTokens|TestPanic|TestSheds|TestWhatWasRead|TestDrainFinishes|TestWindow|TestWelcome|TestHello|TestBytesOf|TestReconcilers|TestAcceptedBatches|TestActiveSeries|TestHalfSent|TestAnswersSay|TestAnswersWait|TestNoEntry|TestASpoolIs|TestARunStays|TestARunEnds|TestTheJournalIs|TestAPolicy|TestAReplicated|TestFramesAreSent|TestFramesWait|TestSpooledFrames|TestRecentFrames|TestOnlyAcceptedFrames",
 		Mutants: []mutants.Mutant{
 			{Name: "max time is min time", File: "submission.go", Old: "MinTime: sum.MinTime, MaxTime: sum.MaxTime,", New: "MinTime: sum.MinTime, MaxTime: sum.MinTime,", By: "TestManifestDescribesTheFrame"},
 			{Name: "record count is of the range before", File: "submission.go", Old: "Records: sum.Records,", New: "Records: sum.Records - 1,", By: "TestUnaryOutcomes"},
@@ -34,7 +34,7 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "taken numbers are not told", File: "welcome.go", Old: "return len(page.Objects) > 0, nil", New: "_ = page; return false, nil", By: "TestWelcomeTells"},
 			{Name: "a failed listing is an empty one", File: "welcome.go", Old: "return false, &accept.RetryError{Reason: accept.ReasonStoreUnavailable, Err: err}", New: "return false, nil", By: "TestHelloOverAFailedListing"},
 			{Name: "a compressed body is taken", File: "http.go", Old: `if e != "" && e != "identity" {`, New: "if false {", By: "TestHTTPRefuses"},
-			{Name: "a buffer is used again while the store may read it", File: "admission.go", Old: "if v.err == nil {", New: "if true {", By: "TestBytesOfAFailedFrameStay"},
+			{Name: "a buffer is used again while the store may read it", File: "admission.go", Old: "if v.err == nil && !v.kept {", New: "if !v.kept {", By: "TestBytesOfAFailedFrameStay"},
 			{Name: "a hint names no segment", File: "notify.go", Old: "Position: at.String()", New: "Position: at.Run.String()", By: "TestReconcilersAreTold"},
 			{Name: "bounds come before duplicates", File: "bounds.go", Old: "	case accepted:\n		return nil\n", New: "	case accepted:\n", By: "TestAcceptedBatchesStay"},
 			{Name: "an unknown acceptance is a refusal", File: "bounds.go", Old: "	case err != nil: // nothing is known: the sender comes back\n		return err\n", New: "	case err != nil:\n", By: "TestAcceptedBatchesStay"},
@@ -53,6 +53,13 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "a dead spooler's run stays open for ever", File: "localspool.go", Old: "if err := journal.End(ctx, s.store, r); err != nil {", New: "if err := ctx.Err(); err != nil && r != (journal.RunID{}) {", By: "TestASpoolIsVisible"},
 			{Name: "a dead spooler's run ends before its batches have landed", File: "../../internal/acceptance/spool/runs.go", Old: "if e.order <= s.recovered {", New: "if e == nil {", By: "TestARunEndsAfterItsBatches"},
 			{Name: "watchers do not hear of a spooled batch", File: "localspool.go", Old: "decided: s.hub.spooled,", New: "decided: func() {},", By: "TestASpoolIsVisible"},
+			{Name: "a frame is given away before its segment", File: "recent.go", Old: "	r.held[sum] = h\n", New: "	r.held[sum], r.kept[sum] = h, h\n", By: "TestFramesWaitForTheJournal"},
+			{Name: "a spooled frame is given away before its landing", File: "recent.go", Old: "	r.held[sum] = h\n", New: "	r.held[sum], r.kept[sum] = h, h\n", By: "TestSpooledFramesWait"},
+			{Name: "the frame that lost is given away", File: "recent.go", Old: "h == nil || e.Outcome.Conflict()", New: "h == nil", By: "TestOnlyAcceptedFrames"},
+			{Name: "a kept frame's buffer is used again", File: "admission.go", Old: "if v.err == nil && !v.kept {", New: "if v.err == nil {", By: "TestFramesAreSentFromMemory"},
+			{Name: "a buffer is used again while it is sent", File: "recent.go", Old: "		h.users++\n", New: "", By: "TestRecentFramesAreBounded"},
+			{Name: "frames are kept for ever", File: "recent.go", Old: "for r.bytes > r.most {", New: "for false {", By: "TestRecentFramesAreBounded"},
+			{Name: "watchers hear of a segment before its frames are there", File: "journal.go", Old: "			s.recent.durable(entries)\n			s.hub.durable(at)\n", New: "			s.hub.durable(at)\n			time.Sleep(time.Second)\n			s.recent.durable(entries)\n", By: "TestFramesWaitForTheJournal"},
 			{Name: "one sender has all slots", File: "slots.go", Old: "s.taken < s.n && s.by[sender] < s.most", New: "s.taken < s.n", By: "TestHalfSentMessagesLeave"},
 		},
 	})

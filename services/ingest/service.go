@@ -60,6 +60,7 @@ type Service struct {
 	clock   *storeClock
 	notify  *notifier
 	hub     *hub
+	recent  *recentFrames
 
 	// live are the present limits. Reload replaces those that are only compared with; sizes of pools stay.
 	live     atomic.Pointer[Limits]
@@ -71,6 +72,8 @@ type Service struct {
 	inFlight   atomic.Int64
 	streams    atomic.Int64
 	requests   atomic.Int64
+	// framesCalls counts calls of ReadFrames.
+	framesCalls atomic.Int64
 
 	state       atomic.Pointer[state]
 	found       atomic.Pointer[finding] // of the last probe that passed the store's semantics
@@ -113,6 +116,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 	}
 	s.committing = make(chan *commit.Committer, 1)
 	s.hub = newHub(func() string { return s.collectorID }, s.unlanded)
+	s.recent = newRecentFrames(int64(cfg.Journal.FramesMemory), s.buffers.put)
 	s.clock = &storeClock{Store: d.Store, now: d.Now}
 	s.bodiesRoom = int64(max(l.InFlightBytes/2, l.FrameBytes))
 	s.bodies = semaphore.NewWeighted(s.bodiesRoom)

@@ -92,10 +92,12 @@ type decision struct {
 	result accept.Result
 	by     *authority
 	err    error
+	// kept: the frame's buffer was handed over to recentFrames.
+	kept bool
 }
 
 // handle decides a frame: it validates it, runs the acceptance protocol, and reports the
-// outcome to metrics, log and reconcilers. The frame is not retained.
+// outcome to metrics, log and reconcilers. The frame is not retained, unless the decision says that it is kept.
 func (s *Service) handle(ctx context.Context, sub submission) decision {
 	start := s.now()
 	v := decision{sha256: identity.Sum(sub.frame)}
@@ -182,12 +184,18 @@ func (s *Service) decide(ctx context.Context, sub submission, v *decision) (acce
 		return none, err
 	}
 	failpoint.Hit("ingest.accept.decide.before")
-	return acceptor.Accept(ctx, accept.Submission{
+	submitted := accept.Submission{
 		Frame: sub.frame, Identity: sum.Identity, SHA256: v.sha256, Records: sum.Records,
 		MinTime: sum.MinTime, MaxTime: sum.MaxTime,
 		WireVersion: uint32(sum.WireVersion), FrameVersion: uint32(sum.FrameVersion),
 		SpoolID: sub.spoolID, Traceparent: traceparent(ctx),
-	})
+	}
+	if acceptor.local { // what the spool accepts is kept when it lands
+		return acceptor.Accept(ctx, submitted)
+	}
+	res, kept, err := s.recent.accept(ctx, acceptor, submitted)
+	v.kept = kept
+	return res, err
 }
 
 // allowed checks whether the principal may write the identity, and whether it belongs to the stream's boot.

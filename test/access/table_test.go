@@ -12,6 +12,7 @@ var methods = map[string]string{
 
 	"/lightmetrics.journal.v1.JournalService/NotifyJournal": "worker",
 	"/lightmetrics.journal.v1.JournalService/WatchJournal":  "worker",
+	"/lightmetrics.journal.v1.JournalService/ReadFrames":    "worker",
 
 	"/lightmetrics.reconciler.v1.ReconcilerService/ListLedgers": "reader operator",
 	"/lightmetrics.reconciler.v1.ReconcilerService/GetStatus":   "reader operator",

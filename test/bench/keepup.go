@@ -139,8 +139,8 @@ func (w *writers) run(ctx context.Context) error {
 		}
 		c, err := commit.New(commit.Config{
 			Store: w.store, Opening: journal.Opening{Writer: fmt.Sprintf("collector-%d", i), Role: journal.RoleCollector, Authority: authority},
-			Events: commit.Events{Durable: func(at journal.Position, n int, _ time.Duration) {
-				w.durable.Add(int64(n))
+			Events: commit.Events{Durable: func(at journal.Position, es []*journal.Entry, _ time.Duration) {
+				w.durable.Add(int64(len(es)))
 				w.segments.Add(1)
 				_ = stream.Send(&journalv1.NotifyJournalRequest{Position: at.String()}) // a hint that is lost is found by a poll
 			}},

@@ -58,8 +58,9 @@ const DefaultEntries = 50_000
 type Events struct {
 	// Writing: a segment is about to be sent.
 	Writing func()
-	// Durable: a segment is durable. oldest is how long the first of its entries has waited.
-	Durable func(at journal.Position, entries int, oldest time.Duration)
+	// Durable: a segment with these entries is durable, and nobody was answered from it yet. oldest is how long the first
+	// of its entries has waited.
+	Durable func(at journal.Position, entries []*journal.Entry, oldest time.Duration)
 	// Failed: a request failed; it is repeated. Its outcome is unknown.
 	Failed func(error)
 	// Fenced: somebody else ended the run at this position. What was not answered goes into a new run.

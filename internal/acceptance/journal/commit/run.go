@@ -144,7 +144,11 @@ func (c *Committer) flush(ctx context.Context) error {
 		n++
 	}
 	if n > 0 && c.cfg.Events.Durable != nil {
-		c.cfg.Events.Durable(at, n, c.cfg.Now().Sub(c.added[0].at))
+		entries := make([]*journal.Entry, n)
+		for i, t := range c.added[:n] {
+			entries[i] = &t.entry
+		}
+		c.cfg.Events.Durable(at, entries, c.cfg.Now().Sub(c.added[0].at))
 	}
 	for _, t := range c.added[:n] {
 		c.finish(t, at, nil)

@@ -25,6 +25,7 @@ type Config struct {
 	// Watch is where reconcilers and collectors are; if empty, batches are found by polls only.
 	Watch       []string         `koanf:"watch" help:"gRPC addresses of reconcilers and collectors to watch; empty relies on polls" check:"address"`
 	WatchClient rpc.ClientConfig `koanf:"watch_client" needs:"watch"`
+	FramesWait  time.Duration    `koanf:"frames_wait" help:"how long a collector that is watched may take to send frames that it has in memory, before the store is asked; 0 asks the store alone" needs:"watch"`
 }
 
 // DefaultConfig polls every second.
@@ -32,6 +33,7 @@ func DefaultConfig() Config {
 	return Config{
 		PollInterval: time.Second, IdleInterval: 10 * time.Second, PollTimeout: 10 * time.Minute, TokenTimeout: 10 * time.Second,
 		RetryInterval: 10 * time.Second, Readers: 32, Fetchers: 32, FetchTimeout: 30 * time.Second, Snapshots: true,
+		FramesWait: 250 * time.Millisecond,
 	}
 }
 
@@ -48,6 +50,9 @@ func (c Config) Validate() error {
 	}
 	if c.IdleInterval < c.PollInterval {
 		errs = append(errs, errors.New("follow.idle_interval: must not be less than follow.poll_interval"))
+	}
+	if c.FramesWait < 0 {
+		errs = append(errs, errors.New("follow.frames_wait: must not be negative; 0 asks the store alone"))
 	}
 	return errors.Join(errs...)
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal/journaltest"
 	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/derived/ledgers"
@@ -459,7 +460,7 @@ func TestWaitingBatchesAreCountedByHours(t *testing.T) {
 		for i := range n {
 			at := int64(i%24)*int64(time.Hour) + 1
 			b := accepted.Batch{Identity: identity.Batch{Agent: "agent"[:1+i%4], Boot: "b", SeqStart: uint64(i), SeqEnd: uint64(i)}, MinTime: at, MaxTime: at}
-			if err := q.add(t.Context(), b); err != nil {
+			if err := q.add(t.Context(), journal.RunID{}, []accepted.Batch{b}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -3,11 +3,13 @@ package follow
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/peerframes"
 	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
@@ -49,6 +51,14 @@ func (f *Follower) fetchLoop(ctx context.Context) error {
 	for ctx.Err() == nil {
 		w, wait := f.queue.next(f.d.Now())
 		if w != nil {
+			if p := f.peerOf(w); p != nil {
+				ws := f.queue.alike(w)
+				g.Go(func() error {
+					f.fetchFrom(ctx, p, ws)
+					return nil
+				})
+				continue
+			}
 			g.Go(func() error {
 				f.fetch(ctx, w)
 				return nil
@@ -98,7 +108,11 @@ const (
 func (f *Follower) fetch(ctx context.Context, w *want) error {
 	fctx, cancel := context.WithTimeout(ctx, f.cfg.FetchTimeout)
 	defer cancel()
-	err := f.take(fctx, w.batch)
+	return f.fetched(w, f.take(fctx, w.batch))
+}
+
+// fetched ends the attempt to take a queued batch. After an error it is queued again.
+func (f *Follower) fetched(w *want, err error) error {
 	if err != nil {
 		f.m.fetchFailures.Inc()
 		f.queue.retry(w, f.d.Now().Add(min(fetchRetry<<min(w.failures, 5), fetchRetryMax)))
@@ -106,6 +120,40 @@ func (f *Follower) fetch(ctx context.Context, w *want) error {
 	}
 	f.finish(w)
 	return nil
+}
+
+// peerOf is the collector that may have a batch's frame in memory; nil where the store is to be asked.
+func (f *Follower) peerOf(w *want) *peerframes.Peer {
+	if w.stored || !peerframes.Fits(&w.batch, 0, 0) {
+		return nil
+	}
+	return f.peers.Of(w.run)
+}
+
+// fetchFrom takes queued batches whose frames a collector may have in memory. What it does not send is queued again, to be
+// read from the store.
+func (f *Follower) fetchFrom(ctx context.Context, p *peerframes.Peer, ws []*want) {
+	var asked []*want
+	var batches []accepted.Batch
+	nctx, cancel := context.WithTimeout(ctx, f.cfg.FetchTimeout)
+	defer cancel()
+	for _, w := range ws {
+		need, err := f.needs(nctx, w.batch)
+		if err == nil && need {
+			asked, batches = append(asked, w), append(batches, w.batch)
+			continue
+		}
+		_ = f.fetched(w, err) // it is counted, and tried again
+	}
+	if len(asked) == 0 {
+		return
+	}
+	p.Read(ctx, batches, func(i int, raw []byte) {
+		w := asked[i]
+		asked[i] = nil
+		_ = f.fetched(w, f.took(w.batch, f.show(w.batch, raw))) // it is counted, and tried again
+	})
+	f.queue.fromStore(slices.DeleteFunc(asked, func(w *want) bool { return w == nil }))
 }
 
 func (f *Follower) finish(w *want) {
@@ -116,18 +164,8 @@ func (f *Follower) finish(w *want) {
 // take fetches one batch: it is then in memory, noted as unreadable, or not needed any more. An error means that
 // nothing is known, since the store could not be asked.
 func (f *Follower) take(ctx context.Context, b accepted.Batch) error {
-	id := b.Identity
-	if f.d.Live.Known(id) && !f.isUnread(id) {
-		return nil
-	}
-	wanted, err := f.wanted(ctx, id, b.MinTime, b.MaxTime)
-	if err != nil {
+	if need, err := f.needs(ctx, b); err != nil || !need {
 		return err
-	}
-	if !wanted {
-		f.readable(id) // blocks have it, or nobody can reach it
-		f.m.taken.WithLabelValues("expired").Inc()
-		return nil
 	}
 	raw, err := accept.ReadFrame(ctx, f.d.Store, b.RawBlobKey, b.FrameSHA256, b.FrameBytes)
 	var none *accept.FrameError
@@ -138,6 +176,23 @@ func (f *Follower) take(ctx context.Context, b accepted.Batch) error {
 		err = f.show(b, raw)
 	}
 	return f.took(b, err)
+}
+
+// needs reports whether a queued batch is still to be fetched.
+func (f *Follower) needs(ctx context.Context, b accepted.Batch) (bool, error) {
+	id := b.Identity
+	if f.d.Live.Known(id) && !f.isUnread(id) {
+		return false, nil
+	}
+	wanted, err := f.wanted(ctx, id, b.MinTime, b.MaxTime)
+	if err != nil {
+		return false, err
+	}
+	if !wanted {
+		f.readable(id) // blocks have it, or nobody can reach it
+		f.m.taken.WithLabelValues("expired").Inc()
+	}
+	return wanted, nil
 }
 
 // took notes how the attempt to read a frame ended. An error is one of the store.

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/peerframes"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/platform/run"
 	"lightmetrics.dev/lightmetrics/internal/queries/live"
@@ -58,6 +59,7 @@ type Follower struct {
 	polled    chan struct{} // closed when the first poll has ended, however
 	pollOnce  sync.Once
 	packs     *packs
+	peers     *peerframes.Set
 	polling   sync.Mutex // one poll at a time
 
 	mu         sync.Mutex
@@ -97,6 +99,7 @@ func New(cfg Config, d Deps) (*Follower, error) {
 	}
 	f.queue.shardOf = f.ShardOf
 	f.m, f.packs = newMetrics(d.Registry, f), newPacks(d.Registry)
+	f.peers = peerframes.New(peerframes.Config{Wait: cfg.FramesWait, Now: d.Now, Log: d.Log, Metrics: peerframes.NewMetrics(d.Registry, "query")})
 	return f, nil
 }
 

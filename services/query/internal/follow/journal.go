@@ -160,34 +160,34 @@ func (f *Follower) fan(ctx context.Context, n int, do func(context.Context, int)
 	return errors.Join(errs...)
 }
 
-// apply counts what was accepted, and queues what is to be fetched.
-func (f *Follower) apply(ctx context.Context, entries []journal.Entry) error {
+// apply counts what was accepted, and queues what is to be fetched. run is where the entries stand; zero in folded files.
+func (f *Follower) apply(ctx context.Context, run journal.RunID, entries []journal.Entry) error {
 	f.book.apply(entries)
+	batches := make([]accepted.Batch, 0, len(entries))
 	for i := range entries {
-		e := &entries[i]
-		if e.Outcome.Conflict() {
-			continue
-		}
-		if err := f.enqueue(ctx, e.Batch()); err != nil {
-			return err
+		if e := &entries[i]; !e.Outcome.Conflict() {
+			batches = append(batches, e.Batch())
 		}
 	}
-	return nil
+	return f.enqueue(ctx, run, batches)
 }
 
-// enqueue queues a batch that is to be in memory and is not.
-func (f *Follower) enqueue(ctx context.Context, b accepted.Batch) error {
-	if f.d.Live.Known(b.Identity) && !f.isUnread(b.Identity) {
-		return nil
+// enqueue queues those batches that are to be in memory and are not.
+func (f *Follower) enqueue(ctx context.Context, run journal.RunID, batches []accepted.Batch) error {
+	queued := batches[:0]
+	for _, b := range batches {
+		if f.d.Live.Known(b.Identity) && !f.isUnread(b.Identity) {
+			continue
+		}
+		wanted, err := f.wanted(ctx, b.Identity, b.MinTime, b.MaxTime)
+		if err != nil {
+			return fmt.Errorf("blocks of %s: %w", b.Identity, err)
+		}
+		if wanted {
+			queued = append(queued, b)
+		}
 	}
-	wanted, err := f.wanted(ctx, b.Identity, b.MinTime, b.MaxTime)
-	if err != nil {
-		return fmt.Errorf("blocks of %s: %w", b.Identity, err)
-	}
-	if !wanted {
-		return nil
-	}
-	return f.queue.add(ctx, b)
+	return f.queue.add(ctx, run, queued)
 }
 
 // watchesAll reports whether there are watches, and all of them are on.

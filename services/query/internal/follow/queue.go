@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/peerframes"
 	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/queries/missing"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -38,8 +40,12 @@ type want struct {
 	// notBefore is when a batch whose fetch failed is tried again.
 	notBefore time.Time
 	failures  int
-	done      bool
-	shard     uint32
+	// run is where the journal named the batch; zero where nobody knows. The collector of that run may have the frame.
+	run journal.RunID
+	// stored: the frame is to be read from the store; its collector was asked, or is not to be.
+	stored bool
+	done   bool
+	shard  uint32
 }
 
 // mark is what a poll proves once all batches up to a ticket are done.
@@ -70,10 +76,22 @@ func signal(c chan struct{}) {
 	}
 }
 
-// add adds a batch unless it is there. It waits while the queue is full.
-func (q *queue) add(ctx context.Context, b accepted.Batch) error {
+// add adds the batches that are not there. It waits while the queue is full.
+func (q *queue) add(ctx context.Context, run journal.RunID, batches []accepted.Batch) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	// At the end, so that what one segment names is fetched together.
+	defer signal(q.more)
+	for i := range batches {
+		if err := q.addOne(ctx, run, batches[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addOne adds a batch. The caller holds mu, which is released while the queue is full.
+func (q *queue) addOne(ctx context.Context, run journal.RunID, b accepted.Batch) error {
 	for {
 		if q.byID[b.Identity] != nil {
 			return nil // its ticket is older, so whoever waits for this one waits for it
@@ -82,6 +100,7 @@ func (q *queue) add(ctx context.Context, b accepted.Batch) error {
 			break
 		}
 		done := q.done
+		signal(q.more)
 		signal(q.full)
 		q.mu.Unlock()
 		select {
@@ -93,11 +112,10 @@ func (q *queue) add(ctx context.Context, b accepted.Batch) error {
 		}
 	}
 	q.tail++
-	w := &want{batch: b, ticket: q.tail, shard: q.shardOf(b.Identity.Agent)}
+	w := &want{batch: b, ticket: q.tail, shard: q.shardOf(b.Identity.Agent), run: run}
 	q.tally.Add(w.shard, hoursOf(&b), 1)
 	q.byID[b.Identity], q.order = w, append(q.order, w)
 	q.ready = append(q.ready, w)
-	signal(q.more)
 	return nil
 }
 
@@ -127,6 +145,44 @@ func (q *queue) next(now time.Time) (*want, time.Duration) {
 	return nil, wait
 }
 
+// searched is how many of those that wait are searched for others of a run.
+const searched = 8 * peerframes.MaxFrames
+
+// alike takes batches of the same run as w, which was taken, as many as fit into one call for their frames. w is the
+// first of them.
+func (q *queue) alike(w *want) []*want {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	out, bytes := []*want{w}, w.batch.FrameBytes
+	window := q.ready[:min(len(q.ready), searched)]
+	var rest []*want
+	for _, o := range window {
+		if o.run == w.run && !o.stored && peerframes.Fits(&o.batch, len(out), bytes) {
+			out, bytes = append(out, o), bytes+o.batch.FrameBytes
+			continue
+		}
+		rest = append(rest, o)
+	}
+	taken := len(window) - len(rest)
+	copy(window[taken:], rest)
+	clear(window[:taken])
+	if q.ready = q.ready[taken:]; len(q.ready) == 0 {
+		q.ready = nil
+	}
+	return out
+}
+
+// fromStore returns batches whose collector did not send their frames: the store is asked.
+func (q *queue) fromStore(ws []*want) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, w := range ws {
+		w.stored = true
+	}
+	q.ready = append(q.ready, ws...)
+	signal(q.more)
+}
+
 // takeAll takes everything that nobody fetches, due or not.
 func (q *queue) takeAll() []*want {
 	q.mu.Lock()
@@ -140,7 +196,7 @@ func (q *queue) takeAll() []*want {
 func (q *queue) retry(w *want, at time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	w.notBefore, w.failures = at, w.failures+1
+	w.notBefore, w.failures, w.stored = at, w.failures+1, true
 	q.ready = append(q.ready, w)
 	signal(q.more)
 }

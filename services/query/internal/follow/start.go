@@ -39,18 +39,16 @@ func (f *Follower) open(ctx context.Context) (*journal.Follower, error) {
 	oldest := f.oldest()
 	j, err = journal.NewFollower(journal.FollowerConfig{
 		Store: f.d.Store, Authority: a.AuthorityID, From: from, Fan: f.fan,
-		Segment: func(ctx context.Context, s *journal.Segment) error { return f.apply(ctx, s.Entries) },
-		Folded:  f.apply,
+		Segment: func(ctx context.Context, s *journal.Segment) error { return f.apply(ctx, s.Run, s.Entries) },
+		Folded:  func(ctx context.Context, es []journal.Entry) error { return f.apply(ctx, journal.RunID{}, es) },
 		// The ledgers count what such a file has, and no query reaches its samples.
 		Skip: func(s journal.Span) bool { return s.Last <= known.Head && s.MaxTime < oldest },
 	})
 	if err != nil {
 		return nil, err
 	}
-	for _, b := range pending {
-		if err := f.enqueue(ctx, b); err != nil {
-			return nil, err
-		}
+	if err := f.enqueue(ctx, journal.RunID{}, pending); err != nil {
+		return nil, err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

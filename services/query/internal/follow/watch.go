@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/peerframes"
 	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/internal/platform/run"
@@ -51,7 +52,7 @@ func (f *Follower) watchOnce(ctx context.Context, addr string, client journalv1.
 	if err != nil {
 		return 0, fmt.Errorf("watch: %w", err)
 	}
-	w := watched{f: f, addr: addr}
+	w := watched{f: f, addr: addr, peer: f.peers.Join(addr, client)}
 	defer w.end()
 	for {
 		msg, err := stream.Recv()
@@ -72,6 +73,7 @@ type watched struct {
 	f      *Follower
 	addr   string
 	writer string // of the collector; empty where a reconciler hints at the runs of all
+	peer   *peerframes.Peer
 }
 
 func (w *watched) begin() {
@@ -82,6 +84,7 @@ func (w *watched) begin() {
 }
 
 func (w *watched) end() {
+	w.peer.Leave()
 	w.f.mu.Lock()
 	defer w.f.mu.Unlock()
 	delete(w.f.watches, w.addr)
@@ -111,6 +114,7 @@ func (w *watched) take(ctx context.Context, msg *journalv1.WatchJournalResponse)
 			f.hint(at)
 			return
 		}
+		w.peer.Wrote(at.Run)
 		// The count speaks of this segment, so it is read first. A collector has one run, so nothing else waits.
 		if !f.follow(ctx, at) {
 			return

@@ -4,7 +4,8 @@
 // 	protoc        (unknown)
 // source: lightmetrics/journal/v1/journal.proto
 
-// Package lightmetrics.journal.v1 hints at new segments of the acceptance journal.
+// Package lightmetrics.journal.v1 hints at new segments of the acceptance journal, and gives the frames of
+// what was accepted last to those who follow it.
 
 package journalv1
 
@@ -227,6 +228,163 @@ func (x *WatchJournalResponse) GetWriter() string {
 	return ""
 }
 
+// ReadFramesRequest names frames.
+type ReadFramesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// SHA-256 of each frame, 32 bytes; at most 256 of them.
+	FrameSha256   [][]byte `protobuf:"bytes,1,rep,name=frame_sha256,json=frameSha256,proto3" json:"frame_sha256,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadFramesRequest) Reset() {
+	*x = ReadFramesRequest{}
+	mi := &file_lightmetrics_journal_v1_journal_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadFramesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadFramesRequest) ProtoMessage() {}
+
+func (x *ReadFramesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_journal_v1_journal_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadFramesRequest.ProtoReflect.Descriptor instead.
+func (*ReadFramesRequest) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_journal_v1_journal_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ReadFramesRequest) GetFrameSha256() [][]byte {
+	if x != nil {
+		return x.FrameSha256
+	}
+	return nil
+}
+
+// ReadFramesResponse has pieces of frames, of all messages together in the order of the request.
+type ReadFramesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The pieces; at most 256 KiB of data in one message.
+	Pieces        []*FramePiece `protobuf:"bytes,1,rep,name=pieces,proto3" json:"pieces,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadFramesResponse) Reset() {
+	*x = ReadFramesResponse{}
+	mi := &file_lightmetrics_journal_v1_journal_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadFramesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadFramesResponse) ProtoMessage() {}
+
+func (x *ReadFramesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_journal_v1_journal_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadFramesResponse.ProtoReflect.Descriptor instead.
+func (*ReadFramesResponse) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_journal_v1_journal_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ReadFramesResponse) GetPieces() []*FramePiece {
+	if x != nil {
+		return x.Pieces
+	}
+	return nil
+}
+
+// FramePiece is a frame, or the next piece of one that is longer than a message.
+type FramePiece struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which one of the request, from 0.
+	Index uint32 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
+	// The next bytes of the frame.
+	Data []byte `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
+	// The collector does not have the frame: it keeps none, or has forgotten it, or its batch stands in no
+	// durable segment of this collector.
+	Missing       bool `protobuf:"varint,3,opt,name=missing,proto3" json:"missing,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FramePiece) Reset() {
+	*x = FramePiece{}
+	mi := &file_lightmetrics_journal_v1_journal_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FramePiece) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FramePiece) ProtoMessage() {}
+
+func (x *FramePiece) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_journal_v1_journal_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FramePiece.ProtoReflect.Descriptor instead.
+func (*FramePiece) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_journal_v1_journal_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *FramePiece) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *FramePiece) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *FramePiece) GetMissing() bool {
+	if x != nil {
+		return x.Missing
+	}
+	return false
+}
+
 var File_lightmetrics_journal_v1_journal_proto protoreflect.FileDescriptor
 
 const file_lightmetrics_journal_v1_journal_proto_rawDesc = "" +
@@ -241,10 +399,21 @@ const file_lightmetrics_journal_v1_journal_proto_rawDesc = "" +
 	"\x14WatchJournalResponse\x12\x1a\n" +
 	"\bposition\x18\x01 \x01(\tR\bposition\x12\x1a\n" +
 	"\bunlanded\x18\x02 \x01(\x04R\bunlanded\x12\x16\n" +
-	"\x06writer\x18\x03 \x01(\tR\x06writer2\xf1\x01\n" +
+	"\x06writer\x18\x03 \x01(\tR\x06writer\"6\n" +
+	"\x11ReadFramesRequest\x12!\n" +
+	"\fframe_sha256\x18\x01 \x03(\fR\vframeSha256\"Q\n" +
+	"\x12ReadFramesResponse\x12;\n" +
+	"\x06pieces\x18\x01 \x03(\v2#.lightmetrics.journal.v1.FramePieceR\x06pieces\"P\n" +
+	"\n" +
+	"FramePiece\x12\x14\n" +
+	"\x05index\x18\x01 \x01(\rR\x05index\x12\x12\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\x12\x18\n" +
+	"\amissing\x18\x03 \x01(\bR\amissing2\xda\x02\n" +
 	"\x0eJournalService\x12p\n" +
 	"\rNotifyJournal\x12-.lightmetrics.journal.v1.NotifyJournalRequest\x1a..lightmetrics.journal.v1.NotifyJournalResponse(\x01\x12m\n" +
-	"\fWatchJournal\x12,.lightmetrics.journal.v1.WatchJournalRequest\x1a-.lightmetrics.journal.v1.WatchJournalResponse0\x01BKZIlightmetrics.dev/lightmetrics/proto/gen/lightmetrics/journal/v1;journalv1b\x06proto3"
+	"\fWatchJournal\x12,.lightmetrics.journal.v1.WatchJournalRequest\x1a-.lightmetrics.journal.v1.WatchJournalResponse0\x01\x12g\n" +
+	"\n" +
+	"ReadFrames\x12*.lightmetrics.journal.v1.ReadFramesRequest\x1a+.lightmetrics.journal.v1.ReadFramesResponse0\x01BKZIlightmetrics.dev/lightmetrics/proto/gen/lightmetrics/journal/v1;journalv1b\x06proto3"
 
 var (
 	file_lightmetrics_journal_v1_journal_proto_rawDescOnce sync.Once
@@ -258,23 +427,29 @@ func file_lightmetrics_journal_v1_journal_proto_rawDescGZIP() []byte {
 	return file_lightmetrics_journal_v1_journal_proto_rawDescData
 }
 
-var file_lightmetrics_journal_v1_journal_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_lightmetrics_journal_v1_journal_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_lightmetrics_journal_v1_journal_proto_goTypes = []any{
 	(*NotifyJournalRequest)(nil),  // 0: lightmetrics.journal.v1.NotifyJournalRequest
 	(*NotifyJournalResponse)(nil), // 1: lightmetrics.journal.v1.NotifyJournalResponse
 	(*WatchJournalRequest)(nil),   // 2: lightmetrics.journal.v1.WatchJournalRequest
 	(*WatchJournalResponse)(nil),  // 3: lightmetrics.journal.v1.WatchJournalResponse
+	(*ReadFramesRequest)(nil),     // 4: lightmetrics.journal.v1.ReadFramesRequest
+	(*ReadFramesResponse)(nil),    // 5: lightmetrics.journal.v1.ReadFramesResponse
+	(*FramePiece)(nil),            // 6: lightmetrics.journal.v1.FramePiece
 }
 var file_lightmetrics_journal_v1_journal_proto_depIdxs = []int32{
-	0, // 0: lightmetrics.journal.v1.JournalService.NotifyJournal:input_type -> lightmetrics.journal.v1.NotifyJournalRequest
-	2, // 1: lightmetrics.journal.v1.JournalService.WatchJournal:input_type -> lightmetrics.journal.v1.WatchJournalRequest
-	1, // 2: lightmetrics.journal.v1.JournalService.NotifyJournal:output_type -> lightmetrics.journal.v1.NotifyJournalResponse
-	3, // 3: lightmetrics.journal.v1.JournalService.WatchJournal:output_type -> lightmetrics.journal.v1.WatchJournalResponse
-	2, // [2:4] is the sub-list for method output_type
-	0, // [0:2] is the sub-list for method input_type
-	0, // [0:0] is the sub-list for extension type_name
-	0, // [0:0] is the sub-list for extension extendee
-	0, // [0:0] is the sub-list for field type_name
+	6, // 0: lightmetrics.journal.v1.ReadFramesResponse.pieces:type_name -> lightmetrics.journal.v1.FramePiece
+	0, // 1: lightmetrics.journal.v1.JournalService.NotifyJournal:input_type -> lightmetrics.journal.v1.NotifyJournalRequest
+	2, // 2: lightmetrics.journal.v1.JournalService.WatchJournal:input_type -> lightmetrics.journal.v1.WatchJournalRequest
+	4, // 3: lightmetrics.journal.v1.JournalService.ReadFrames:input_type -> lightmetrics.journal.v1.ReadFramesRequest
+	1, // 4: lightmetrics.journal.v1.JournalService.NotifyJournal:output_type -> lightmetrics.journal.v1.NotifyJournalResponse
+	3, // 5: lightmetrics.journal.v1.JournalService.WatchJournal:output_type -> lightmetrics.journal.v1.WatchJournalResponse
+	5, // 6: lightmetrics.journal.v1.JournalService.ReadFrames:output_type -> lightmetrics.journal.v1.ReadFramesResponse
+	4, // [4:7] is the sub-list for method output_type
+	1, // [1:4] is the sub-list for method input_type
+	1, // [1:1] is the sub-list for extension type_name
+	1, // [1:1] is the sub-list for extension extendee
+	0, // [0:1] is the sub-list for field type_name
 }
 
 func init() { file_lightmetrics_journal_v1_journal_proto_init() }
@@ -288,7 +463,7 @@ func file_lightmetrics_journal_v1_journal_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lightmetrics_journal_v1_journal_proto_rawDesc), len(file_lightmetrics_journal_v1_journal_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   4,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -4,7 +4,8 @@
 // - protoc             (unknown)
 // source: lightmetrics/journal/v1/journal.proto
 
-// Package lightmetrics.journal.v1 hints at new segments of the acceptance journal.
+// Package lightmetrics.journal.v1 hints at new segments of the acceptance journal, and gives the frames of
+// what was accepted last to those who follow it.
 
 package journalv1
 
@@ -23,6 +24,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	JournalService_NotifyJournal_FullMethodName = "/lightmetrics.journal.v1.JournalService/NotifyJournal"
 	JournalService_WatchJournal_FullMethodName  = "/lightmetrics.journal.v1.JournalService/WatchJournal"
+	JournalService_ReadFrames_FullMethodName    = "/lightmetrics.journal.v1.JournalService/ReadFrames"
 )
 
 // JournalServiceClient is the client API for JournalService service.
@@ -40,6 +42,10 @@ type JournalServiceClient interface {
 	// those of its own runs, a reconciler all that it knows of. A watcher that falls behind gets
 	// the error LAGGED; its next poll finds what it missed.
 	WatchJournal(ctx context.Context, in *WatchJournalRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchJournalResponse], error)
+	// ReadFrames sends the frames that the collector has in memory: of batches that it accepted lately and
+	// that stand in a durable segment. The caller knows length and hash of each from the journal, compares
+	// both, and reads what is missing or wrong from the store. At most 256 frames are asked for at once.
+	ReadFrames(ctx context.Context, in *ReadFramesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadFramesResponse], error)
 }
 
 type journalServiceClient struct {
@@ -82,6 +88,25 @@ func (c *journalServiceClient) WatchJournal(ctx context.Context, in *WatchJourna
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type JournalService_WatchJournalClient = grpc.ServerStreamingClient[WatchJournalResponse]
 
+func (c *journalServiceClient) ReadFrames(ctx context.Context, in *ReadFramesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadFramesResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &JournalService_ServiceDesc.Streams[2], JournalService_ReadFrames_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ReadFramesRequest, ReadFramesResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type JournalService_ReadFramesClient = grpc.ServerStreamingClient[ReadFramesResponse]
+
 // JournalServiceServer is the server API for JournalService service.
 // All implementations must embed UnimplementedJournalServiceServer
 // for forward compatibility.
@@ -97,6 +122,10 @@ type JournalServiceServer interface {
 	// those of its own runs, a reconciler all that it knows of. A watcher that falls behind gets
 	// the error LAGGED; its next poll finds what it missed.
 	WatchJournal(*WatchJournalRequest, grpc.ServerStreamingServer[WatchJournalResponse]) error
+	// ReadFrames sends the frames that the collector has in memory: of batches that it accepted lately and
+	// that stand in a durable segment. The caller knows length and hash of each from the journal, compares
+	// both, and reads what is missing or wrong from the store. At most 256 frames are asked for at once.
+	ReadFrames(*ReadFramesRequest, grpc.ServerStreamingServer[ReadFramesResponse]) error
 	mustEmbedUnimplementedJournalServiceServer()
 }
 
@@ -112,6 +141,9 @@ func (UnimplementedJournalServiceServer) NotifyJournal(grpc.ClientStreamingServe
 }
 func (UnimplementedJournalServiceServer) WatchJournal(*WatchJournalRequest, grpc.ServerStreamingServer[WatchJournalResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchJournal not implemented")
+}
+func (UnimplementedJournalServiceServer) ReadFrames(*ReadFramesRequest, grpc.ServerStreamingServer[ReadFramesResponse]) error {
+	return status.Error(codes.Unimplemented, "method ReadFrames not implemented")
 }
 func (UnimplementedJournalServiceServer) mustEmbedUnimplementedJournalServiceServer() {}
 func (UnimplementedJournalServiceServer) testEmbeddedByValue()                        {}
@@ -152,6 +184,17 @@ func _JournalService_WatchJournal_Handler(srv interface{}, stream grpc.ServerStr
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type JournalService_WatchJournalServer = grpc.ServerStreamingServer[WatchJournalResponse]
 
+func _JournalService_ReadFrames_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ReadFramesRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(JournalServiceServer).ReadFrames(m, &grpc.GenericServerStream[ReadFramesRequest, ReadFramesResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type JournalService_ReadFramesServer = grpc.ServerStreamingServer[ReadFramesResponse]
+
 // JournalService_ServiceDesc is the grpc.ServiceDesc for JournalService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -168,6 +211,11 @@ var JournalService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "WatchJournal",
 			Handler:       _JournalService_WatchJournal_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "ReadFrames",
+			Handler:       _JournalService_ReadFrames_Handler,
 			ServerStreams: true,
 		},
 	},
