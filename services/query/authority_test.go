@@ -26,7 +26,8 @@ import (
 type authority struct {
 	t testing.TB
 	*mem.Store
-	down atomic.Bool // reads fail
+	down  atomic.Bool  // reads fail
+	blobs atomic.Int64 // GETs of frames
 }
 
 func (a *authority) Head(ctx context.Context, key string) (objstore.Info, error) {
@@ -56,6 +57,9 @@ func (a *authority) failing(op, key string) error {
 func (a *authority) Get(ctx context.Context, key string, o objstore.GetOptions) ([]byte, objstore.Info, error) {
 	if err := a.failing("get", key); err != nil {
 		return nil, objstore.Info{}, err
+	}
+	if objstore.Family(key) == "raw-blobs" {
+		a.blobs.Add(1)
 	}
 	return a.Store.Get(ctx, key, o)
 }

@@ -18,6 +18,15 @@ type hinter struct {
 	addr string
 	send chan *journalv1.WatchJournalResponse
 	on   chan struct{} // one for each watch
+	// read answers ReadFrames; nil is a service that has no frames.
+	read func(asked [][]byte, s grpc.ServerStreamingServer[journalv1.ReadFramesResponse]) error
+}
+
+func (h *hinter) ReadFrames(req *journalv1.ReadFramesRequest, s grpc.ServerStreamingServer[journalv1.ReadFramesResponse]) error {
+	if h.read == nil {
+		return h.UnimplementedJournalServiceServer.ReadFrames(req, s)
+	}
+	return h.read(req.GetFrameSha256(), s)
 }
 
 func startHinter(t *testing.T) *hinter {

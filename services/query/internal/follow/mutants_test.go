@@ -25,7 +25,7 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "a sample on the window's edge is before it", File: "fetch.go", Old: "if maxNS >= f.d.Now()", New: "if maxNS > f.d.Now()", By: "TestBatchesAtTheWindowsEdge"},
 			{Name: "a batch with a sample before the window is counted only", File: "fetch.go", Old: "if maxNS >= f.d.Now()", New: "if minNS >= f.d.Now()", By: "TestBatchesAtTheWindowsEdge"},
 			{Name: "late batches that are needed are counted only", File: "fetch.go", Old: "	return f.d.Blocks.Missing(ctx, id, minNS, maxNS)", New: "	return false, nil", By: "TestBatchesAtTheWindowsEdge"},
-			{Name: "blocks that can't be listed have everything", File: "journal.go", Old: "	if err != nil {\n		return fmt.Errorf(\"blocks of", New: "	if ctx.Err() != nil {\n		return fmt.Errorf(\"blocks of", By: "TestBatchesAtTheWindowsEdge"},
+			{Name: "blocks that can't be listed have everything", File: "journal.go", Old: "		if err != nil {\n			return fmt.Errorf(\"blocks of", New: "		if ctx.Err() != nil {\n			return fmt.Errorf(\"blocks of", By: "TestBatchesAtTheWindowsEdge"},
 			{Name: "an unreadable frame is not told", File: "fetch.go", Old: "		f.noteUnread(b, err)\n", New: "", By: "TestUnreadableAtItsEdges"},
 			{Name: "an unreadable batch does not matter at its first sample", File: "unread.go", Old: "x.first[i] > maxt })\n	return", New: "x.first[i] >= maxt })\n	return", By: "TestUnreadableAtItsEdges"},
 			{Name: "an unreadable batch does not matter at its last sample", File: "unread.go", Old: "x.last[i] >= mint", New: "x.last[i] > mint", By: "TestUnreadableAtItsEdges"},
