@@ -7,7 +7,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
-	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	journalv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/journal/v1"
@@ -43,7 +42,6 @@ func (g journalServer) ReadFrames(req *journalv1.ReadFramesRequest, stream grpc.
 		return failed(codes.ResourceExhausted, rpc.ReasonOverloaded, "%d calls read frames", n-1).after(s.cfg.Limits.RetryAfter).Err()
 	}
 	defer s.framesCalls.Add(-1)
-	failpoint.Hit("ingest.frames.read.before")
 	w := framesWriter{recent: s.recent, send: func(m *journalv1.ReadFramesResponse) error {
 		select {
 		case <-s.drain:
