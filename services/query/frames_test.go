@@ -3,6 +3,7 @@ package query_test
 import (
 	"context"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -20,7 +21,8 @@ type collector struct {
 	*hinter
 	a      *authority
 	w      *writer
-	frames map[identity.Digest][]byte // written before anybody is told of them
+	mu     sync.Mutex // of frames
+	frames map[identity.Digest][]byte
 	calls  atomic.Int64
 	next   uint64
 	began  time.Time
@@ -36,7 +38,9 @@ func (c *collector) answer(asked [][]byte, s grpc.ServerStreamingServer[journalv
 	c.calls.Add(1)
 	m := &journalv1.ReadFramesResponse{}
 	for i, sum := range asked {
+		c.mu.Lock()
 		f := c.frames[identity.Digest(sum)]
+		c.mu.Unlock()
 		m.Pieces = append(m.Pieces, &journalv1.FramePiece{Index: uint32(i), Data: f, Missing: f == nil})
 	}
 	return s.Send(m)
@@ -45,6 +49,8 @@ func (c *collector) answer(asked [][]byte, s grpc.ServerStreamingServer[journalv
 // build makes batches of one sample each. The collector has their frames.
 func (c *collector) build(n int) (all []built) {
 	now := time.Now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for range n {
 		c.next++
 		b := c.a.build(host, c.next, now, point{"up", 1, c.began.Add(-time.Duration(c.next) * time.Millisecond)})
@@ -52,6 +58,12 @@ func (c *collector) build(n int) (all []built) {
 		all = append(all, b)
 	}
 	return all
+}
+
+func (c *collector) forget(sum identity.Digest) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.frames, sum)
 }
 
 func (c *collector) hintAt(at journal.Position) {
@@ -88,8 +100,8 @@ func TestFramesComeFromTheirCollector(t *testing.T) {
 		t.Errorf("%d GETs of frames, %d calls", blobs, calls)
 	}
 	batches := c.build(5)
-	delete(c.frames, batches[1].manifest.FrameSHA256)
-	delete(c.frames, batches[4].manifest.FrameSHA256)
+	c.forget(batches[1].manifest.FrameSHA256)
+	c.forget(batches[4].manifest.FrameSHA256)
 	c.hintAt(c.w.accept(batches...))
 	n.sees(t, "46")
 	if blobs := c.a.blobs.Load(); blobs != 2 {
@@ -121,7 +133,7 @@ func TestALostBlobIsShownFromMemory(t *testing.T) {
 		t.Errorf("partial: %+v", e.Lightmetrics)
 	}
 	lost = c.build(1)
-	delete(c.frames, lost[0].manifest.FrameSHA256)
+	c.forget(lost[0].manifest.FrameSHA256)
 	at = c.w.accept(lost...)
 	if err := a.Delete(t.Context(), lost[0].manifest.RawBlobKey); err != nil {
 		t.Fatal(err)
