@@ -23,6 +23,8 @@ const (
 	RollupConfigKey = RollupPrefix + "config.json"
 	// RollupExpiryKey has the hour up to which the rows of each resolution have expired.
 	RollupExpiryKey = RollupPrefix + "expiry.json"
+	// RollupHelpsKey has the helps of metrics.
+	RollupHelpsKey = RollupPrefix + "helps.json"
 	// RollupClockKey is written to learn the store's time from the answer.
 	RollupClockKey = RollupPrefix + "clock.json"
 )

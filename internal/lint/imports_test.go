@@ -69,7 +69,7 @@ func within(path string, roots ...string) bool {
 var core = []string{
 	"internal/accepted", "internal/queries/missing",
 	"pkg/identity", "internal/layout", "pkg/series", "internal/series/samples", "internal/series/shapes", "pkg/frame", "internal/derived/ledger", "internal/derived/ledgers", "internal/derived/audit", "internal/derived/scrub", "internal/derived/history", "internal/acceptance/accept", "internal/acceptance/gc", "internal/acceptance/journal", "internal/derived/reconcile", "internal/queries/live", "internal/queries/promstore",
-	"internal/timegrid", "internal/shard", "internal/rollups/chunk", "internal/rollups/rollup", "internal/rollups/catalog", "internal/queries/snapshot", "internal/rollups/block", "internal/rollups/compact", "internal/rollups/progress", "internal/rollups/shards",
+	"internal/timegrid", "internal/shard", "internal/rollups/chunk", "internal/rollups/rollup", "internal/rollups/catalog", "internal/queries/snapshot", "internal/rollups/block", "internal/rollups/compact", "internal/rollups/progress", "internal/rollups/shards", "internal/rollups/helps",
 	"internal/series/agentlabel", "internal/acceptance/sharedid", "internal/rollups/sketch", "internal/acceptance/jsonbatch", "internal/platform/lru", "internal/platform/retry", "internal/record", "internal/rollups/publish", "internal/rollups/delta", "internal/coordination/work", "services/coordinator/internal/ownership",
 	"services/rollup/internal/hour", "services/rollup/internal/backlog", "services/rollup/internal/overlaps", "services/rollup/internal/late", "services/rollup/internal/schedule", "services/rollup/internal/sizing",
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/ownership"
 )
 
@@ -27,7 +28,7 @@ func TestKilledAtEveryFailpoint(t *testing.T) {
 				action = failpoint.Error
 			}
 			cfg := testConfig()
-			if strings.HasPrefix(p.Name, "rollup.delta.") {
+			if strings.HasPrefix(p.Name, "rollup.delta.") || strings.HasPrefix(p.Name, "rollup.helps.") {
 				cfg = deltaConfig()
 			}
 			must(t, failpoint.Arm(fmt.Sprintf("%s=%s@%d", p.Name, action, nth)))
@@ -45,17 +46,17 @@ func TestKilledAtEveryFailpoint(t *testing.T) {
 			}
 		}
 	}
-	if points != 19 {
+	if points != 20 {
 		t.Errorf("%d points", points)
 	}
 }
 
 // dies drives a worker until the point ends it, or a request fails.
-func (w *world) dies(point string, cfg Config) (ended bool) {
+func (w *world) dies(name string, cfg Config) (ended bool) {
 	defer func() {
 		switch r := recover(); r {
 		case nil:
-		case "failpoint " + point:
+		case "failpoint " + name:
 			ended = true
 		default:
 			panic(r)
@@ -67,8 +68,8 @@ func (w *world) dies(point string, cfg Config) (ended bool) {
 			err = rounds(w.t.Context(), o)
 		}
 		w.advance(cfg.Schedule.LateAfter)
-		if cfg.Schedule.FoldAfter > 0 { // each delta has a late batch of its own
-			w.some(agentOf(0, 0), hour0, 100+i, 1, uint64(1000*(i+1)))
+		if cfg.Schedule.FoldAfter > 0 { // each delta has a late batch of its own, with a metric that nobody has seen
+			w.accept(agentOf(0, 0), uint64(1000*(i+1)), point{fmt.Sprint("late_", i), series.Gauge, at(hour0, time.Duration(1000+i)*time.Second), 1})
 		}
 	}
 	return err != nil

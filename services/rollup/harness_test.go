@@ -32,6 +32,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
 	"lightmetrics.dev/lightmetrics/internal/rollups/chunk"
 	"lightmetrics.dev/lightmetrics/internal/rollups/delta"
+	"lightmetrics.dev/lightmetrics/internal/rollups/helps"
 	"lightmetrics.dev/lightmetrics/internal/rollups/progress"
 	"lightmetrics.dev/lightmetrics/internal/rollups/publish"
 	refmem "lightmetrics.dev/lightmetrics/internal/rollups/publish/mem"
@@ -153,6 +154,7 @@ func (w *world) acceptSilently(agent string, seq uint64, points ...point) accept
 		id, err := b.AddSeries([]series.Label{{Name: "__name__", Value: p.name}, {Name: "host", Value: agent}}, p.typ, "", 0)
 		must(w.t, err)
 		must(w.t, b.Append(id, p.at.UnixNano(), p.v))
+		must(w.t, b.SetHelp(p.name, "What "+p.name+" means."))
 	}
 	f, err := b.Build(identity.Boot{Agent: agent, Boot: "b"}, seq)
 	must(w.t, err)
@@ -463,6 +465,11 @@ func (w *world) left(id shard.ID) (open []string) {
 		}
 		return err
 	}))
+	known, _, err := helps.Read(ctx, w.store, testAuthority)
+	if errors.Is(err, objstore.ErrNotFound) {
+		known, err = &helps.Set{}, nil
+	}
+	must(w.t, err)
 	records := hour.Records{Store: w.store, AuthorityID: testAuthority, Shards: testShards}
 	states := map[timegrid.Hour]*hour.State{}
 	for _, e := range w.read(journal.Positions{}) {
@@ -475,7 +482,11 @@ func (w *world) left(id shard.ID) (open []string) {
 				must(w.t, err)
 				states[h] = st
 			}
-			if !states[h].Covers(e.ID) && !late[place{e.ID, h}] {
+			covered := states[h].Covers(e.ID) || late[place{e.ID, h}]
+			if covered {
+				w.described(e.ID, known)
+			}
+			if !covered {
 				open = append(open, e.ID.String())
 				if !named[e.ID] {
 					w.t.Fatalf("%s is not in the blocks of %s, and the record of shard %s says that it is", e.ID, h, id)
@@ -485,6 +496,22 @@ func (w *world) left(id shard.ID) (open []string) {
 		}
 	}
 	return open
+}
+
+// described wants every help of a batch that is published in the record of helps.
+func (w *world) described(id identity.Batch, known *helps.Set) {
+	w.t.Helper()
+	raw := w.frames[id]
+	if raw == nil {
+		return // one that only a test's plan knows
+	}
+	var f frame.Batch
+	must(w.t, frame.Decode(raw, &f, frame.Limits{}))
+	for _, h := range f.Helps {
+		if !slices.ContainsFunc(known.List(), func(k helps.Help) bool { return k.Name == f.Strings[h.Name] }) {
+			w.t.Fatalf("%s is published, and the help of %s is not in the record of helps", id, f.Strings[h.Name])
+		}
+	}
 }
 
 // read gives the entries that the journal has after positions.

@@ -26,6 +26,7 @@ import (
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/job"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/listing"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/maintain"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/metadata"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/metrics"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/owner"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/ownership"
@@ -128,14 +129,16 @@ func newWorker(cfg Config, d Deps, log *slog.Logger, m *metrics.Metrics, board *
 	// Jobs read what the snapshots have packed already, many frames with one request. Snapshots are made of blobs.
 	packed := *w.frames
 	packed.Packs = w.snapshots.Packs
+	learned := metadata.New(metadata.Config{Store: d.Store, Metrics: m, Log: log, Now: d.Now, AuthorityID: cfg.AuthorityID})
 	w.builder = build.New(build.Config{
 		Store: d.Store, Frames: &packed, Metrics: m, Log: log, AuthorityID: cfg.AuthorityID, Memory: limits.Memory, Dir: cfg.Jobs.Dir,
+		Learn: learned.Learn,
 		MetricRows: cfg.Chunks.MetricSamples, MaxRows: cfg.Chunks.MaxSamples,
 	})
 	w.owners = owner.Config{
-		Store: d.Store, Records: w.records, Frames: w.frames, Board: board, Metrics: m, Log: log, Now: d.Now, Jitter: rand.Float64,
+		Store: d.Store, Records: w.records, Frames: w.frames, Board: board, Metrics: m, Log: log, Now: d.Now, Jitter: rand.Float64, Helps: learned,
 		Jobs: job.New(job.Config{
-			Store: d.Store, Records: w.records, Builder: w.builder, Frames: &packed, Publisher: w.publisher, Metrics: m, Log: log, Now: d.Now,
+			Store: d.Store, Records: w.records, Builder: w.builder, Frames: &packed, Helps: learned, Publisher: w.publisher, Metrics: m, Log: log, Now: d.Now,
 			Limits: limits, Slots: slots, WorkerID: cfg.ID, Process: process,
 		}),
 		Schedule: schedule.Policy(cfg.Schedule), Hub: w.arrivals,

@@ -65,6 +65,8 @@ type Follower struct {
 	mu         sync.Mutex
 	journal    *journal.Follower // nil before the first poll
 	withBlocks bool              // journal began when it was known that there are blocks
+	authority  string            // of journal
+	helpsAt    time.Time         // when the helps of metrics in blocks are to be read; zero: they were
 	begun      bool              // the journal has every accepted batch
 	since      time.Time         // begin of the last poll that succeeded, by this machine's clock
 	lastErr    error

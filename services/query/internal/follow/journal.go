@@ -108,6 +108,7 @@ func (f *Follower) pollJournal(ctx context.Context, began time.Time) (journal.Po
 	if err != nil {
 		return journal.Polled{}, err
 	}
+	f.learnHelps(ctx)
 	f.mu.Lock()
 	begun, since, withBlocks := f.begun, f.since, f.withBlocks
 	f.mu.Unlock()

@@ -21,6 +21,7 @@ type metrics struct {
 	fetchFailures prometheus.Counter
 	watchEnds     prometheus.Counter
 	hints         prometheus.Counter
+	helps         *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer, f *Follower) *metrics {
@@ -41,6 +42,8 @@ func newMetrics(reg prometheus.Registerer, f *Follower) *metrics {
 		fetchFailures: p.NewCounter(prometheus.CounterOpts{Name: "lightmetrics_query_fetch_failures_total", Help: "Frames that could not be fetched because the store did not answer; they are tried again."}),
 		watchEnds:     p.NewCounter(prometheus.CounterOpts{Name: "lightmetrics_query_watch_ends_total", Help: "Watches of reconcilers and collectors that ended."}),
 		hints:         p.NewCounter(prometheus.CounterOpts{Name: "lightmetrics_query_hints_total", Help: "Segments of the journal that a watch named."}),
+		helps: p.NewCounterVec(prometheus.CounterOpts{Name: "lightmetrics_query_helps_reads_total",
+			Help: "Reads of the helps of metrics in blocks, at the start of the node, by outcome."}, []string{"outcome"}),
 	}
 	for _, outcome := range []string{"ok", "failed"} {
 		m.polls.WithLabelValues(outcome) // alerts see the first failure

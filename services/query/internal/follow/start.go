@@ -52,7 +52,11 @@ func (f *Follower) open(ctx context.Context) (*journal.Follower, error) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.journal, f.withBlocks = j, shards > 0
+	f.journal, f.withBlocks, f.authority = j, shards > 0, a.AuthorityID
+	f.helpsAt = time.Time{}
+	if f.withBlocks {
+		f.helpsAt = f.d.Now()
+	}
 	return j, nil
 }
 

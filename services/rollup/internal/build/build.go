@@ -38,6 +38,8 @@ type Config struct {
 	Memory int64
 	// Dir is where chunks of an hour in parts wait; "" is the system's directory of temporary files.
 	Dir string
+	// Learn takes every frame that is decoded, before anything is made of it.
+	Learn func(accepted.Batch, *frame.Batch)
 	// MetricRows from which on a metric has chunks of its own, MaxRows of a chunk, about.
 	MetricRows, MaxRows int
 }
@@ -383,6 +385,7 @@ func (b *Builder) decode(ctx context.Context, entries []accepted.Batch, fn func(
 		if err != nil {
 			return &frames.UnreadableError{Entry: entries[i], Err: err}
 		}
+		b.cfg.Learn(entries[i], f)
 		return fn(i, f)
 	})
 }

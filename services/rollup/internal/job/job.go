@@ -24,6 +24,7 @@ import (
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/build"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/frames"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/hour"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/metadata"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/metrics"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/requests"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/sizing"
@@ -41,6 +42,7 @@ type Config struct {
 	Records   hour.Records
 	Builder   Builder
 	Frames    *frames.Reader
+	Helps     *metadata.Helps
 	Publisher *publish.Publisher
 	Metrics   *metrics.Metrics
 	Log       *slog.Logger
@@ -148,6 +150,10 @@ func (j *Jobs) make(ctx context.Context, s *Shard, h timegrid.Hour, gen uint64) 
 	}
 	inputs, err := g.plan.InputSet()
 	if err != nil {
+		return err
+	}
+	// Once there are blocks, query nodes that start don't read the frames.
+	if err := j.Helps.Save(ctx); err != nil {
 		return err
 	}
 	for _, res := range g.open {

@@ -36,6 +36,7 @@ type Metrics struct {
 	// ProgressAge and ProgressWrites are of the records of the shards' progress.
 	ProgressAge    *prometheus.GaugeVec   // shard
 	ProgressWrites *prometheus.CounterVec // outcome
+	HelpsWrites    *prometheus.CounterVec // outcome
 	Ahead          prometheus.Counter
 	Early          *prometheus.CounterVec // why
 	ClockSteps     prometheus.Counter
@@ -139,6 +140,7 @@ func New(reg prometheus.Registerer) *Metrics {
 		Lookups:        r.counter("boot_listings_total", "Boots whose manifests were listed: the first batch of each boot after a change of the shard's owner, and batches that do not continue their boot."),
 		ProgressAge:    r.gauges("progress_age_seconds", "Time since the record of the shard's progress was written or found to be up to date, by shard.", "shard"),
 		ProgressWrites: r.counters("progress_writes_total", "Writes of the records of shards' progress by outcome: ok, refused (somebody else has written it), failed.", "outcome"),
+		HelpsWrites:    r.counters("helps_writes_total", "Writes of the record of the helps of metrics by outcome: ok, refused (another worker has written it), failed, damaged (it could not be read, and is replaced).", "outcome"),
 		Ahead:          r.counter("batches_ahead_total", "Batches with samples of hours far ahead: an agent's clock is wrong, or this worker's."),
 		Early:          r.counters("early_generations_total", "Generations of hours that were not over: far ahead, or expedited (no room for more pending batches).", "why"),
 		ClockSteps:     r.counter("clock_steps_total", "Times that a shard's loop saw the clock go back by more than a minute."),

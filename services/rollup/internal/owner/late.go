@@ -21,6 +21,7 @@ import (
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/hour"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/job"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/late"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/metadata"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/metrics"
 )
 
@@ -37,6 +38,7 @@ type deltas struct {
 	DeltasConfig
 	store     objstore.Store
 	frames    *frames.Reader
+	helps     *metadata.Helps
 	log       *slog.Logger
 	metrics   *metrics.Metrics
 	now       func() time.Time
@@ -156,6 +158,7 @@ func (d *deltas) hours(raw []byte, e accepted.Batch) ([]timegrid.Hour, error) {
 	if f.Identity != e.Identity || f.Records() != e.Identity.Count() {
 		return nil, fmt.Errorf("it has %d records of %s", f.Records(), f.Identity)
 	}
+	d.helps.Learn(e, f)
 	var hours []timegrid.Hour
 	for i := range f.Groups {
 		for _, t := range f.Groups[i].Timestamps {
@@ -184,6 +187,10 @@ func (d *deltas) create(ctx context.Context, batches []delta.Batch, raw [][]byte
 	}
 	body, err := made.Marshal(ordered)
 	if err != nil {
+		return err
+	}
+	// Once there is a delta, query nodes that start don't read the frames.
+	if err := d.helps.Save(ctx); err != nil {
 		return err
 	}
 	_, err = d.store.Create(ctx, made.Key(), body, objstore.PutOptions{SHA256: identity.Sum(body)})

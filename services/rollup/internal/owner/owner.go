@@ -24,6 +24,7 @@ import (
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/job"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/late"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/listing"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/metadata"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/metrics"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/overlaps"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/ownership"
@@ -38,6 +39,7 @@ type Config struct {
 	Records hour.Records
 	Frames  *frames.Reader
 	Jobs    *job.Jobs
+	Helps   *metadata.Helps
 	Board   *status.Board
 	Metrics *metrics.Metrics
 	Log     *slog.Logger
@@ -90,7 +92,7 @@ func New(c Config, g ownership.Grant, snapshots Snapshots) *Owner {
 	}
 	o.Shard.ReadThrough = o.Arrivals.ReadThrough
 	o.deltas = &deltas{
-		DeltasConfig: c.Deltas, store: c.Store, frames: c.Frames, log: c.Log, metrics: c.Metrics, now: c.Now, recheck: c.Recheck,
+		DeltasConfig: c.Deltas, store: c.Store, frames: c.Frames, helps: c.Helps, log: c.Log, metrics: c.Metrics, now: c.Now, recheck: c.Recheck,
 		authority: authority, shard: g.Shard, shards: c.Records.Shards, owned: o.Shard, book: book, records: c.Records, jobs: c.Jobs,
 		policy:    late.Policy{FoldAfter: c.Schedule.FoldAfter, FirstAfter: c.Schedule.FirstAfter, RawKept: c.Deltas.RawKept},
 		retryBase: c.Schedule.RetryBase, retryWait: o.retryWait,
