@@ -45,6 +45,7 @@ type Helps struct {
 
 	mu      sync.Mutex
 	learned *helps.Set // since the last Save
+	full    bool       // some of them had no room
 
 	saving *semaphore.Weighted // for what follows
 	stored *helps.Set          // by the record with the ETag; nil: not read, or somebody else may have written it
@@ -65,7 +66,7 @@ func (k *Helps) Learn(a accepted.Batch, b *frame.Batch) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.learned.Learn(a, b)
-	k.learned.Bound()
+	k.full = k.learned.Bound() > 0 || k.full
 }
 
 // Save makes sure that the record has what was learned before the call. An error is one of the store, which did not
@@ -80,31 +81,31 @@ func (k *Helps) Save(ctx context.Context) error {
 		return nil
 	}
 	k.mu.Lock()
-	learned := k.learned
-	k.learned = &helps.Set{}
+	learned, full := k.learned, k.full
+	k.learned, k.full = &helps.Set{}, false
 	k.mu.Unlock()
 	if learned.Len() == 0 {
 		return nil
 	}
-	saved, err := k.save(ctx, learned)
+	saved, err := k.save(ctx, learned, full)
 	if !saved {
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		for _, h := range learned.List() {
 			k.learned.Add(h)
 		}
-		k.learned.Bound()
+		k.full = k.learned.Bound() > 0 || k.full || full
 	}
 	return err
 }
 
-func (k *Helps) save(ctx context.Context, learned *helps.Set) (saved bool, err error) {
+func (k *Helps) save(ctx context.Context, learned *helps.Set, full bool) (saved bool, err error) {
 	for range attempts {
 		if usable, err := k.load(ctx); err != nil || !usable {
 			return false, err
 		}
 		next, worth, dropped := helps.Merge(k.stored, learned)
-		if dropped {
+		if dropped || full {
 			k.paused = k.cfg.Now().Add(pause) // or each job would write other helps than the one before
 		}
 		if !worth {
