@@ -9,22 +9,23 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/queries/live"
+	"lightmetrics.dev/lightmetrics/internal/rollups/helps"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // telling is a batch with a sample of each metric at a time, and their helps: name, help, …
-func telling(t *testing.T, agent string, seq uint64, at time.Time, helps ...string) *modelBatch {
+func telling(t *testing.T, agent string, seq uint64, at time.Time, list ...string) *modelBatch {
 	t.Helper()
 	b := frame.NewBuilder()
-	for i := 0; i < len(helps); i += 2 {
-		id, err := b.AddSeries([]series.Label{{Name: "__name__", Value: helps[i]}, {Name: "agent", Value: agent}}, series.Gauge, "", 0)
+	for i := 0; i < len(list); i += 2 {
+		id, err := b.AddSeries([]series.Label{{Name: "__name__", Value: list[i]}, {Name: "agent", Value: agent}}, series.Gauge, "", 0)
 		if err == nil {
 			err = b.Append(id, at.UnixNano(), 1)
 		}
-		if err == nil && helps[i+1] != "" {
-			err = b.SetHelp(helps[i], helps[i+1])
+		if err == nil && list[i+1] != "" {
+			err = b.SetHelp(list[i], list[i+1])
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -127,12 +128,12 @@ func TestHelpsAreBounded(t *testing.T) {
 	}
 	const metrics, rounds = 40, 25
 	for r := range rounds {
-		var helps []string
+		var list []string
 		for i := range metrics {
-			helps = append(helps, fmt.Sprintf("bad_%d_%d", r, i), strings.Repeat("x", 2048))
+			list = append(list, fmt.Sprintf("bad_%d_%d", r, i), strings.Repeat("x", 2048))
 		}
 		at := start.Add(time.Duration(r+1) * time.Second)
-		insert(t, s, telling(t, "bad", uint64(1+r*metrics), at, helps...), start, live.Inserted)
+		insert(t, s, telling(t, "bad", uint64(1+r*metrics), at, list...), start, live.Inserted)
 	}
 	got := helpsOf(t, s, start)
 	held, bytes := 0, 0
@@ -149,5 +150,70 @@ func TestHelpsAreBounded(t *testing.T) {
 	}
 	if got["bad_0_0"] != "" || got[fmt.Sprintf("bad_%d_0", rounds-1)] == "" {
 		t.Error("not the oldest went")
+	}
+}
+
+// recorded are the helps that blocks have: name, help, …
+func recorded(agent string, at time.Time, list ...string) (out []helps.Help) {
+	for i := 0; i < len(list); i += 2 {
+		out = append(out, helps.Help{Name: list[i], Text: list[i+1], Agent: agent, Time: at.UnixNano()})
+	}
+	return out
+}
+
+// TestHelpsOfBlocks stand beside those of batches: the newer one wins whichever comes first, and of one time that of the
+// batch. They stay while no series has their names, until the next ones come.
+func TestHelpsOfBlocks(t *testing.T) {
+	ofBlocks := recorded("a", start, "older", "block's", "newer", "block's", "same", "block's", "alone", "block's", "gone", "block's")
+	batches := []*modelBatch{
+		telling(t, "a", 1, start.Add(-time.Minute), "older", "batch's", "alone", "", "none", ""),
+		telling(t, "a", 10, start.Add(time.Minute), "newer", "batch's"),
+		telling(t, "a", 20, start, "same", "batch's"),
+	}
+	const want = "map[alone:block's newer:batch's none: older:block's same:batch's]"
+	for at := range len(batches) + 1 {
+		s := newStore(t, live.Config{History: time.Hour})
+		for i := range len(batches) + 1 {
+			if i == at {
+				s.LearnHelps(ofBlocks)
+			}
+			if i < len(batches) {
+				insert(t, s, batches[i], start, live.Inserted)
+			}
+		}
+		if got := fmt.Sprint(helpsOf(t, s, start)); got != want {
+			t.Errorf("after %d batches: %s, want %s", at, got, want)
+		}
+		// All series go, and those of the names that blocks have come back.
+		now := start.Add(3 * time.Hour)
+		s.Expire(now)
+		insert(t, s, telling(t, "a", 100, now, "gone", "", "alone", "", "newer", ""), now, live.Inserted)
+		if got := fmt.Sprint(helpsOf(t, s, now)); got != "map[alone:block's gone:block's newer:batch's]" {
+			t.Errorf("later: %s", got)
+		}
+		// The next ones replace them, also by less.
+		s.LearnHelps(recorded("a", now, "newer", "block's"))
+		if got := fmt.Sprint(helpsOf(t, s, now)); got != "map[alone:block's gone:block's newer:block's]" {
+			t.Errorf("the next ones: %s", got)
+		}
+		s.Expire(now.Add(3 * time.Hour))
+		s.LearnHelps(nil)
+		if st := s.Stats(); st.Bytes != 0 {
+			t.Errorf("an empty store has %+v", st)
+		}
+	}
+}
+
+// TestHelpsOfBlocksAreBounded: in a small store a record of a large one does not push out samples.
+func TestHelpsOfBlocksAreBounded(t *testing.T) {
+	const limit = 1 << 20
+	s := newStore(t, live.Config{MaxBytes: 16 * limit})
+	var all []string
+	for i := range 2000 {
+		all = append(all, fmt.Sprint("m_", i), strings.Repeat("x", 1024))
+	}
+	s.LearnHelps(recorded("a", start, all...))
+	if n := s.Stats().Bytes; n > limit || n < limit/2 {
+		t.Errorf("%d bytes, at most %d", n, limit)
 	}
 }

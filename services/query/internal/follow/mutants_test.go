@@ -11,9 +11,12 @@ import (
 func TestMutantsAreCaught(t *testing.T) {
 	mutants.Check(t, mutants.List{
 		// Without what waits for a watch.
-		Run: "TestCompleteThrough|TestFailedReads|TestSlowFrame|TestBatchesAtTheWindows|TestUnread|TestNeverSilently|TestTheJournalIsRead|TestBlocksThat|TestAnAudit|TestOldBatches|TestMarksOfMany|TestUnknownTokens|TestWhatIsStill|TestUnreadableIsACount|TestAnswersDoNot|TestHintsAre",
+		Run: "TestCompleteThrough|TestFailedReads|TestSlowFrame|TestBatchesAtTheWindows|TestUnread|TestNeverSilently|TestTheJournalIsRead|TestBlocksThat|TestAnAudit|TestOldBatches|TestMarksOfMany|TestUnknownTokens|TestWhatIsStill|TestUnreadableIsACount|TestAnswersDoNot|TestHintsAre|TestANodeThatStartsHas|TestHelpsThat",
 		Mutants: []mutants.Mutant{
 			{Name: "what a poll proves counts at once", File: "queue.go", Old: "	return len(q.order) == 0 || q.order[0].ticket > upTo", New: "	return len(q.order) == 0 || true", By: "TestSlowFrame"},
+			{Name: "a node that starts has no helps of blocks", File: "start.go", Old: "		f.helpsAt = f.d.Now()\n", New: "", By: "TestANodeThatStartsHasTheHelps"},
+			{Name: "helps of blocks are not asked for again", File: "helps.go", Old: "		next = f.d.Now().Add(helpsRetry)\n", New: "", By: "TestHelpsThatCantBeRead"},
+			{Name: "helps of blocks are read with each poll", File: "helps.go", Old: "	f.helpsAt = next\n", New: "	_ = next\n", By: "TestANodeThatStartsHasTheHelps"},
 			{Name: "what a poll proves counts at once, by the model", File: "queue.go", Old: "	return len(q.order) == 0 || q.order[0].ticket > upTo", New: "	return len(q.order) == 0 || true", By: "TestNeverSilentlyPartial"},
 			{Name: "the batch that was named last is not waited for", File: "queue.go", Old: "q.order[0].ticket > upTo", New: "q.order[0].ticket >= upTo", By: "TestSlowFrame"},
 			{Name: "polls that do not fit push out older ones", File: "queue.go", Old: "	if len(q.marks) < maxMarks {\n		q.marks = append(q.marks, m)\n	}", New: "	q.marks = append(q.marks, m)\n	if len(q.marks) > maxMarks {\n		q.marks = nil\n		q.passed = m\n	}", By: "TestSlowFrame"},
