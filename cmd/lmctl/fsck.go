@@ -14,6 +14,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/record"
+	"lightmetrics.dev/lightmetrics/internal/rollups/helps"
 	rolled "lightmetrics.dev/lightmetrics/internal/rollups/progress"
 )
 
@@ -103,6 +104,12 @@ func fsckCommand(out *format) *cobra.Command {
 			} else if err != nil {
 				return reached(err)
 			}
+			bad, err := badHelps(cmd.Context(), store, a.AuthorityID)
+			if err != nil {
+				return reached(err)
+			}
+			r.Found += uint64(len(bad))
+			r.Findings = append(r.Findings, bad...)
 			v := fsckView{AuthorityID: a.AuthorityID, Manifests: r.Manifests, Quarantined: r.Quarantined, Records: r.Records, Samples: r.Samples,
 				FrameBytes: r.FrameBytes, Removed: r.Removed, Boots: len(r.Ledgers), Journal: journalChecked(r.Journal), Found: r.Found, Findings: []findingView{}}
 			t := table{header: []string{"WHAT", "COUNT"}, rows: [][]string{
@@ -132,6 +139,21 @@ func fsckCommand(out *format) *cobra.Command {
 	cmd.Flags().BoolVar(&derived, "derived", false, "derived keys that are missing are findings: for reconcilers with derived: objects")
 	cmd.Flags().StringVar(&authority, "authority", "", "authority id that manifests must carry")
 	return cmd
+}
+
+// badHelps finds the record of the helps of metrics that can't be used. Its texts are compared with nothing: newer ones may be on
+// their way.
+func badHelps(ctx context.Context, store objstore.Store, authority string) ([]fsck.Finding, error) {
+	_, _, err := helps.Read(ctx, store, authority)
+	switch {
+	case err == nil || errors.Is(err, objstore.ErrNotFound) || authority == "": // without an authority there is another finding
+		return nil, nil
+	case errors.Is(err, record.ErrNewerVersion):
+		return []fsck.Finding{{Problem: fsck.NewerRecord, Key: layout.RollupHelpsKey, Detail: err.Error()}}, nil
+	case record.Unreadable(err):
+		return []fsck.Finding{{Problem: "BAD_HELPS", Key: layout.RollupHelpsKey, Detail: err.Error()}}, nil
+	}
+	return nil, err
 }
 
 // shardPositions are how far the journal is rolled up, by the keys of the records that say so.

@@ -14,6 +14,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/cli"
 	"lightmetrics.dev/lightmetrics/internal/derived/fsck"
 	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/rollups/helps"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
@@ -66,6 +67,13 @@ func TestFsckOfTheJournal(t *testing.T) {
 	if p.lmctl(&v, "fsck", p.url, "--derived"); len(problems(v)) != 9 || v.Findings[len(v.Findings)-1].Problem != string(fsck.DerivedMissing) {
 		t.Errorf("derived keys: %v", v.Findings)
 	}
+	for body, want := range map[string]string{"{": "BAD_HELPS ", `{"schema":"lightmetrics.metric_helps.v2"}`: "NEWER_RECORD "} {
+		p.put(layout.RollupHelpsKey, []byte(body))
+		if code := p.lmctl(&v, "fsck", p.url); code != cli.ExitFindings || !slices.Equal(problems(v), []string{want + layout.RollupHelpsKey}) {
+			t.Errorf("helps %s: exit %d, %v", body, code, v.Findings)
+		}
+	}
+	p.put(layout.RollupHelpsKey, helps.Record{AuthorityID: v.AuthorityID}.Marshal())
 	p.progress(journal.Positions{Head: 7})
 	if code := p.lmctl(&v, "fsck", p.url); code != cli.ExitFindings || !slices.Equal(problems(v), []string{"POSITIONS_AHEAD " + layout.RollupProgress(0)}) {
 		t.Errorf("progress: exit %d, %v", code, v.Findings)

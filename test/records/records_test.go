@@ -31,6 +31,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/record/recordtest"
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
 	"lightmetrics.dev/lightmetrics/internal/rollups/compact"
+	"lightmetrics.dev/lightmetrics/internal/rollups/helps"
 	"lightmetrics.dev/lightmetrics/internal/rollups/progress"
 	"lightmetrics.dev/lightmetrics/internal/rollups/publish"
 	"lightmetrics.dev/lightmetrics/internal/rollups/rollup"
@@ -243,6 +244,10 @@ func kinds() []kind {
 			return must(progress.Progress{AuthorityID: authority, Shard: 3, Shards: 4, Fence: 7, Pending: []accepted.Batch{m.Batch()},
 				Positions: journal.Positions{Head: 5, Runs: []journal.RunPosition{{Run: journal.RunID{1}, Next: 4}, {Run: journal.RunID{2}, Next: 2, Ended: true}}}}.Marshal())
 		}, again(progress.Parse, func(p progress.Progress) []byte { return must(p.Marshal()) })},
+		{helps.Kind, func() []byte {
+			return helps.Record{AuthorityID: authority, Helps: []helps.Help{
+				{Name: "requests_total", Text: "Requests \"so far\",\nin all.", Agent: "hostx", Time: 1_800_000_000_000_000_000}, {Name: "up", Text: "Whether it is up.", Agent: "hosty", Time: -5}}}.Marshal()
+		}, again(helps.Parse, helps.Record.Marshal)},
 		{framelog.Kind, func() []byte { return must(log.Marshal()) }, again(framelog.Parse, func(l framelog.Log) []byte { return must(l.Marshal()) })},
 		{snapshot.Kind, func() []byte { return must(snap.Marshal()) }, again(snapshot.Parse, func(s *snapshot.Snapshot) []byte { return must(s.Marshal()) })},
 		{snapshot.PackKind, func() []byte { return snapshot.PackKind.Marshal(packHeader{3, 4, []accepted.Batch{m.Batch()}}) }, readPack},
