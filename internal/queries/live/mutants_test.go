@@ -57,7 +57,7 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "a help that changes is counted again", File: "helps.go", Old: "int64(len(text) - len(h.Text))", New: "h.Bytes()", By: "TestHelpsGoWithTheirMetrics"},
 			{Name: "helps of blocks replace those of newer batches", File: "helps.go", Old: "case !newerHelp(by, maxTime, h):", New: "case by.Boot != \"\" && !newerHelp(by, maxTime, h):", By: "TestHelpsOfBlocks"},
 			{Name: "helps of blocks go with the series", File: "helps.go", Old: "!ok && !h.recorded {", New: "!ok && h != nil {", By: "TestHelpsOfBlocks"},
-			{Name: "helps of former blocks stay", File: "helps.go", Old: "		h.recorded = false\n", New: "", By: "TestHelpsOfBlocks"},
+			{Name: "helps of former blocks stay", File: "helps.go", Old: "		h.recorded = false\n", New: "		_ = h\n", By: "TestHelpsOfBlocks"},
 			{Name: "the type is that of the last shape", File: "metadata.go", Old: "at > best || at == best && m.compare(out) > 0 {", New: "best < math.MaxInt64 {", By: "TestMetadataOfTheNewestSample"},
 			{Name: "of two types of one time the last shape wins", File: "metadata.go", Old: "at == best && m.compare(out) > 0", New: "at == best", By: "TestMetadataOfTheNewestSample"},
 			{Name: "an open snapshot has types of later samples", File: "metadata.go", Old: "return pt.batch.visible(p.version) })", New: "return true })", By: "TestMetadataOfTheNewestSample"},
