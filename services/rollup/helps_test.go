@@ -8,6 +8,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/storetest"
 	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 	"lightmetrics.dev/lightmetrics/internal/rollups/helps"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
@@ -61,7 +62,7 @@ func TestHelpsAreRecordedBeforeTheirBlocks(t *testing.T) {
 
 // TestHelpsOfASteadyFleetAreWrittenOnce, however many hours and workers there are; what is new is added.
 func TestHelpsOfASteadyFleetAreWrittenOnce(t *testing.T) {
-	s := &counted{Store: newMem(), of: map[string]int{}}
+	s := storetest.Count(newMem())
 	w := newWorld(t, s)
 	seq := uint64(0)
 	for h := range 4 {
@@ -69,7 +70,7 @@ func TestHelpsOfASteadyFleetAreWrittenOnce(t *testing.T) {
 		w.advance(time.Hour)
 		w.drive(testConfig(), ownership.Grant{Shard: 0, Fence: uint64(h + 1)})
 	}
-	if n := s.of["put "+layout.RollupHelpsKey]; n != 1 {
+	if n := s.Of("create", layout.RollupHelpsKey) + s.Of("replace", layout.RollupHelpsKey); n != 1 {
 		t.Errorf("written %d times", n)
 	}
 	w.accept(agentOf(0, 0), seq, point{"new", series.Gauge, at(hour0+3, time.Minute), 1})

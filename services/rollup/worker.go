@@ -132,7 +132,7 @@ func newWorker(cfg Config, d Deps, log *slog.Logger, m *metrics.Metrics, board *
 	learned := metadata.New(metadata.Config{Store: d.Store, Metrics: m, Log: log, Now: d.Now, AuthorityID: cfg.AuthorityID})
 	w.builder = build.New(build.Config{
 		Store: d.Store, Frames: &packed, Metrics: m, Log: log, AuthorityID: cfg.AuthorityID, Memory: limits.Memory, Dir: cfg.Jobs.Dir,
-		Learn: learned.Learn,
+		Learn:      learned.Learn,
 		MetricRows: cfg.Chunks.MetricSamples, MaxRows: cfg.Chunks.MaxSamples,
 	})
 	w.owners = owner.Config{
