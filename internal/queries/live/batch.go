@@ -56,6 +56,25 @@ func (b *batch) masked(seq, version uint64) bool {
 	return false
 }
 
+// unmasked says how much of the batch other identities have not won.
+func (b *batch) unmasked(version uint64) share {
+	rs := b.overlaps.Load()
+	if rs == nil {
+		return everything
+	}
+	out := everything
+	for _, r := range *rs {
+		switch {
+		case r.since > version:
+		case r.start <= b.Identity.SeqStart && b.Identity.SeqEnd <= r.end:
+			return nothing
+		default:
+			out = something
+		}
+	}
+	return out
+}
+
 // addOverlap masks what o has won of b. Adjacent ranges become one, unless an open snapshot must tell their
 // versions apart: many identities over one range must not cost memory by the square of their number.
 func (b *batch) addOverlap(o *batch, version uint64, snapshots bool) {

@@ -19,35 +19,18 @@ type Coverage interface {
 // before the first read.
 func (p *Snapshot) Hide(c Coverage) { p.coverage = c }
 
-// published answers for one batch; it remembers the hour that was asked for last, as rows are asked for in time
-// order.
-type published struct {
-	coverage Coverage
-	boot     identity.Boot
-	hour     timegrid.Hour
-	asked    bool
-	ranges   []ledger.Range
-}
-
-func (p *Snapshot) published(b *batch) published {
-	return published{coverage: p.coverage, boot: b.Identity.BootOf()}
-}
-
-// holds reports whether the record seq at ms is published.
-func (p *published) holds(ms int64, seq uint64) bool {
+// covered are the numbers of the batch's boot that are to be read from blocks in an hour.
+func (p *Snapshot) covered(b *batch, h timegrid.Hour) []ledger.Range {
 	if p.coverage == nil {
-		return false
+		return nil
 	}
-	rs := p.of(timegrid.HourOf(ms))
+	return p.coverage.Covered(b.Identity.BootOf(), h)
+}
+
+// holds reports whether ranges, which ascend and are disjoint, have seq.
+func holds(rs []ledger.Range, seq uint64) bool {
 	i := sort.Search(len(rs), func(i int) bool { return rs[i].End >= seq })
 	return i < len(rs) && rs[i].Start <= seq
-}
-
-func (p *published) of(h timegrid.Hour) []ledger.Range {
-	if !p.asked || p.hour != h {
-		p.ranges, p.hour, p.asked = p.coverage.Covered(p.boot, h), h, true
-	}
-	return p.ranges
 }
 
 // share is how much of a segment is published.
@@ -59,31 +42,25 @@ const (
 	everything
 )
 
-// publishedOf decides by hours of whole parts, so that for most segments no row has to be checked.
+// publishedOf decides by whole parts, so that for most segments no row has to be checked.
 func (p *Snapshot) publishedOf(s *segment) share {
 	if p.coverage == nil {
 		return nothing
 	}
 	hidden, shown := false, false
-	for _, pt := range s.parts {
-		pub := p.published(pt.batch)
-		id := pt.batch.Identity
-		last := timegrid.HourOf(s.ms[pt.row+pt.rows-1])
-		for h := timegrid.HourOf(s.ms[pt.row]); h <= last; h = s.hourAfter(pt, h) {
-			rs := pub.of(h)
-			i := sort.Search(len(rs), func(i int) bool { return rs[i].End >= id.SeqStart })
-			switch {
-			// No number of the batch is covered in this hour, or all are; between the two the rows decide.
-			case i == len(rs) || rs[i].Start > id.SeqEnd:
-				shown = true
-			case rs[i].Start <= id.SeqStart && rs[i].End >= id.SeqEnd:
-				hidden = true
-			default:
-				return something
-			}
-			if hidden && shown {
-				return something
-			}
+	h := s.hour()
+	for i := range s.parts {
+		b := s.parts[i].batch
+		switch hiddenOf(p.covered(b, h), b.Identity) {
+		case nothing:
+			shown = true
+		case everything:
+			hidden = true
+		default:
+			return something
+		}
+		if hidden && shown {
+			return something
 		}
 	}
 	if hidden {
@@ -92,12 +69,15 @@ func (p *Snapshot) publishedOf(s *segment) share {
 	return nothing
 }
 
-// hourAfter is the next hour in which the part has a row; past its last row any later hour will do.
-func (s *segment) hourAfter(pt part, h timegrid.Hour) timegrid.Hour {
-	rows := s.ms[pt.row : pt.row+pt.rows]
-	i := sort.Search(len(rows), func(i int) bool { return rows[i] > h.EndMS() })
-	if i == len(rows) {
-		return h + 1
+// hiddenOf says how much of the numbers of a batch is in ranges, which ascend and are disjoint.
+func hiddenOf(rs []ledger.Range, id identity.Batch) share {
+	i := sort.Search(len(rs), func(i int) bool { return rs[i].End >= id.SeqStart })
+	switch {
+	// No number of the batch is covered in this hour, or all are; between the two the rows decide.
+	case i == len(rs) || rs[i].Start > id.SeqEnd:
+		return nothing
+	case rs[i].Start <= id.SeqStart && rs[i].End >= id.SeqEnd:
+		return everything
 	}
-	return timegrid.HourOf(rows[i])
+	return something
 }

@@ -1,8 +1,9 @@
 // Package live keeps accepted batches in memory, as columns, for queries.
 //
 // Batches with the same series (the same shape) share one index entry per series: inserting another one copies its
-// columns and touches no series. Small batches of a shape are merged into wider columns as they arrive (see
-// merge.go).
+// columns and touches no series. Their rows are kept in segments, sorted by time, and segments of the same window of time
+// are merged as batches arrive, in whatever order (window.go). Rows remember their batch: what counts is decided when
+// they are read, for all series of a group at once where that is possible (view.go).
 //
 // Every sequence number counts once, for the identity with the smaller (accepted_at, identity): what another
 // identity has won is masked when it is read.

@@ -164,8 +164,8 @@ func (s *Store) vacuum() {
 
 // gone reports that no snapshot from version oldest on sees a row of the segment.
 func (s *segment) gone(oldest uint64) bool {
-	for _, p := range s.parts {
-		if r := p.batch.removed.Load(); r == 0 || r > oldest {
+	for i := range s.parts {
+		if r := s.parts[i].batch.removed.Load(); r == 0 || r > oldest {
 			return false
 		}
 	}

@@ -1,10 +1,6 @@
 package live
 
-import (
-	"sort"
-
-	"lightmetrics.dev/lightmetrics/internal/series/agentlabel"
-)
+import "lightmetrics.dev/lightmetrics/internal/series/agentlabel"
 
 // agentsOf returns the agents that have visible rows of the segment in [mint, maxt]. If series have a label with
 // their agent, nothing is searched: each is of one agent.
@@ -12,13 +8,13 @@ func (p *Snapshot) agentsOf(s *segment, mint, maxt int64) (seen agentlabel.Seen)
 	if p.store.cfg.AgentLabel != "" {
 		return seen
 	}
-	for _, pt := range s.parts {
-		if agent := pt.batch.Identity.Agent; agent == seen.One || seen.Several() || !pt.batch.visible(p.version) {
+	for i := range s.parts {
+		b := s.parts[i].batch
+		if agent := b.Identity.Agent; agent == seen.One || seen.Several() || !b.visible(p.version) {
 			continue
 		}
-		rows := s.ms[pt.row : pt.row+pt.rows]
-		if i := sort.Search(len(rows), func(i int) bool { return rows[i] >= mint }); i < len(rows) && rows[i] <= maxt {
-			seen.Add(pt.batch.Identity.Agent)
+		if s.has(i, mint, maxt) {
+			seen.Add(b.Identity.Agent)
 		}
 	}
 	return seen
@@ -27,8 +23,8 @@ func (p *Snapshot) agentsOf(s *segment, mint, maxt int64) (seen agentlabel.Seen)
 // Agents whose samples the series has in the range for which it was selected; none if series have a label with
 // their agent (Config.AgentLabel).
 func (s *Series) Agents() (seen agentlabel.Seen) {
-	for _, c := range s.cells {
-		seen.Merge(c.view.agents)
+	for i := range 1 + len(s.more) {
+		seen.Merge(s.column(i).view.agents)
 	}
 	return seen
 }

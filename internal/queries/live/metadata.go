@@ -113,8 +113,11 @@ func (p *Snapshot) newestMeaning(f *found, means []meaning, newest map[*shapeGro
 func (p *Snapshot) newestSample(segs []*segment) int64 {
 	at := int64(math.MinInt64)
 	for _, seg := range segs {
-		if seg.maxT() > at && slices.ContainsFunc(seg.parts, func(pt part) bool { return pt.batch.visible(p.version) }) {
-			at = seg.maxT()
+		for i := range seg.parts {
+			// The last row of a part is the one before to, whatever lies between its rows.
+			if pt := &seg.parts[i]; pt.batch.visible(p.version) {
+				at = max(at, seg.ms[pt.to-1])
+			}
 		}
 	}
 	return at

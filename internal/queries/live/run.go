@@ -2,6 +2,7 @@ package live
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"sort"
 
@@ -10,86 +11,197 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/series/samples"
 )
 
-// Runs reads a series in time order. Not for concurrent use.
+// Runs reads a series in time order. What a run refers to is good until the next one. Not for concurrent use.
 //
 // Of several samples of one series in the same millisecond one counts: the one with the greatest time in
 // nanoseconds; of equal ones that of the batch that was accepted first; within a batch the one with the smallest
 // sequence number.
 type Runs struct {
 	series     *Series
-	next       int
 	mint, maxt int64
+	next       int   // cluster of the series' view
+	nexts      []int // clusters of the further views
 	before     *histogram.FloatHistogram
+	own        buffers
 }
 
-// Runs starts at mint and leaves out samples after maxt (milliseconds).
-func (s *Series) Runs(mint, maxt int64) Runs { return Runs{series: s, mint: mint, maxt: maxt} }
+// buffers are memory that runs use again.
+type buffers struct {
+	t, st []int64
+	v     []float64
+	h     []*histogram.FloatHistogram
+	cells []cell
+	recs  []record
+}
+
+// cell is a column in a cluster.
+type cell struct {
+	column
+	cluster *cluster
+}
+
+// Runs starts at mint and leaves out samples after maxt (milliseconds). The range must lie within that of the selection.
+func (s *Series) Runs(mint, maxt int64) (r Runs) {
+	r.Reset(s, mint, maxt)
+	return r
+}
 
 // Reset starts again, on s.
-func (r *Runs) Reset(s *Series, mint, maxt int64) { *r = s.Runs(mint, maxt) }
+func (r *Runs) Reset(s *Series, mint, maxt int64) {
+	r.series, r.mint, r.maxt, r.next, r.before = s, mint, maxt, 0, nil
+	r.nexts = r.nexts[:0]
+	for range s.more {
+		r.nexts = append(r.nexts, 0)
+	}
+}
 
 // Next returns the next run of samples that is not empty; false at the end.
 func (r *Runs) Next() (samples.Run, bool) {
-	cells := r.series.cells
-	for r.next < len(cells) {
-		first := r.next
-		// Segments that overlap in time are read together; a segment on its own is returned as it is, without
-		// copying.
-		end := cells[first].view.maxT()
-		r.next++
-		for r.next < len(cells) && cells[r.next].view.minT() <= end {
-			end = max(end, cells[r.next].view.maxT())
-			r.next++
+	for {
+		cells := r.take()
+		if len(cells) == 0 {
+			return samples.Run{}, false
 		}
-		plain := r.next == first+1 && cells[first].view.plain
+		end := cells[0].cluster.maxT
+		for _, c := range cells[1:] {
+			end = max(end, c.cluster.maxT)
+		}
+		plain := len(cells) == 1 && cells[0].cluster.plain
 		// Of histograms the last sample before the range is needed: it shows whether the first one in the range is
 		// a reset.
-		if end < r.mint && !(plain && cells[first].view.hists != nil) {
+		if end < r.mint && !(plain && cells[0].view.histograms) {
 			r.before = nil
 			continue
 		}
-		var run samples.Run
-		if plain {
-			run = cells[first].whole()
-		} else {
-			run = gather(cells[first:r.next], r.series.snap)
-		}
+		run := r.read(cells)
 		run.Before, r.before = r.before, run.Last()
 		run.Cut(r.mint, r.maxt)
 		if len(run.T) > 0 {
 			return run, true
 		}
 	}
-	return samples.Run{}, false
 }
 
-// SkipTo lets Next leave out segments that end before t.
-func (r *Runs) SkipTo(t int64) {
-	r.mint = max(r.mint, t)
-	cells := r.series.cells
-	if r.next < len(cells) && cells[r.next].view.maxT() < t {
-		// Segments are sorted by minT, so those that may end before t are found by search; they are skipped one by
-		// one, as an earlier one may end later.
-		i := sort.Search(len(cells)-r.next, func(i int) bool { return cells[r.next+i].view.minT() > t }) + r.next
-		for j := r.next; j < i; j++ {
-			// The last one of histograms is left to Next, which remembers its last sample.
-			if cells[j].view.maxT() >= t || j+1 == i && cells[j].view.hists != nil {
+// take returns the next cluster, and the clusters of other views that overlap it; none at the end.
+func (r *Runs) take() []cell {
+	s := r.series
+	out := r.own.cells[:0]
+	if len(s.more) == 0 {
+		if r.next < len(s.first.view.clusters) {
+			out = append(out, cell{s.first, &s.first.view.clusters[r.next]})
+			r.next++
+		}
+	} else {
+		end := int64(math.MinInt64)
+		for {
+			at := -1
+			var best *cluster
+			for i := range 1 + len(s.more) {
+				if c := r.peek(i); c != nil && (best == nil || c.minT < best.minT) {
+					at, best = i, c
+				}
+			}
+			if best == nil || len(out) > 0 && best.minT > end {
 				break
 			}
-			r.next, r.before = j+1, nil
+			end = max(end, best.maxT)
+			out = append(out, cell{s.column(at), best})
+			*r.nextOf(at)++
 		}
+	}
+	r.own.cells = out
+	return out
+}
+
+func (r *Runs) nextOf(i int) *int {
+	if i == 0 {
+		return &r.next
+	}
+	return &r.nexts[i-1]
+}
+
+// peek is the next cluster of column i; nil at its end.
+func (r *Runs) peek(i int) *cluster {
+	cs := r.series.column(i).view.clusters
+	if k := *r.nextOf(i); k < len(cs) {
+		return &cs[k]
+	}
+	return nil
+}
+
+// SkipTo lets Next leave out clusters that end before t.
+func (r *Runs) SkipTo(t int64) {
+	r.mint = max(r.mint, t)
+	// The series of several groups are left to Next, which finds out what overlaps.
+	if len(r.series.more) > 0 {
+		return
+	}
+	v := r.series.first.view
+	rest := v.clusters[r.next:]
+	n := sort.Search(len(rest), func(i int) bool { return rest[i].maxT >= t })
+	// The last one of histograms is left to Next, which remembers its last sample.
+	if v.histograms {
+		n--
+	}
+	if n > 0 {
+		r.next, r.before = r.next+n, nil
 	}
 }
 
-// whole returns the cell's column without copying it.
-func (c cell) whole() samples.Run {
-	rows := len(c.view.ms)
-	from, to := int(c.pos)*rows, (int(c.pos)+1)*rows
-	run := samples.Run{T: c.view.ms, ST: c.view.start(c.pos)}
-	if c.view.hists != nil {
-		run.H = c.view.hists[from:to]
+// read returns the samples of clusters that overlap.
+func (r *Runs) read(cells []cell) samples.Run {
+	if len(cells) > 1 {
+		return r.gather(cells)
+	}
+	c := cells[0]
+	if c.cluster.plain {
+		return c.cluster.segs[0].whole(c.pos)
+	}
+	p := c.view.planOf(c.cluster)
+	if p.bySeq {
+		return r.gather(cells)
+	}
+	run := samples.Run{T: p.t}
+	if p.sts == nil {
+		run.ST = c.cluster.segs[0].start(c.pos)
 	} else {
-		run.V = c.view.values[from:to]
+		r.own.st = r.own.st[:0]
+		for _, seg := range p.sts {
+			r.own.st = append(r.own.st, c.cluster.segs[seg].start(c.pos))
+		}
+		run.STs = r.own.st
+	}
+	if c.view.histograms {
+		r.own.h = r.own.h[:0]
+	} else {
+		r.own.v = r.own.v[:0]
+	}
+	for _, sp := range p.spans {
+		seg := c.cluster.segs[sp.seg]
+		from := int(c.pos)*len(seg.ms) + sp.row
+		if c.view.histograms {
+			r.own.h = append(r.own.h, seg.hists[from:from+sp.n]...)
+		} else {
+			r.own.v = append(r.own.v, seg.values[from:from+sp.n]...)
+		}
+	}
+	if c.view.histograms {
+		run.H = r.own.h
+	} else {
+		run.V = r.own.v
+	}
+	return run
+}
+
+// whole returns the column of a series without copying it.
+func (s *segment) whole(pos uint32) samples.Run {
+	rows := len(s.ms)
+	from, to := int(pos)*rows, (int(pos)+1)*rows
+	run := samples.Run{T: s.ms, ST: s.start(pos)}
+	if s.hists != nil {
+		run.H = s.hists[from:to]
+	} else {
+		run.V = s.values[from:to]
 	}
 	return run
 }
@@ -119,56 +231,63 @@ func (a *record) before(b *record) int {
 	return cmp.Compare(a.seq, b.seq)
 }
 
-// gather merges overlapping segments. It leaves out what the snapshot does not see, what another identity has won,
-// and what is published.
-func gather(cells []cell, snap *Snapshot) samples.Run {
-	version := snap.version
-	var recs []record
-	kinds := [2]bool{}
+// gather merges clusters of several groups, and those whose sequence numbers decide. It leaves out what the snapshot
+// does not see, what another identity has won, and what is published.
+func (r *Runs) gather(cells []cell) samples.Run {
+	recs := r.own.recs[:0]
 	for _, c := range cells {
-		seg := c.view.segment
-		rows := len(seg.ms)
-		for _, p := range seg.parts {
-			if !p.batch.visible(version) {
-				continue
-			}
-			contested := p.batch.overlaps.Load() != nil
-			published := snap.published(p.batch)
-			for row := p.row; row < p.row+p.rows; row++ {
-				seq := p.seq(c.pos, row)
-				if contested && p.batch.masked(seq, version) || published.holds(seg.ms[row], seq) {
-					continue
-				}
-				rec := record{ms: seg.ms[row], sub: seg.subOf(row), batch: p.batch, seq: seq, st: seg.start(c.pos)}
-				if seg.hists != nil {
-					rec.h = seg.hists[int(c.pos)*rows+row]
-					kinds[1] = true
-				} else {
-					rec.v = seg.values[int(c.pos)*rows+row]
-					kinds[0] = true
-				}
-				recs = append(recs, rec)
-			}
+		for _, seg := range c.cluster.segs {
+			recs = c.view.appendRecords(recs, seg, c.pos)
 		}
+	}
+	r.own.recs = recs
+	if !slices.IsSortedFunc(recs, func(a, b record) int { return a.before(&b) }) {
+		slices.SortFunc(recs, func(a, b record) int { return a.before(&b) })
 	}
 	// The order puts the record that counts first in its millisecond, and CompactFunc keeps the first.
-	slices.SortFunc(recs, func(a, b record) int { return a.before(&b) })
 	recs = slices.CompactFunc(recs, func(a, b record) bool { return a.ms == b.ms })
-	run := samples.Run{T: make([]int64, len(recs)), STs: make([]int64, len(recs))}
-	if kinds[0] {
-		run.V = make([]float64, len(recs))
-	}
-	if kinds[1] {
-		run.H = make([]*histogram.FloatHistogram, len(recs))
-	}
+	o := &r.own
+	o.t, o.st, o.v, o.h = o.t[:0], o.st[:0], o.v[:0], o.h[:0]
+	hists, floats := false, false
 	for i := range recs {
-		run.T[i], run.STs[i] = recs[i].ms, recs[i].st
-		if run.V != nil {
-			run.V[i] = recs[i].v
-		}
-		if run.H != nil {
-			run.H[i] = recs[i].h
-		}
+		o.t, o.st, o.v, o.h = append(o.t, recs[i].ms), append(o.st, recs[i].st), append(o.v, recs[i].v), append(o.h, recs[i].h)
+		hists, floats = hists || recs[i].h != nil, floats || recs[i].h == nil
+	}
+	run := samples.Run{T: o.t, STs: o.st}
+	if floats {
+		run.V = o.v
+	}
+	if hists {
+		run.H = o.h
 	}
 	return run
+}
+
+// appendRecords appends those rows of a segment that count, as the series at pos has them.
+func (v *view) appendRecords(recs []record, seg *segment, pos uint32) []record {
+	version := v.snap.version
+	shown := v.snap.shownOf(seg)
+	from, to := v.rows(seg)
+	at := origin{}
+	for row := from; row < to; row++ {
+		at = seg.origin(row, at.part)
+		p := &seg.parts[at.part]
+		seq := p.seq(pos, at.k)
+		switch shown[at.part].share {
+		case nothing:
+			continue
+		case something:
+			if p.batch.masked(seq, version) || holds(shown[at.part].covered, seq) {
+				continue
+			}
+		}
+		rec := record{ms: seg.ms[row], sub: seg.subOf(row), batch: p.batch, seq: seq, st: seg.start(pos)}
+		if i := int(pos)*len(seg.ms) + row; seg.hists != nil {
+			rec.h = seg.hists[i]
+		} else {
+			rec.v = seg.values[i]
+		}
+		recs = append(recs, rec)
+	}
+	return recs
 }

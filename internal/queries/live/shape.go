@@ -20,8 +20,11 @@ type shape struct {
 
 // shapeGroup is one group of a shape with the columns of all its batches.
 type shapeGroup struct {
-	series []uint32 // series ids by place
-	means  []uint32 // their types and units, indexes into Store.means
+	series  []uint32     // series ids by place
+	means   []uint32     // their types and units, indexes into Store.means
+	width   int64        // of its windows, milliseconds; 0 before the first batch
+	batches uint64       // that came so far
+	open    []openWindow // the one that waits longest first
 	// segments by minT. The slice is replaced or appended to, never changed in place: a reader keeps the
 	// slice that it took.
 	segments []*segment

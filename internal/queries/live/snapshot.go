@@ -4,7 +4,6 @@ import (
 	"context"
 	"math"
 	"slices"
-	"sort"
 	"time"
 
 	"github.com/prometheus/prometheus/model/labels"
@@ -57,33 +56,54 @@ func (p *Snapshot) Close() {
 type Series struct {
 	Labels labels.Labels
 	snap   *Snapshot
-	cells  []cell
+	first  column
+	more   []column // further ones of a series that is in several shapes
+}
+
+// column is where a series stands in a view.
+type column struct {
+	view *view
+	pos  uint32
+}
+
+func (s *Series) column(i int) column {
+	if i == 0 {
+		return s.first
+	}
+	return s.more[i-1]
 }
 
 // Bytes estimates the memory of the series without its labels, which the store owns.
-func (s *Series) Bytes() int64 { return int64(cap(s.cells)) * 24 }
+func (s *Series) Bytes() int64 { return int64(1+cap(s.more)) * 16 }
 
 // Times returns those of its first and last row in memory, in the range or shortly outside.
 func (s *Series) Times() (first, last int64) {
-	first, last = s.cells[0].view.minT(), math.MinInt64
-	for _, c := range s.cells {
-		last = max(last, c.view.maxT())
+	first, last = math.MaxInt64, math.MinInt64
+	for i := range 1 + len(s.more) {
+		cs := s.column(i).view.clusters
+		first, last = min(first, cs[0].minT), max(last, cs[len(cs)-1].maxT)
 	}
 	return first, last
 }
 
-// cell is where a series stands in one segment.
-type cell struct {
-	view *segmentView
-	pos  uint32
-}
-
-// segmentView is a segment as the snapshot sees it.
-type segmentView struct {
-	*segment
-	plain bool // every row counts
-	// agents that have rows in the selected range; empty if series have a label with their agent.
-	agents agentlabel.Seen
+// Has reports whether the series has a sample in the range for which it was selected. Mostly that is known of all series
+// of a batch at once, and no sample is read.
+func (s *Series) Has() bool {
+	unknown := false
+	for i := range 1 + len(s.more) {
+		switch s.column(i).view.has() {
+		case yes:
+			return true
+		case bySeq:
+			unknown = true
+		}
+	}
+	if !unknown {
+		return false
+	}
+	runs := s.Runs(s.first.view.mint, s.first.view.maxt)
+	_, ok := runs.Next()
+	return ok
 }
 
 // checkEvery bounds how many series are processed between two checks of the context.
@@ -96,44 +116,31 @@ func (p *Snapshot) Select(ctx context.Context, mint, maxt int64, ms ...*labels.M
 	if err != nil {
 		return nil, err
 	}
-	views := map[*shapeGroup][]*segmentView{}
+	views := map[*shapeGroup]*view{}
 	out := make([]Series, 0, len(found))
 	for i := range found {
 		if i%checkEvery == 0 && ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		f := &found[i]
-		var cells []cell
-		for _, pl := range f.places {
-			// The series of a group share its views.
-			vs, ok := views[pl.group]
+		series := Series{Labels: found[i].labels, snap: p}
+		for _, pl := range found[i].places {
+			// The series of a group share its view.
+			v, ok := views[pl.group]
 			if !ok {
-				vs = p.viewSegments(pl.segments, mint, maxt)
-				views[pl.group] = vs
+				v = p.view(pl.segments, mint, maxt)
+				views[pl.group] = v
 			}
-			if cells == nil {
-				cells = make([]cell, 0, len(vs))
-			}
-			for _, v := range vs {
-				cells = append(cells, cell{v, pl.pos})
+			switch {
+			case v == nil:
+			case series.first.view == nil:
+				series.first = column{v, pl.pos}
+			default:
+				series.more = append(series.more, column{v, pl.pos})
 			}
 		}
-		if len(cells) == 0 {
-			continue
+		if series.first.view != nil {
+			out = append(out, series)
 		}
-		// The segments of one group are in order already.
-		if len(f.places) > 1 {
-			slices.SortStableFunc(cells, func(a, b cell) int {
-				switch ta, tb := a.view.minT(), b.view.minT(); {
-				case ta < tb:
-					return -1
-				case ta > tb:
-					return 1
-				}
-				return 0
-			})
-		}
-		out = append(out, Series{Labels: f.labels, snap: p, cells: cells})
 	}
 	return out, nil
 }
@@ -204,36 +211,6 @@ func (p *Snapshot) scan(ctx context.Context, ms []*labels.Matcher) (scanned, err
 		}
 	}
 	return out, nil
-}
-
-// viewSegments leaves out segments outside of the range, and those that the snapshot does not see.
-func (p *Snapshot) viewSegments(segs []*segment, mint, maxt int64) []*segmentView {
-	end := sort.Search(len(segs), func(i int) bool { return segs[i].minT() > maxt })
-	var out []*segmentView
-	for i, seg := range segs[:end] {
-		// Of histograms the last segment before the range is kept: its last sample shows whether the first one in
-		// the range is a reset.
-		if seg.maxT() < mint && (seg.hists == nil || i+1 < end && segs[i+1].minT() < mint) {
-			continue
-		}
-		visible := false
-		for _, pt := range seg.parts {
-			if pt.batch.visible(p.version) {
-				visible = true
-				break
-			}
-		}
-		if !visible {
-			continue
-		}
-		switch p.publishedOf(seg) {
-		case nothing:
-			out = append(out, &segmentView{seg, seg.plain(p.version), p.agentsOf(seg, mint, maxt)})
-		case something:
-			out = append(out, &segmentView{seg, false, p.agentsOf(seg, mint, maxt)})
-		}
-	}
-	return out
 }
 
 // LabelNames returns the names on series that match, sorted. Without matchers it returns those of the whole

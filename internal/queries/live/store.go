@@ -19,9 +19,10 @@ import (
 // and gone (TestMemoryBoundHolds).
 const (
 	batchOverhead    = 400
-	segmentOverhead  = 232
+	segmentOverhead  = 248
+	partBytes        = 48
 	shapeOverhead    = 256
-	groupOverhead    = 128
+	groupOverhead    = 200
 	placeBytes       = 24
 	seriesOverhead   = 264
 	labelOverhead    = 6 // of a label: its lengths, and its entry in the list of series
@@ -237,18 +238,23 @@ func (s *Store) fill(b *batch, f *frame.Batch) {
 	first := b.Identity.SeqStart
 	for i := range f.Groups {
 		g := &f.Groups[i]
-		seg := newSegment(b, first, g)
-		first += uint64(len(g.Series)) * uint64(len(g.Timestamps))
 		sg := sh.groups[i]
-		if n := len(sg.segments); n > 0 {
-			seg.shareStarts(sg.segments[n-1])
+		if sg.width == 0 {
+			sg.width = widthOf(g.Timestamps)
 		}
-		n := seg.bytes()
-		b.bytes += n
-		s.charge(b.agent, n, 0)
-		// Charged before the merge, which gives back to each batch what merging saves.
-		sg.insert(seg)
-		s.merge(sg)
+		segs := newSegments(b, first, g, sg.width)
+		first += uint64(len(g.Series)) * uint64(len(g.Timestamps))
+		for _, seg := range segs {
+			if n := len(sg.segments); n > 0 {
+				seg.shareStarts(sg.segments[n-1])
+			}
+			seg.charges(func(_ *batch, bytes int64) {
+				b.bytes += bytes
+				s.charge(b.agent, bytes, 0)
+			})
+		}
+		// Charged before they are added, which gives back to each batch what merging saves.
+		s.add(sg, segs)
 	}
 	s.samples += int64(b.Identity.Count())
 	heap.Push(s.heapOf(b), b)

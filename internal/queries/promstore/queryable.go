@@ -159,7 +159,7 @@ func (q *querier) Select(ctx context.Context, _ bool, hints *storage.SelectHints
 		return storage.ErrSeriesSet(err)
 	}
 	// A listing of series shows only those with a sample in the range. A segment that overlaps the range
-	// need not have one there.
+	// need not have one there. Of what is in memory, times decide; samples are read from blocks alone.
 	if hints != nil && hints.Func == "series" {
 		var r runs
 		found = slices.DeleteFunc(found, func(m merged) bool {
@@ -170,6 +170,13 @@ func (q *querier) Select(ctx context.Context, _ bool, hints *storage.SelectHints
 			if err != nil {
 				return true
 			}
+			if m.live != nil && m.live.Has() {
+				return false
+			}
+			if m.published == nil {
+				return true
+			}
+			m.live = nil
 			r.reset(&m, mint, maxt)
 			_, ok := r.Next()
 			err = r.Err()

@@ -1,0 +1,218 @@
+package live
+
+import (
+	"cmp"
+	"slices"
+	"sort"
+
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
+)
+
+// The time of a group is divided into windows, and segments are merged within a window only: however late a batch
+// comes, it overlaps no more than the segments of its own windows, and merging it in costs no more than these. While a
+// window fills, segments are merged where this pays (pick). Once no batch has come for it for a while it is closed: what
+// it has becomes one segment.
+//
+// All of this happens as batches arrive. Every sample is copied a few times, and a read finds few segments.
+
+const (
+	// mergeFan is how many neighbours of one tier become one segment.
+	mergeFan = 8
+	// closeAfter is how many later batches of the group close a window.
+	closeAfter = 8
+	// windowRows is how many rows a window has at least, if an hour has as many. In a window so many rows wait
+	// to become one segment.
+	windowRows = 90
+	// guessedWidth is that of a group whose first batch has one row.
+	guessedWidth = 15 * 60_000
+)
+
+// widths of windows in milliseconds. Each divides the next or an hour: a segment lies in one hour, so that mostly all of it
+// is published or nothing.
+var widths = []int64{60_000, 120_000, 300_000, 600_000, 900_000, 1_800_000, timegrid.HourMS}
+
+// widthFor is the width of windows for rows at such a distance, milliseconds.
+func widthFor(distance int64) int64 {
+	for _, w := range widths {
+		if w >= distance*windowRows {
+			return w
+		}
+	}
+	return widths[len(widths)-1]
+}
+
+// widthOf is the width of windows for a group whose first batch has these times, nanoseconds.
+func widthOf(times []int64) int64 {
+	n := int64(len(times))
+	if n < 2 {
+		return guessedWidth
+	}
+	return widthFor((times[n-1] - times[0]) / nsPerMS / (n - 1))
+}
+
+// windowOf numbers the windows of a width. Like an hour, a window begins after its first millisecond.
+func windowOf(ms, width int64) int64 {
+	n := ms / width
+	if ms%width > 0 {
+		n++
+	}
+	return n - 1
+}
+
+// openWindow is a window that has to be closed; touched is the group's count of batches when the last one came for it.
+type openWindow struct {
+	number  int64
+	touched uint64
+}
+
+// add puts the segments of a batch, which ascend, into the time order of the group, merges in their windows, and closes
+// at most one other window.
+func (s *Store) add(g *shapeGroup, segs []*segment) {
+	g.batches++
+	if n := len(g.segments); n == 0 || segs[0].minT() > g.segments[n-1].minT() {
+		g.segments = append(g.segments, segs...) // safe: readers hold a shorter slice of the same array
+	} else {
+		grown := make([]*segment, 0, n+len(segs)+n/8)
+		from := 0
+		for _, seg := range segs {
+			to := from + sort.Search(n-from, func(i int) bool { return g.segments[from+i].minT() > seg.minT() })
+			grown = append(append(grown, g.segments[from:to]...), seg)
+			from = to
+		}
+		// Readers hold the old slice, so it is replaced and not changed.
+		g.segments = append(grown, g.segments[from:]...)
+	}
+	for _, seg := range segs {
+		w := windowOf(seg.minT(), g.width)
+		g.open = slices.DeleteFunc(g.open, func(o openWindow) bool { return o.number == w })
+		g.open = append(g.open, openWindow{w, g.batches})
+		s.mergeAround(g, seg)
+	}
+	// One window for each batch keeps up with the windows that batches open, and bounds the work of an insert.
+	if o := g.open[0]; o.touched+closeAfter <= g.batches {
+		g.open = slices.Delete(g.open, 0, 1)
+		s.close(g, o.number)
+	}
+}
+
+// bounds are the indexes [from, to) of the segments of a window.
+func (g *shapeGroup) bounds(window int64) (from, to int) {
+	after := func(w int64) int {
+		return sort.Search(len(g.segments), func(i int) bool { return windowOf(g.segments[i].minT(), g.width) > w })
+	}
+	return after(window - 1), after(window)
+}
+
+// close makes one segment of a window, or one for each set of start times.
+func (s *Store) close(g *shapeGroup, window int64) {
+	from, to := g.bounds(window)
+	var classes [][]*segment
+	for _, seg := range g.segments[from:to] {
+		i := slices.IndexFunc(classes, func(c []*segment) bool { return mergeable(c[0], seg) })
+		if i < 0 {
+			classes = append(classes, nil)
+			i = len(classes) - 1
+		}
+		classes[i] = append(classes[i], seg)
+	}
+	for _, c := range classes {
+		if len(c) > 1 {
+			s.merge(g, c)
+		}
+	}
+}
+
+// mergeAround merges in the window of a segment that is new, and goes on with what this gives.
+func (s *Store) mergeAround(g *shapeGroup, seg *segment) {
+	for seg != nil {
+		from, to := g.bounds(windowOf(seg.minT(), g.width))
+		run := pick(g.segments[from:to], seg)
+		if len(run) < 2 {
+			return
+		}
+		seg = s.merge(g, run)
+	}
+}
+
+// pick chooses which of the segments of a window, which are sorted by minT, are merged with x, one of them.
+//
+// Those that overlap x in time, and each other, are merged once the smaller ones have half as many rows as the largest:
+// it is copied again only when it grows by half. Else mergeFan neighbours of one tier are merged, so that a series is
+// read along a column and not across batches.
+func pick(window []*segment, x *segment) []*segment {
+	overlapping := make([]*segment, 0, mergeFan)
+	lo, hi, rows, largest := x.minT(), x.maxT(), 0, 0
+	for grown := true; grown; {
+		grown, rows, largest, overlapping = false, 0, 0, overlapping[:0]
+		for _, o := range window {
+			if o.minT() > hi || o.maxT() < lo || !mergeable(o, x) {
+				continue
+			}
+			overlapping = append(overlapping, o)
+			rows, largest = rows+len(o.ms), max(largest, len(o.ms))
+			// A segment that reaches beyond the others may overlap some that were left out before it.
+			if o.minT() < lo || o.maxT() > hi {
+				lo, hi, grown = min(lo, o.minT()), max(hi, o.maxT()), true
+			}
+		}
+	}
+	if len(overlapping) > 1 && 2*(rows-largest) >= largest {
+		return overlapping
+	}
+	at := slices.Index(window, x)
+	from, to := at, at+1
+	for from > 0 && window[from-1].tier() == x.tier() && mergeable(window[from-1], x) {
+		from--
+	}
+	for to < len(window) && window[to].tier() == x.tier() && mergeable(window[to], x) {
+		to++
+	}
+	if to-from < mergeFan {
+		return nil
+	}
+	return window[from:to]
+}
+
+// tier of a segment: how often its rows were merged with neighbours.
+func (s *segment) tier() int {
+	tier := 0
+	for n := len(s.ms) / mergeFan; n > 0; n /= mergeFan {
+		tier++
+	}
+	return tier
+}
+
+// mergeable reports whether rows of both can stand in one segment.
+func mergeable(a, b *segment) bool { return slices.Equal(a.starts, b.starts) }
+
+// merge replaces segments of a window by one, which it returns; nil if nothing of them is left.
+func (s *Store) merge(g *shapeGroup, run []*segment) *segment {
+	run = slices.Clone(run)
+	m := joinSegments(run, len(g.series), s.oldestOpen())
+	recharge := func(seg *segment, sign int64) {
+		seg.charges(func(b *batch, bytes int64) {
+			// The batches that were evicted have given everything back already.
+			if b.removed.Load() == 0 {
+				b.bytes += sign * bytes
+				s.charge(b.agent, sign*bytes, 0)
+			}
+		})
+	}
+	for _, seg := range run {
+		recharge(seg, -1)
+	}
+	// Readers may hold the old slice, so it is replaced and not changed.
+	kept := make([]*segment, 0, len(g.segments))
+	for _, seg := range g.segments {
+		if !slices.Contains(run, seg) {
+			kept = append(kept, seg)
+		}
+	}
+	if m != nil {
+		recharge(m, 1)
+		at, _ := slices.BinarySearchFunc(kept, m.minT(), func(o *segment, t int64) int { return cmp.Compare(o.minT(), t) })
+		kept = slices.Insert(kept, at, m)
+	}
+	g.segments = kept
+	return m
+}
