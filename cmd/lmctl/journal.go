@@ -16,8 +16,8 @@ import (
 )
 
 func journalCommand(out *format) *cobra.Command {
-	cmd := &cobra.Command{Use: "journal", Short: "See how far the journal is written, folded and read; end a dead run"}
-	cmd.AddCommand(journalStatus(out), journalShow(out), journalFence(out))
+	cmd := &cobra.Command{Use: "journal", Short: "See how far the journal is written, folded and read; end a dead run; go on without a lost file"}
+	cmd.AddCommand(journalStatus(out), journalShow(out), journalFence(out), journalDrop(out))
 	return cmd
 }
 
@@ -67,7 +67,7 @@ func writeJournal(cmd *cobra.Command, out *format, v journalView) error {
 	parts := []table{{header: []string{"JOURNAL", ""}, rows: [][]string{
 		{"read through", orDash(v.Through)}, {"complete", orDash(v.Begun)},
 		{"head", fmt.Sprintf("%d, moved at %s, %d bytes", v.Head.Number, orDash(v.Head.MovedAt), v.Head.Bytes)},
-		{"forgotten", fmt.Sprint(v.Head.Forgotten)},
+		{"forgotten", fmt.Sprint(v.Head.Forgotten)}, {"lost", fmt.Sprint(v.Head.Lost)},
 		{"folded files", fmt.Sprintf("%d in the head, %d lists", v.Head.Files, v.Head.Lists)},
 		{"folded entries", fmt.Sprintf("%d, %d bytes", v.Head.Entries, v.Head.FileBytes)},
 		{"fences", fmt.Sprint(v.Head.Fences)},

@@ -25,7 +25,8 @@ import (
 type journalView struct {
 	// Through is the store's time before which everything that was answered was read.
 	Through string `json:"through"`
-	// Begun says how the journal came to be complete: by the authority, or by an audit; empty while it is not.
+	// Begun says how the journal came to be complete: by the authority, or by an audit; empty while it is not, as after a
+	// file was dropped.
 	Begun     string       `json:"begun_by"`
 	Head      headView     `json:"head"`
 	OpenRuns  int          `json:"open_runs"`
@@ -39,6 +40,8 @@ type journalView struct {
 type headView struct {
 	Number    uint64 `json:"number"`
 	Forgotten uint64 `json:"forgotten"`
+	// Lost is the number of the last move that dropped a file which could not be read any more.
+	Lost      uint64 `json:"lost"`
 	Bytes     int64  `json:"bytes"`
 	MovedAt   string `json:"moved_at"`
 	Files     int    `json:"files"`
@@ -286,22 +289,28 @@ func surveyJournal(ctx context.Context, store objstore.Store, ended bool, long t
 		v.Findings = append(v.Findings, fmt.Sprintf("entries have waited since %s, and no reconciler has folded them", v.Waiting.Oldest))
 	}
 	if v.Begun == "" {
-		v.Findings = append(v.Findings, "the journal is not known to be complete: the first full audit has not ended")
+		why := "the first full audit has not ended"
+		if v.Head.Lost > 0 {
+			why = fmt.Sprintf("a file was dropped by move %d, and no full audit that began later has ended", v.Head.Lost)
+		}
+		v.Findings = append(v.Findings, "the journal is not known to be complete: "+why)
 	}
 	return v, v.addReaders(ctx, store, authority.AuthorityID, j)
 }
 
 func (v *journalView) addHead(ctx context.Context, store objstore.Store, j *journalState) error {
-	begin, _, err := record.Read(ctx, store, layout.JournalBeginKey, journal.BeginKind, journal.ParseBegin)
-	if err != nil && !errors.Is(err, objstore.ErrNotFound) {
+	begin, err := journal.ReadBegin(ctx, store)
+	if err != nil {
 		return err
 	}
-	v.Begun = begin.By
+	if begin.Covers(j.head.Lost) {
+		v.Begun = begin.By
+	}
 	info, err := store.Head(ctx, layout.JournalHeadKey)
 	if err != nil && !errors.Is(err, objstore.ErrNotFound) {
 		return err
 	}
-	v.Head = headView{Number: j.head.Number, Forgotten: j.head.Forgotten, Bytes: info.Size, MovedAt: at(info.LastModified), Files: len(j.head.Files), Lists: len(j.head.Lists)}
+	v.Head = headView{Number: j.head.Number, Forgotten: j.head.Forgotten, Lost: j.head.Lost, Bytes: info.Size, MovedAt: at(info.LastModified), Files: len(j.head.Files), Lists: len(j.head.Lists)}
 	for _, l := range j.head.Lists {
 		v.Head.Entries, v.Head.FileBytes = v.Head.Entries+l.Entries, v.Head.FileBytes+l.Bytes
 	}

@@ -365,3 +365,49 @@ func TestJournalCommands(t *testing.T) {
 		t.Errorf("%d, %+v", code, v)
 	}
 }
+
+// The way out of a lost file: refused until it is lost, and with the exit status that says why not.
+func TestJournalDrop(t *testing.T) {
+	p := newPlant(t)
+	p.must(journaltest.Append(t.Context(), p.store, "authority", journal.Entry{
+		ID: identity.Batch{Agent: "a", Boot: "b", SeqStart: 1, SeqEnd: 9}, Outcome: journal.Accepted, SHA256: identity.Sum([]byte("x")), Bytes: 100,
+		At: time.Now().UnixNano(), MinTime: 1, MaxTime: 2}))
+	head, err := journaltest.Fold(t.Context(), p.store, "authority")
+	p.must(err)
+	key := head.Files[0].Key
+	var v dropView
+	drop := func(args ...string) int {
+		v = dropView{}
+		return p.lmctl(&v, append([]string{"journal", "drop", p.url}, args...)...)
+	}
+	for _, c := range []struct {
+		code int
+		args []string
+	}{
+		{cli.ExitUsage, []string{key}},
+		{cli.ExitUsage, []string{key, "--yes", "--dry-run"}},
+		{cli.ExitFailed, []string{key, "--yes"}}, // it can be read
+		{cli.ExitFailed, []string{key + "x", "--yes"}},
+	} {
+		if code := drop(c.args...); code != c.code {
+			t.Errorf("%q: exit status %d, want %d", c.args, code, c.code)
+		}
+	}
+	p.must(p.store.Delete(t.Context(), key))
+	if code := drop(key, "--dry-run"); code != cli.ExitOK || !v.DryRun || v.Head != 0 || len(v.Files) != 1 || v.Files[0].Key != key || v.Files[0].Entries != 1 {
+		t.Errorf("%d, %+v", code, v)
+	}
+	if now, _, err := journal.ReadHead(t.Context(), p.store); err != nil || now.Number != head.Number {
+		t.Errorf("a dry run moves the head: %+v, %v", now, err)
+	}
+	if code := drop(key, "--yes"); code != cli.ExitOK || v.DryRun || v.Head != head.Number+1 || len(v.Files) != 1 {
+		t.Errorf("%d, %+v", code, v)
+	}
+	if code := drop(key, "--yes"); code != cli.ExitFailed {
+		t.Errorf("again: %d", code)
+	}
+	var st journalView
+	if code := p.lmctl(&st, "journal", "status", p.url); code != cli.ExitFindings || st.Begun != "" || st.Head.Lost != head.Number+1 || !strings.Contains(strings.Join(st.Findings, ""), "dropped by move") {
+		t.Errorf("%d, %+v", code, st)
+	}
+}

@@ -101,25 +101,32 @@ func (k *journalKeeper) audit(ctx context.Context, a *audit.Auditor, first bool)
 }
 
 // beginAudits begins what is due. The store says what there was: the last audit may have been another reconciler's.
-func (k *journalKeeper) beginAudits(ctx context.Context, a *audit.Auditor, full, news []audit.Stored, first bool) (out []audit.Stored, err error) {
+func (k *journalKeeper) beginAudits(ctx context.Context, a *audit.Auditor, full, news []audit.Stored, first bool) (out []audit.Stored, _ error) {
 	begin := func(r audit.Stored, err error) error {
 		if err == nil {
 			out = append(out, r)
 		}
 		return err
 	}
-	begun, err := journal.HasBegun(ctx, k.store)
-	if begun {
-		k.complete.Store(true)
-		k.m.complete.Set(1)
-	}
-	switch {
-	case err != nil:
+	proof, err := journal.ReadBegin(ctx, k.store)
+	if err != nil {
 		return nil, err
-	// Nothing that is spread, and no inventory, says that the journal is complete now.
-	case !begun || first && k.cfg.Audit.AtStart:
+	}
+	head, _, err := journal.ReadHead(ctx, k.store)
+	if err != nil {
+		return nil, err
+	}
+	complete, gauge := proof.Covers(head.Lost), 0.0
+	if complete {
+		gauge = 1
+	}
+	k.complete.Store(complete)
+	k.m.complete.Set(gauge)
+	switch {
+	// Nothing that is spread, no inventory, and nothing from before a file was dropped says that the journal is complete now.
+	case !complete || first && k.cfg.Audit.AtStart:
 		for i := range full {
-			if r := &full[i]; !r.Finished() && r.Spread == 0 && r.Inventory == "" {
+			if r := &full[i]; !r.Finished() && r.Spread == 0 && r.Inventory == "" && r.Through >= head.Lost {
 				return nil, nil
 			}
 		}

@@ -230,7 +230,7 @@ func TestFormerBucketIsAudited(t *testing.T) {
 		ms = append(ms, plantBatch(t, s, batch(fmt.Sprint("a", i%3), 10*i, 10*i+9)))
 	}
 	start(t, following(), s)
-	eventually(t, "the journal is complete", func() bool { ok, err := journal.HasBegun(bg, s); return err == nil && ok })
+	eventually(t, "the journal is complete", func() bool { ok, err := journal.IsComplete(bg, s); return err == nil && ok })
 	eventually(t, "the ledgers are saved", func() bool { return saved(t, s, "a0") == 100 && saved(t, s, "a2") == 100 })
 	history, err := audit.History(bg, s, audit.Full, 10)
 	must(t, err)
@@ -238,6 +238,41 @@ func TestFormerBucketIsAudited(t *testing.T) {
 		t.Errorf("%+v", history)
 	}
 	eventually(t, "the auditor's run has ended and is folded", func() bool { return count(t, s, layout.JournalOpenPrefix) == 0 })
+}
+
+// A folded file is lost while nobody has read it, and dropped: the reconciler, which stood still, goes on, begins an audit by
+// itself, enters what the file had, and says only then that the journal is complete.
+func TestADroppedFileIsAudited(t *testing.T) {
+	s := newStore()
+	must(t, journaltest.Complete(bg, s, testAuthority))
+	acceptBatch(t, s, batch("a", 0, 9))
+	acceptBatch(t, s, batch("a", 10, 19))
+	head, err := journaltest.Fold(bg, s, testAuthority)
+	must(t, err)
+	key := head.Files[0].Key
+	must(t, s.Delete(bg, key))
+	r := start(t, following(), s)
+	eventually(t, "it says what to do", func() bool {
+		st, err := server{s: r.Service}.GetStatus(bg, nil)
+		must(t, err)
+		return strings.Contains(st.GetJournal().GetPollError(), "lmctl journal drop URL "+key)
+	})
+	d, err := journal.Drop(bg, s, rand.Reader, []string{key})
+	must(t, err)
+	eventually(t, "it reads on", func() bool {
+		st, err := server{s: r.Service}.GetStatus(bg, nil)
+		must(t, err)
+		return st.GetJournal().GetPollError() == "" && st.GetJournal().GetHead() >= d.Head
+	})
+	must(t, r.stop())
+	start(t, following(), s) // it need not wait until it asks again what there is to audit
+	eventually(t, "the journal is complete", func() bool { ok, err := journal.IsComplete(bg, s); return err == nil && ok })
+	eventually(t, "the ledgers have the batches", func() bool { return saved(t, s, "a") == 20 })
+	begin, err := journal.ReadBegin(bg, s)
+	must(t, err)
+	if begin.By != journal.ByAudit || begin.Head < d.Head {
+		t.Errorf("%+v", begin)
+	}
 }
 
 // What is due is begun: an audit of what is new, which finds a batch that was created and never answered, and the next full

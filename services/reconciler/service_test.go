@@ -325,7 +325,7 @@ func TestBadManifestsHoldUpNothing(t *testing.T) {
 	m := acceptBatch(t, s, batch("a", 300, 309))
 	r := start(t, busy(), s)
 	eventually(t, "indexed", func() bool { return indexed(t, s, m) })
-	eventually(t, "complete", func() bool { ok, err := journal.HasBegun(bg, s); return err == nil && ok })
+	eventually(t, "complete", func() bool { ok, err := journal.IsComplete(bg, s); return err == nil && ok })
 	eventually(t, "reported", func() bool {
 		st, err := server{s: r.Service}.GetStatus(bg, nil)
 		return err == nil && st.OpenRepairs == 2
@@ -365,7 +365,7 @@ func TestFullAuditFindsAndRepairs(t *testing.T) {
 		return n == 600
 	})
 	// An audit that a stop interrupts goes on where it was, and would not list again what comes now.
-	eventually(t, "audited", func() bool { ok, err := journal.HasBegun(bg, s); return err == nil && ok })
+	eventually(t, "audited", func() bool { ok, err := journal.IsComplete(bg, s); return err == nil && ok })
 	// What the checkpoint has is not derived again at the next start.
 	eventually(t, "saved", func() bool { return saved(t, s, "a") == 6000 })
 	must(t, r.stop())

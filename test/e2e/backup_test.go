@@ -88,11 +88,11 @@ func TestBackupThroughS3(t *testing.T) {
 	must(t, err)
 	_, err = accept.MoveAuthority(ctx, store, record) // lmctl authority move
 	must(t, err)
-	if begun, err := journal.HasBegun(ctx, store); err != nil || begun {
+	if begun, err := journal.IsComplete(ctx, store); err != nil || begun {
 		t.Fatalf("the copy says that its journal is complete: %v", err)
 	}
 	startServices(ctx, t, restored)
-	must(t, cluster.Poll(ctx, "an audit to complete the journal", func() (bool, error) { return journal.HasBegun(ctx, store) }))
+	must(t, cluster.Poll(ctx, "an audit to complete the journal", func() (bool, error) { return journal.IsComplete(ctx, store) }))
 	must(t, restored.StartAgent(ctx))
 	waitAgent(ctx, t, restored, "the old queue to be delivered", func(pending int, next uint64) bool { return next > queued && pending <= 1 })
 	must(t, cluster.Stop(&restored.Agent))

@@ -80,7 +80,7 @@ func ensureAuthority(ctx context.Context, store AuthorityStore, id string, creat
 		}
 		// Before the authority: a bucket that has an authority record and no begin of the journal is one in
 		// which batches were accepted without it.
-		if err = (journal.Begin{AuthorityID: id, By: journal.ByAuthority}).Create(ctx, store); err != nil {
+		if err = (journal.Begin{AuthorityID: id, By: journal.ByAuthority}).Write(ctx, store); err != nil {
 			break
 		}
 		body := AuthorityRecord{AuthorityID: id, Place: objstore.PlaceOf(store)}.Marshal()

@@ -41,12 +41,13 @@ var (
 // createdOnce are the keys that are never written twice. A star ends each, so that the probe has a
 // key of its own beside every single object.
 var createdOnce = []string{
-	layout.AcceptedPrefix, layout.JournalOpenPrefix, layout.JournalRunPrefix, layout.JournalFoldedPrefix, layout.JournalBeginKey,
+	layout.AcceptedPrefix, layout.JournalOpenPrefix, layout.JournalRunPrefix, layout.JournalFoldedPrefix,
 }
 
-// movedByMatch are the keys that are replaced, and only by who knows what is there. Of condemned
+// movedByMatch are the keys that are replaced, and only by who knows what is there. The begin of the journal is, once an audit
+// has entered what a lost file had. Of condemned
 // generations the markers are never replaced, and the records of hours only raised.
-var movedByMatch = []string{layout.JournalHeadKey, layout.AuthorityKey, layout.CondemnedPrefix}
+var movedByMatch = []string{layout.JournalHeadKey, layout.JournalBeginKey, layout.AuthorityKey, layout.CondemnedPrefix}
 
 // neverDeleted are the keys that nobody deletes.
 var neverDeleted = []string{layout.AcceptedPrefix, layout.AuthorityKey, layout.JournalBeginKey, layout.JournalHeadKey, layout.CondemnedPrefix}

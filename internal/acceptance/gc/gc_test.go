@@ -2,6 +2,7 @@ package gc_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
@@ -319,6 +320,30 @@ func TestFailedReadingIsNoPlan(t *testing.T) {
 		if !errors.Is(err, objstore.ErrUnavailable) || len(p.Candidates) != 0 {
 			t.Errorf("%s: %+v, %v", key, p, err)
 		}
+	}
+}
+
+// What a dropped file named would look like orphans, until an audit has entered it again.
+func TestALostFileOfTheJournalIsNoPlan(t *testing.T) {
+	s := newStore(t, nil)
+	sub := encode(t, 1, 1)
+	submit(t, s, sub)
+	if err := journaltest.Manifests(t.Context(), s, "authority-1"); err != nil {
+		t.Fatal(err)
+	}
+	head, err := journaltest.Fold(t.Context(), s, "authority-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := head.Files[0].Key
+	if err := s.Delete(t.Context(), key); err != nil {
+		t.Fatal(err)
+	}
+	if _, err = journal.Drop(t.Context(), s, rand.Reader, []string{key}); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := collector(t, s).Plan(t.Context(), gc.PlanOptions{ID: "p", Now: storeTime}); !errors.Is(err, gc.ErrJournalIncomplete) {
+		t.Errorf("%+v, %v", p, err)
 	}
 }
 

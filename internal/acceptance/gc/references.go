@@ -10,8 +10,8 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// ErrJournalIncomplete: batches were accepted before the journal began, and no full audit has finished
-// since. All their frames would be candidates, and each proof would leave a marker.
+// ErrJournalIncomplete: batches were accepted before the journal began, or a file of it was lost, and no full audit has
+// finished since. All their frames would be candidates, and each proof would leave a marker.
 var ErrJournalIncomplete = errors.New("the journal does not name every accepted batch yet: a reconciler's first full audit completes it")
 
 // named reports for each of the blobs whether an entry of the journal names its hash: of an accepted
@@ -24,10 +24,11 @@ func (c *Collector) named(ctx context.Context, blobs []objstore.Info) ([]bool, e
 	if len(blobs) == 0 {
 		return named, nil
 	}
-	switch begun, err := journal.HasBegun(ctx, c.cfg.Store); {
-	case err != nil:
+	begin, err := journal.ReadBegin(ctx, c.cfg.Store)
+	if err != nil {
 		return nil, err
-	case !begun:
+	}
+	if begin.By == "" {
 		return nil, ErrJournalIncomplete
 	}
 	of := make(map[identity.Digest]bool, len(blobs))
@@ -51,8 +52,12 @@ func (c *Collector) named(ctx context.Context, blobs []objstore.Info) ([]bool, e
 	if err != nil {
 		return nil, err
 	}
-	if _, err := f.Poll(ctx); err != nil {
+	polled, err := f.Poll(ctx)
+	if err != nil {
 		return nil, err
+	}
+	if !begin.Covers(polled.Lost) {
+		return nil, ErrJournalIncomplete
 	}
 	for i, b := range blobs {
 		if d, _, err := layout.ParseBlob(b.Key); err == nil {

@@ -114,6 +114,17 @@ func (w *fileWriter) list(ctx context.Context, h *Head) error {
 		return nil
 	}
 	files := h.Files[:w.bounds.filesListed]
+	l, err := w.writeList(ctx, files)
+	if err != nil {
+		return err
+	}
+	h.Lists = append(h.Lists, l)
+	h.Files = slices.Clone(h.Files[w.bounds.filesListed:])
+	return nil
+}
+
+// writeList writes a list of files. Each has a key of its own as long as the id is.
+func (w *fileWriter) writeList(ctx context.Context, files []FoldedFile) (FileList, error) {
 	l := FileList{files[0].Span}
 	l.Key, l.Entries, l.Bytes = layout.JournalList(w.number, w.id), 0, 0
 	for _, f := range files {
@@ -124,12 +135,7 @@ func (w *fileWriter) list(ctx context.Context, h *Head) error {
 	}
 	b, err := MarshalList(files)
 	if err != nil {
-		return err
+		return l, err
 	}
-	if err := w.create(ctx, l.Key, b, headContent); err != nil {
-		return err
-	}
-	h.Lists = append(h.Lists, l)
-	h.Files = slices.Clone(h.Files[w.bounds.filesListed:])
-	return nil
+	return l, w.create(ctx, l.Key, b, headContent)
 }

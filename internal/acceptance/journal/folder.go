@@ -1,7 +1,6 @@
 package journal
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -389,26 +388,9 @@ func (r *HeadRun) forgettable() bool { return r.Ended > 0 && r.Deleted == r.Fold
 
 // replace moves the head to next. Nil means that it stands there.
 func (f *Folder) replace(ctx context.Context, next Head) error {
-	b, err := next.Marshal()
-	if err != nil {
-		return err
-	}
-	var info objstore.Info
-	if f.etag == "" {
-		info, err = f.cfg.Store.Create(ctx, layout.JournalHeadKey, b, headContent)
-	} else {
-		info, err = f.cfg.Store.Replace(ctx, layout.JournalHeadKey, b, f.etag, headContent)
-	}
+	etag, err := moveHead(ctx, f.cfg.Store, f.etag, next)
 	if err == nil {
-		f.head, f.etag = next, info.ETag
-		return nil
-	}
-	// The outcome may be unknown, or an earlier attempt of the store's own policy may have been applied. Only
-	// what stands there tells, and nothing is deleted before.
-	there, info, gerr := f.cfg.Store.Get(ctx, layout.JournalHeadKey, objstore.GetOptions{Limit: int64(HeadKind.MaxBytes)})
-	if gerr == nil && bytes.Equal(there, b) {
-		f.head, f.etag = next, info.ETag
-		return nil
+		f.head, f.etag = next, etag
 	}
 	return err
 }

@@ -123,6 +123,9 @@ type Polled struct {
 	Through time.Time
 	// Positions through which the journal is applied.
 	Positions Positions
+	// Lost is that of the head: what was answered before Through is applied only where the Begin that was read before the
+	// poll covers it.
+	Lost uint64
 	// Segments and Entries that were read by this poll.
 	Segments, Entries int
 }
@@ -148,7 +151,7 @@ func (f *Follower) Poll(ctx context.Context) (Polled, error) {
 			return Polled{}, fmt.Errorf("poll the journal: %w", err)
 		}
 		if !behind {
-			out.Positions = f.Positions()
+			out.Positions, out.Lost = f.compared()
 			return out, nil
 		}
 	}
@@ -536,6 +539,14 @@ func (f *Follower) Positions() Positions {
 		p.Runs = append(p.Runs, RunPosition{Run: id, Next: r.next, Ended: r.ended})
 	}
 	return p
+}
+
+// compared is what the head says with which the last poll was compared.
+func (f *Follower) compared() (at Positions, lost uint64) {
+	at = f.Positions()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return at, f.head.Lost
 }
 
 // Has reports whether what stands at a position is applied. It is false for a run that nobody knows yet, and

@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +26,9 @@ type Head struct {
 	// Forgotten is the number of the move at which the last of the runs ended that the head does not name
 	// any more. Who last saw an older head may never have seen such a run, and reads the files.
 	Forgotten uint64 `json:"forgotten,omitempty"`
+	// Lost is the number of the last move that dropped a file which can't be read any more. What it had stands nowhere
+	// in the journal until an audit that began with this head or a later one has entered it: Begin.Covers.
+	Lost uint64 `json:"lost,omitempty"`
 	// Runs in the order of their ids.
 	Runs []HeadRun `json:"runs"`
 	// Lists name older files, Files the newer ones, both in the order of moves.
@@ -79,8 +83,8 @@ func (s *Span) validate() error {
 }
 
 func (h *Head) validate() error {
-	if h.Number == 0 || h.Forgotten > h.Number {
-		return fmt.Errorf("number %d, forgotten %d", h.Number, h.Forgotten)
+	if h.Number == 0 || h.Forgotten > h.Number || h.Lost > h.Number {
+		return fmt.Errorf("number %d, forgotten %d, lost %d", h.Number, h.Forgotten, h.Lost)
 	}
 	for i, r := range h.Runs {
 		if i > 0 && h.Runs[i-1].Run.Compare(r.Run) >= 0 {
@@ -153,6 +157,31 @@ func ReadHead(ctx context.Context, g objstore.Getter) (Head, string, error) {
 	return h, info.ETag, err
 }
 
+// moveHead puts next in the place of the head with the ETag, "" where there is none, and returns its ETag. Nil means
+// that it stands there.
+func moveHead(ctx context.Context, s Store, etag string, next Head) (string, error) {
+	b, err := next.Marshal()
+	if err != nil {
+		return "", err
+	}
+	var info objstore.Info
+	if etag == "" {
+		info, err = s.Create(ctx, layout.JournalHeadKey, b, headContent)
+	} else {
+		info, err = s.Replace(ctx, layout.JournalHeadKey, b, etag, headContent)
+	}
+	if err == nil {
+		return info.ETag, nil
+	}
+	// The outcome may be unknown, or an earlier attempt of the store's own policy may have been applied. Only
+	// what stands there tells, and nothing is deleted before.
+	there, info, gerr := s.Get(ctx, layout.JournalHeadKey, objstore.GetOptions{Limit: int64(HeadKind.MaxBytes)})
+	if gerr == nil && bytes.Equal(there, b) {
+		return info.ETag, nil
+	}
+	return "", err
+}
+
 // Run finds a run; nil where the head does not name it.
 func (h *Head) Run(id RunID) *HeadRun {
 	if i, ok := slices.BinarySearchFunc(h.Runs, id, func(r HeadRun, id RunID) int { return r.Run.Compare(id) }); ok {
@@ -179,7 +208,7 @@ func (h *Head) FilesAfter(ctx context.Context, g objstore.Getter, number uint64)
 		if l.Last <= number {
 			continue
 		}
-		files, _, err := record.Read(ctx, g, l.Key, ListKind, ParseList)
+		files, err := readList(ctx, g, l)
 		if err != nil {
 			return nil, err
 		}
@@ -187,6 +216,11 @@ func (h *Head) FilesAfter(ctx context.Context, g objstore.Getter, number uint64)
 	}
 	out = append(out, h.Files...)
 	return slices.DeleteFunc(out, func(f FoldedFile) bool { return f.Last <= number }), nil
+}
+
+func readList(ctx context.Context, g objstore.Getter, l FileList) ([]FoldedFile, error) {
+	files, _, err := record.Read(ctx, g, l.Key, ListKind, ParseList)
+	return files, whatNow(l.Key, err)
 }
 
 // MarshalList writes a list of folded files, and ParseList reads it.
@@ -218,5 +252,5 @@ func ReadFile(ctx context.Context, g objstore.Getter, f FoldedFile) ([]Entry, er
 	if err == nil && uint64(len(es)) != f.Entries {
 		err = FileKind.Corrupt(f.Key, "%d entries, the head says %d", len(es), f.Entries)
 	}
-	return es, err
+	return es, whatNow(f.Key, err)
 }

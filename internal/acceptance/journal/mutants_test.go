@@ -34,7 +34,7 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "a folded file that can't be applied is passed over", File: "follower.go", Old: "return f.cfg.Folded(ctx, es)", New: "_ = f.cfg.Folded(ctx, es)\n		return nil"},
 			{Name: "the first page lists all runs", File: "follower.go", Old: "if o.StartAfter = page.Next; page.Next == \"\" {", New: "if o.StartAfter = page.Next; true {"},
 			{Name: "a run that is listed first is not read", File: "follower.go", Old: "if !r.ended {\n			todo", New: "if !r.ended && r.newsAt < f.polls {\n			todo"},
-			{Name: "the time is of the poll's own listing", File: "follower.go", Old: "			out.Positions = f.Positions()\n", New: "			out.Through = f.date\n			out.Positions = f.Positions()\n"},
+			{Name: "the time is of the poll's own listing", File: "follower.go", Old: "			out.Positions, out.Lost = f.compared()\n", New: "			out.Through = f.date\n			out.Positions, out.Lost = f.compared()\n"},
 			{Name: "the head comes first", File: "follower.go", Old: theRound, New: headFirst},
 			{Name: "the head is not compared", File: "follower.go", Old: "if behind = f.isBehind(&head); !behind {", New: "if behind = false; !behind {"},
 			{Name: "a poll proves something that found itself behind", File: "follower.go", Old: "	f.head, f.etag, f.known = head, etag, head.Number\n	return true, nil", New: "	f.head, f.etag, f.known = head, etag, head.Number\n	return false, nil"},
@@ -68,9 +68,9 @@ func TestMutantsAreCaught(t *testing.T) {
 
 			// Folder.
 			{Name: "segments are deleted before the head moves", File: "folder.go", Old: "until := min(old[h.Run], h.Folded)", New: "until := max(old[h.Run], h.Folded)"},
-			{Name: "a move of unknown outcome is one", File: "folder.go", Old: "	if gerr == nil && bytes.Equal(there, b) {", New: "	if errors.Is(err, objstore.ErrUnknown) || gerr == nil && bytes.Equal(there, b) {"},
+			{Name: "a move of unknown outcome is one", File: "head.go", Old: "	if gerr == nil && bytes.Equal(there, b) {", New: "	if errors.Is(err, objstore.ErrUnknown) || gerr == nil && bytes.Equal(there, b) {"},
 			{Name: "the head moves before its files are there", File: "filewriter.go", Old: "if err := w.create(ctx, f.Key, b, segmentContent); err != nil {\n			return nil, err\n		}", New: "_ = w.create(ctx, f.Key, b, segmentContent)"},
-			{Name: "the head is moved whatever it is", File: "folder.go", Old: "info, err = f.cfg.Store.Replace(ctx, layout.JournalHeadKey, b, f.etag, headContent)", New: "_, there, _ := f.cfg.Store.Get(ctx, layout.JournalHeadKey, objstore.GetOptions{})\n		info, err = f.cfg.Store.Replace(ctx, layout.JournalHeadKey, b, there.ETag, headContent)"},
+			{Name: "the head is moved whatever it is", File: "head.go", Old: "info, err = s.Replace(ctx, layout.JournalHeadKey, b, etag, headContent)", New: "_, there, _ := s.Get(ctx, layout.JournalHeadKey, objstore.GetOptions{})\n		info, err = s.Replace(ctx, layout.JournalHeadKey, b, there.ETag, headContent)"},
 			{Name: "heads that another folder moved are not noted", File: "folder.go", Old: "n == 0 || f.folded[n-1].number < f.head.Number", New: "n == 0", By: "TestSegmentsOfAMoveOfUnknownOutcome"},
 			{Name: "a fence is deleted", File: "folder.go", Old: "if !h.Fenced || h.Deleted < h.Folded-1 {", New: "if true {"},
 			{Name: "a fence does not end a folded run", File: "folder.go", Old: "if s.Ends() {", New: "if s.Closed {"},
@@ -85,6 +85,14 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "a run is forgotten before its segments are deleted", File: "folder.go", Old: "return r.Ended > 0 && r.Deleted == r.Folded", New: "return r.Ended > 0"},
 			{Name: "a run is forgotten before its end", File: "folder.go", Old: "return r.Ended > 0 && r.Deleted == r.Folded", New: "return r.Deleted == r.Folded"},
 			{Name: "a folder takes up a run that the head forgot", File: "folder.go", Old: "if head.Run(id) != nil || head.Forgotten <= r.since {", New: "if true {", By: "TestAFolderThatSleptTakesUpNoForgottenRun"},
+			// Files that are lost.
+			{Name: "a dropped file is no loss", File: "drop.go", Old: "next.Lost = next.Number", New: "next.Lost = head.Lost"},
+			{Name: "what can be read is dropped", File: "drop.go", Old: "return fmt.Errorf(\"%q: %w\", x.Key, ErrFileReadable)", New: "return nil"},
+			{Name: "what can't be reached is dropped", File: "drop.go", Old: "case errors.Is(err, objstore.ErrNotFound), record.Unreadable(err):", New: "case err != nil:"},
+			{Name: "a drop undoes moves beside it", File: "drop.go", Old: "	_, err = moveHead(ctx, s, etag, next)", New: "	_, etag, _ = ReadHead(ctx, s)\n	_, err = moveHead(ctx, s, etag, next)"},
+			{Name: "a list is dropped with its file", File: "drop.go", Old: "case len(kept) == 0:", New: "case len(kept) < len(files):", By: "TestADroppedFileLets"},
+			{Name: "an audit that began before the loss proves completeness", File: "begin.go", Old: "r.By != \"\" && r.Head >= lost", New: "r.By != \"\""},
+			{Name: "an earlier audit takes the place of a later one", File: "begin.go", Old: "case there.Covers(r.Head):", New: "case there.Head == r.Head && there.By != \"\":", By: "TestALaterBeginStays"},
 			{Name: "an opening that came back stays", File: "sweep.go", Old: "return f.sweepOpen(ctx)", New: "return nil", By: "TestAnOpeningThatCameBackIsSwept"},
 		},
 	})

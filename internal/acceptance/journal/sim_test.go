@@ -32,9 +32,11 @@ type sim struct {
 	procs   []*simProc
 	tasks   []*simTask
 	steps   int
-	tracing bool
-	trace   []string
-	broken  error
+	// losesFiles: the disk loses folded files and lists of them.
+	losesFiles bool
+	tracing    bool
+	trace      []string
+	broken     error
 
 	simTruth
 }
@@ -385,6 +387,7 @@ func runSim(seed uint64, tracing bool) *sim {
 		rng: rand.New(rand.NewPCG(seed, 10)), now: time.Unix(1_700_000_000, 0), objects: map[string]simObject{},
 		tracing: tracing, simTruth: newSimTruth(),
 	}
+	s.losesFiles = seed&simLoses != 0
 	if s.rng.IntN(4) > 0 {
 		s.faults = simFaults{lost: s.rng.IntN(12), late: s.rng.IntN(12), dropped: s.rng.IntN(6), refused: s.rng.IntN(6), unread: s.rng.IntN(8), lands: 1 + s.rng.IntN(14)}
 	}
@@ -405,6 +408,10 @@ const (
 	simSchedules      = 800
 	simSchedulesShort = 150
 	simSchedulesSoak  = 500_000
+	// simLoses is the bit of a seed whose schedule has a disk that loses files. One schedule of simLosesEach is played a
+	// second time with it.
+	simLoses     = 1 << 62
+	simLosesEach = 4
 )
 
 // TestSimulation plays JOURNAL_SIM_SCHEDULES schedules, or the one of JOURNAL_SIM_SEED; with LIGHTMETRICS_SOAK=1 many,
@@ -415,7 +422,7 @@ func TestSimulation(t *testing.T) {
 	case testing.Short():
 		schedules = simSchedulesShort
 	case os.Getenv("LIGHTMETRICS_SOAK") == "1":
-		schedules, first = simSchedulesSoak, rand.Uint64()>>1
+		schedules, first = simSchedulesSoak, rand.Uint64()>>2
 	}
 	number := func(name string, to *uint64) bool {
 		v := os.Getenv(name)
@@ -433,12 +440,17 @@ func TestSimulation(t *testing.T) {
 		schedules = 1
 	}
 	var sum simTally
-	for seed := first; seed < first+schedules; seed++ {
+	play := func(seed uint64) {
 		s := runSim(seed, false)
 		sum.add(s.tally)
 		if s.broken != nil {
 			trace := runSim(seed, true).trace
 			t.Fatalf("JOURNAL_SIM_SEED=%d: %v\n%s", seed, s.broken, strings.Join(trace[max(0, len(trace)-400):], "\n"))
+		}
+	}
+	for seed := first; seed < first+schedules; seed++ {
+		if play(seed); seed%simLosesEach == 0 {
+			play(seed | simLoses)
 		}
 	}
 	t.Logf("%d schedules from seed %d: %+v", schedules, first, sum)

@@ -8,6 +8,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/record"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
@@ -32,6 +33,10 @@ func (s *sim) populate() {
 	}
 	if s.rng.IntN(5) > 0 {
 		process("fencer", s.fencer)
+	}
+	if s.losesFiles {
+		process("operator", s.operator)
+		process("auditor", s.auditor)
 	}
 }
 
@@ -269,6 +274,7 @@ func (s *sim) newFollower(p *simProc, from simSaved, each func(*Segment) error) 
 // poll polls once and checks what the poll proves.
 func (r *simFollower) poll(ctx context.Context, t *simTask) (Polled, error) {
 	answers, files := len(r.s.answers), r.files
+	begin := r.s.begin
 	p, err := r.f.Poll(ctx)
 	if t.dead {
 		return p, errSimKilled
@@ -279,8 +285,8 @@ func (r *simFollower) poll(ctx context.Context, t *simTask) (Polled, error) {
 		if r.files > files {
 			r.s.tally.Behind++
 		}
-		r.s.checkPoll(r, p, answers)
-	} else if !errors.Is(err, objstore.ErrUnavailable) && !errors.Is(err, errSimApply) && !errors.Is(err, ErrFolderFull) {
+		r.s.checkPoll(r, p, answers, begin)
+	} else if !errors.Is(err, objstore.ErrUnavailable) && !(r.s.losesFiles && errors.Is(err, record.ErrCorrupt)) && !errors.Is(err, errSimApply) && !errors.Is(err, ErrFolderFull) {
 		r.s.failf("%s: %v", r.name, err)
 	}
 	return p, err
@@ -411,7 +417,7 @@ func (s *sim) fold(ctx context.Context, t *simTask, f *Folder) bool {
 	if t.dead {
 		return false
 	}
-	if err != nil && s.faults == (simFaults{}) && !errors.Is(err, objstore.ErrPreconditionFailed) && !errors.Is(err, objstore.ErrNotFound) && !errors.Is(err, objstore.ErrExists) {
+	if err != nil && s.faults == (simFaults{}) && !errors.Is(err, objstore.ErrPreconditionFailed) && !errors.Is(err, objstore.ErrNotFound) && !errors.Is(err, objstore.ErrExists) && !(s.losesFiles && errors.Is(err, record.ErrCorrupt)) {
 		s.failf("%s: without faults: %v", t.name, err)
 	}
 	return true

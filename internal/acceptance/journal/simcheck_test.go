@@ -31,6 +31,10 @@ type simTruth struct {
 	head  Head // as it stands
 	// parsed are segments by the number of their birth.
 	parsed map[uint64]*Segment
+	// ruined are files that the disk lost, lost what they had, and begin the proof of completeness as it stands.
+	ruined map[string]bool
+	lost   map[simKey]bool
+	begin  Begin
 	// again are keys that were created after they had been deleted.
 	gone, again map[string]bool
 	saved       []simSaved
@@ -43,6 +47,7 @@ func newSimTruth() simTruth {
 		manifests: map[identity.Batch]identity.Digest{}, entries: map[Position][]simKey{},
 		folded: map[RunID]uint64{}, ended: map[RunID]uint64{}, fence: map[RunID]uint64{},
 		files: map[string][]simKey{}, parsed: map[uint64]*Segment{}, gone: map[string]bool{}, again: map[string]bool{},
+		ruined: map[string]bool{}, lost: map[simKey]bool{}, begin: Begin{AuthorityID: "authority", By: ByAuthority},
 	}
 }
 
@@ -66,7 +71,7 @@ type simAnswer struct {
 type simTally struct {
 	Answers, Conflicts, Fenced, Closed, Polls, Behind, Resumed, Earliest, Hints int
 	Moves, Deletes, Merged, Listed, Forgotten, Again, FenceInDeleted, Swept     int
-	Skipped                                                                     int
+	Skipped, Ruined, Dropped, Audited                                           int
 }
 
 func (t *simTally) add(o simTally) {
@@ -123,9 +128,10 @@ func (s *sim) checkEntry(e *Entry) {
 }
 
 // checkPoll is P1: what was answered before the poll's first request, or before Through, is applied.
-func (s *sim) checkPoll(r *simFollower, p Polled, before int) {
+// What a lost file had may be missing where the proof that was read before the poll does not cover what the poll says is lost.
+func (s *sim) checkPoll(r *simFollower, p Polled, before int, begin Begin) {
 	for i, a := range s.answers {
-		if a.key.id.SeqEnd < uint64(r.needs) {
+		if a.key.id.SeqEnd < uint64(r.needs) || s.lost[a.key] && !begin.Covers(p.Lost) {
 			continue
 		}
 		if (i < before || a.at.Before(p.Through)) && !r.got[a.key] {
@@ -158,6 +164,12 @@ func (s *sim) written(key string, o simObject) {
 		s.tally.Again++
 	}
 	switch {
+	case key == layout.JournalBeginKey:
+		b, err := ParseBegin(o.body)
+		if err != nil || b.Head < s.begin.Head {
+			s.failf("the begin is %+v, and was %+v (%v)", b, s.begin, err)
+		}
+		s.begin = b
 	case key == layout.JournalHeadKey:
 		s.headMoved(o.body)
 	case strings.HasPrefix(key, layout.JournalFoldedPrefix):
@@ -229,7 +241,7 @@ func (s *sim) headMoved(body []byte) {
 		}
 		for n := range r.Folded {
 			for _, k := range s.entries[Position{r.Run, n}] {
-				if !named[k] {
+				if !named[k] && !s.lost[k] {
 					lost = append(lost, Position{r.Run, n})
 				}
 			}
@@ -245,6 +257,9 @@ func (s *sim) namedBy(h *Head) map[simKey]bool {
 	out := map[simKey]bool{}
 	add := func(files []FoldedFile) {
 		for _, f := range files {
+			if s.ruined[f.Key] {
+				continue
+			}
 			if _, ok := s.objects[f.Key]; !ok {
 				s.failf("the head %d names %s, which is not there", h.Number, f.Key)
 			}
@@ -254,6 +269,9 @@ func (s *sim) namedBy(h *Head) map[simKey]bool {
 		}
 	}
 	for _, l := range h.Lists {
+		if s.ruined[l.Key] {
+			continue
+		}
 		files, err := ParseList(s.objects[l.Key].body)
 		if err != nil {
 			s.failf("the head %d names the list %s: %v", h.Number, l.Key, err)
@@ -344,6 +362,10 @@ func (s *sim) checkJournal() {
 		}
 	}
 	for _, a := range s.answers {
+		// Nobody calls the journal complete: the head names a file that can't be read, or says that there was one.
+		if s.lost[a.key] && (s.namesRuined() || !s.begin.Covers(h.Lost)) {
+			continue
+		}
 		if !there[a.key] {
 			s.failf("P3: %s was answered in %s, and no follower gets at it", a.key.id, a.pos)
 			return
@@ -360,6 +382,16 @@ func (s *sim) finish() {
 	s.faults = simFaults{}
 	p := &simProc{name: "final"}
 	s.tasks = nil
+	if s.losesFiles {
+		s.calm(p, func(ctx context.Context, t *simTask) {
+			if s.dropRuined(ctx, t); s.namesRuined() {
+				s.failf("without faults: the head names files that can't be read")
+			}
+			if s.audit(ctx, t, p); !s.begin.Covers(s.head.Lost) {
+				s.failf("without faults: no audit completes the journal: %+v, lost %d", s.begin, s.head.Lost)
+			}
+		})
+	}
 	s.calm(p, func(ctx context.Context, t *simTask) {
 		f, err := NewFolder(FolderConfig{Store: simPort{s}, Rand: ids{s}, Retention: 10})
 		if err != nil {
@@ -448,7 +480,7 @@ func (s *sim) checkLeft() {
 	for _, key := range s.keys(layout.JournalPrefix) {
 		_, n, err := layout.ParseJournalSegment(key)
 		switch {
-		case key == layout.JournalHeadKey || named[key]:
+		case key == layout.JournalHeadKey || key == layout.JournalBeginKey || named[key]:
 		case err == nil && n > 0 && (s.again[key] || isFence(s.objects[key].body)):
 			// What comes late into a deleted place stays: nobody lists it, and nobody asks for it.
 		default:

@@ -213,7 +213,7 @@ func TestFirstAuditOfAFormerBucket(t *testing.T) {
 		r.Unusable != 2 || len(unusable) != 2 || r.Foreign != 1 {
 		t.Errorf("%+v", r.Record)
 	}
-	begun, err := journal.HasBegun(ctx, s)
+	begun, err := journal.IsComplete(ctx, s)
 	if err != nil || !begun {
 		t.Errorf("the journal is not complete: %v", err)
 	}
@@ -265,7 +265,7 @@ func TestKilledAuditGoesOn(t *testing.T) {
 				}
 				return
 			}
-			begun, _ := journal.HasBegun(ctx, s)
+			begun, _ := journal.IsComplete(ctx, s)
 			if b, c := journalled(t, s); begun && (len(b) != batches || len(c) != conflicts) {
 				t.Fatalf("request %d: the journal is said to be complete", n)
 			}
@@ -281,7 +281,7 @@ func TestKilledAuditGoesOn(t *testing.T) {
 			if r.Digest != want.Digest || r.Manifests != want.Manifests || r.Conflicts != want.Conflicts {
 				t.Errorf("request %d: %+v", n, r.Record)
 			}
-			if begun, err := journal.HasBegun(ctx, s); err != nil || !begun {
+			if begun, err := journal.IsComplete(ctx, s); err != nil || !begun {
 				t.Errorf("request %d: the journal is not complete: %v", n, err)
 			}
 		}
@@ -442,7 +442,7 @@ func TestFinishWaitsForEveryShard(t *testing.T) {
 	must(t, err)
 	finished, err := b.finish(ctx, &r)
 	must(t, err)
-	if begun, err := journal.HasBegun(ctx, s); done || finished || begun || err != nil {
+	if begun, err := journal.IsComplete(ctx, s); done || finished || begun || err != nil {
 		t.Errorf("%v, %v, %v, %v", done, finished, begun, err)
 	}
 }

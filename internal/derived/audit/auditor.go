@@ -220,7 +220,8 @@ func (a *Auditor) throughBefore(ctx context.Context, at time.Time) (uint64, erro
 
 // Work takes one shard of the audit after the other, and returns when none is left for it. done: the audit has
 // finished. Otherwise other reconcilers work on it, or shards are not due. After an error the next call goes on.
-// The first full audit of listings that finishes says that the journal is complete.
+// A full audit of listings that finishes says that the journal is complete, unless that is known, or a file of the journal
+// was dropped after the audit had begun.
 func (a *Auditor) Work(ctx context.Context, r *Stored) (done bool, err error) {
 	if done, err = a.work(ctx, r); err != nil {
 		return false, fmt.Errorf("%s audit: %w", r.Scope, err)
@@ -359,11 +360,7 @@ func (a *Auditor) finish(ctx context.Context, r *Stored) (bool, error) {
 	// An inventory says nothing of what was accepted after it was begun, so it does not prove that the
 	// journal is complete.
 	if r.Scope == Full && r.Inventory == "" {
-		begun, err := journal.HasBegun(ctx, a.Store)
-		if err == nil && !begun {
-			err = journal.Begin{AuthorityID: a.Authority, By: journal.ByAudit, Audit: r.Key}.Create(ctx, a.Store)
-		}
-		if err != nil {
+		if err := a.complete(ctx, r); err != nil {
 			return false, err
 		}
 	}
@@ -378,6 +375,19 @@ func (a *Auditor) finish(ctx context.Context, r *Stored) (bool, error) {
 		*r = there
 	}
 	return true, nil
+}
+
+// complete says that the journal is complete, where that is not known and the audit began late enough to show it.
+func (a *Auditor) complete(ctx context.Context, r *Stored) error {
+	begin, err := journal.ReadBegin(ctx, a.Store)
+	if err != nil {
+		return err
+	}
+	head, _, err := journal.ReadHead(ctx, a.Store)
+	if err != nil || begin.Covers(head.Lost) || r.Through < head.Lost {
+		return err
+	}
+	return journal.Begin{AuthorityID: a.Authority, By: journal.ByAudit, Audit: r.Key, Head: r.Through}.Write(ctx, a.Store)
 }
 
 // date is the store's time; 1 where the store does not say.

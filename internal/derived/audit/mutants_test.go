@@ -30,6 +30,8 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "derived keys of conflicts are not wanted", File: "derived.go", Old: "	if e.Outcome.Conflict() != w.x.conflicts {", New: "	if e.Outcome.Conflict() {", By: "TestDerived"},
 			{Name: "a missing key is reported for each entry of its batch", File: "derived.go", Old: "	delete(m, f)\n	w.count--\n", New: "	w.count--\n", By: "TestDerived"},
 			{Name: "what is missing is nobody's", File: "derived.go", Old: "	if w.count == 0 {", New: "	if w.count >= 0 {", By: "TestDerived"},
+			{Name: "an audit that had begun before a drop proves completeness", File: "auditor.go", Old: "Audit: r.Key, Head: r.Through}", New: "Audit: r.Key, Head: head.Number}", By: "TestADropped|TestLosses"},
+			{Name: "segments count whose file was dropped", File: "pass.go", Old: "	if p.follower, err = p.known.follow(p.a, head.Positions()); err != nil {", New: "	if p.follower, err = p.known.follow(p.a, journal.Positions{}); err != nil {", By: "TestADropped|TestLosses"},
 			{Name: "a manifest of another authority is journalled", File: "pass.go", Old: "err == nil && authority != p.a.Authority {", New: "err == nil && authority == \"\" {", By: "TestFirstAudit"},
 		},
 	})

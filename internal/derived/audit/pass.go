@@ -36,17 +36,8 @@ func (a *Auditor) newPass(s *Stored, from, until string, active bool) (*pass, er
 	return &pass{a: a, s: s, known: k}, err
 }
 
-// readJournal reads what the journal has.
-func (p *pass) readJournal(ctx context.Context) (err error) {
-	if p.follower, err = p.known.follow(p.a, journal.Positions{}); err != nil {
-		return err
-	}
-	_, err = p.follower.Poll(ctx)
-	p.known.keep()
-	return err
-}
-
-// readSince reads what was folded after a move, and what is not folded.
+// readSince reads what was folded after a move, 0 being the beginning, and what is not folded. Segments that are folded and
+// not deleted yet do not count: the file that has them may be one that was lost and dropped.
 func (p *pass) readSince(ctx context.Context, since uint64) error {
 	store := p.a.paced()
 	head, _, err := journal.ReadHead(ctx, store)

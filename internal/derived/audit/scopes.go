@@ -20,7 +20,7 @@ func (a *Auditor) full(ctx context.Context, s *Stored, from, until string) error
 		for s.Cursor < f.end(until) {
 			p, err := a.newPass(s, at, until, false)
 			if err == nil {
-				err = p.readJournal(ctx)
+				err = p.readSince(ctx, 0)
 			}
 			if err != nil {
 				return err
@@ -153,7 +153,7 @@ func (a *Auditor) inventory(ctx context.Context, r *Stored, shard int, s *Stored
 		from := acceptedFamily.agentAt(s.Cursor)
 		p, err := a.newPass(s, from, "", false)
 		if err == nil {
-			err = p.readJournal(ctx)
+			err = p.readSince(ctx, 0)
 		}
 		if err != nil {
 			return err

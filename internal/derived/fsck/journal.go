@@ -322,7 +322,7 @@ func (c *checker) journalBefore(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	switch c.r.Journal.Complete, err = journal.HasBegun(ctx, c.store); {
+	switch c.r.Journal.Complete, err = journal.IsComplete(ctx, c.store); {
 	case record.Opaque(err):
 		c.foundRecord(JournalUnreadable, layout.JournalBeginKey, err)
 	case err != nil:

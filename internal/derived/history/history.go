@@ -110,19 +110,20 @@ func (r Reader) Read(ctx context.Context, s Selection, after uint64, page func(c
 
 func (r Reader) read(ctx context.Context, s Selection, after uint64, page func(context.Context, Page) error) (Read, error) {
 	// Before the first request for entries: an audit writes what it found first, and says so afterwards.
-	switch begun, err := journal.HasBegun(ctx, r.Store); {
-	case err != nil:
+	begin, err := journal.ReadBegin(ctx, r.Store)
+	if err != nil {
 		return Read{}, err
-	case !begun:
-		return Read{}, ErrIncomplete
 	}
-	w := walk{Reader: r, s: &s, page: page, once: newOnce(r.Remember)}
+	w := walk{Reader: r, begin: begin, s: &s, page: page, once: newOnce(r.Remember)}
 	for failed := 0; ; failed++ {
 		head, err := w.folded(ctx, after)
 		if err != nil {
 			return Read{}, err
 		}
 		polled, err := w.rest(ctx, head)
+		if err == nil && !begin.Covers(polled.Lost) {
+			return Read{}, ErrIncomplete
+		}
 		if err == nil {
 			w.out.Through, w.out.Positions = polled.Through, polled.Positions
 			return w.out, nil
@@ -139,10 +140,11 @@ func (r Reader) read(ctx context.Context, s Selection, after uint64, page func(c
 // walk is one reading.
 type walk struct {
 	Reader
-	s    *Selection
-	page func(context.Context, Page) error
-	once *once
-	out  Read
+	begin journal.Begin
+	s     *Selection
+	page  func(context.Context, Page) error
+	once  *once
+	out   Read
 	// ended is the caller's error, after which nothing is tried again.
 	ended error
 }
@@ -158,6 +160,9 @@ func (w *walk) give(ctx context.Context, es []journal.Entry, through uint64) err
 func (w *walk) folded(ctx context.Context, after uint64) (journal.Head, error) {
 	for failed := 0; ; failed++ {
 		head, _, err := journal.ReadHead(ctx, w.Store)
+		if err == nil && !w.begin.Covers(head.Lost) {
+			err = ErrIncomplete
+		}
 		if err != nil {
 			return head, err
 		}

@@ -315,6 +315,45 @@ func TestAnIncompleteJournalIsNoHistory(t *testing.T) {
 	}
 }
 
+// A file that is lost stops a reading, and what was dropped is no history: before the reading, and beside it.
+func TestALostFileIsNoHistory(t *testing.T) {
+	w := newWorld(t, 1)
+	for range 2 {
+		for range 3 {
+			w.answer()
+		}
+		w.fold()
+	}
+	pages := 0
+	page := func(context.Context, Page) error { pages++; return nil }
+	head, _, err := journal.ReadHead(t.Context(), w.store)
+	w.must(err)
+	key := head.Files[0].Key
+	drop := func() {
+		w.must(w.store.Delete(t.Context(), key))
+		_, err := journal.Drop(t.Context(), w.store, w.source, []string{key})
+		w.must(err)
+	}
+	if _, err := w.reader().Read(t.Context(), Selection{}, 0, func(context.Context, Page) error {
+		if pages++; pages == 1 {
+			drop() // what this reading has may be what is lost
+		}
+		return nil
+	}); !errors.Is(err, ErrIncomplete) {
+		t.Errorf("dropped meanwhile: %v", err)
+	}
+	pages = 0
+	if _, err := w.reader().Read(t.Context(), Selection{}, 0, page); !errors.Is(err, ErrIncomplete) || pages > 0 {
+		t.Errorf("dropped before: %v, %d pages", err, pages)
+	}
+	head, _, err = journal.ReadHead(t.Context(), w.store)
+	w.must(err)
+	w.must(journal.Begin{AuthorityID: authority, By: journal.ByAudit, Head: head.Number}.Write(t.Context(), w.store))
+	if _, err := w.reader().Read(t.Context(), Selection{}, 0, page); err != nil {
+		t.Errorf("audited: %v", err)
+	}
+}
+
 func TestMemoryIsBounded(t *testing.T) {
 	o := newOnce(10)
 	for n := range uint64(1000) {

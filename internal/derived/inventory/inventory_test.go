@@ -282,7 +282,7 @@ func TestAuditOfAnInventory(t *testing.T) {
 		t.Fatalf("%v, %v, %+v", done, err, r.Record)
 	}
 	// It can't say that the journal is complete.
-	if begun, err := journal.HasBegun(ctx, s); begun || err != nil {
+	if begun, err := journal.IsComplete(ctx, s); begun || err != nil {
 		t.Error(begun, err)
 	}
 	again, err := last.BeginInventory(ctx, inv)

@@ -82,8 +82,8 @@ func Fold(ctx context.Context, s objstore.Store, authority string) (journal.Head
 }
 
 // Complete says that the journal has every batch that was answered.
-func Complete(ctx context.Context, s objstore.Creator, authority string) error {
-	return journal.Begin{AuthorityID: authority, By: journal.ByAuthority}.Create(ctx, s)
+func Complete(ctx context.Context, s journal.Store, authority string) error {
+	return journal.Begin{AuthorityID: authority, By: journal.ByAuthority}.Write(ctx, s)
 }
 
 // Keys lists the keys of the journal, for messages of tests.

@@ -37,7 +37,7 @@ func (r Reason) String() string {
 // Codes of reasons.
 const (
 	ReasonUnread        = "JOURNAL_UNREAD"     // nothing was proven complete yet
-	ReasonIncomplete    = "JOURNAL_INCOMPLETE" // the journal lacks what was accepted before it began
+	ReasonIncomplete    = "JOURNAL_INCOMPLETE" // the journal lacks what was accepted before it began, or what a lost file had
 	ReasonStale         = "JOURNAL_STALE"      // the last poll that succeeded is too old
 	ReasonSpool         = "LOCAL_SPOOL"        // collectors may hold batches on their own disks
 	ReasonUnreadable    = "BATCH_UNREADABLE"   // accepted batches of the range can't be read
@@ -102,7 +102,7 @@ func (e *Evaluator) complete(st follow.Status, snap *live.Snapshot, pub *publish
 	case st.Since.IsZero():
 		add(ReasonUnread, waiting(), "the journal of what was accepted was not read to its end yet")
 	case st.Incomplete:
-		add(ReasonIncomplete, none, "the bucket has batches from before the journal, and no full audit has written them into it yet: run lmctl audit")
+		add(ReasonIncomplete, none, "the bucket has batches from before the journal, or a file of the journal was lost, and no full audit has entered them yet: lmctl audit list shows how far it is")
 	case st.CompleteThrough.IsZero():
 		add(ReasonUnread, none, "the store does not say what time it is, so that nothing can be said to be complete")
 	// Batches that were accepted since may be known by hints, but nothing proves that there are no others.

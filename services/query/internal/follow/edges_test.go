@@ -2,6 +2,7 @@ package follow
 
 import (
 	"context"
+	crand "crypto/rand"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -386,6 +387,34 @@ func TestAnAuditCompletesTheJournal(t *testing.T) {
 	w.must(w.follow.CatchUp(t.Context()))
 	if st := w.follow.Status(); st.Incomplete || st.CompleteThrough.IsZero() {
 		t.Errorf("%+v", st)
+	}
+}
+
+// TestALostFileOfTheJournal: a node that has not read a file stops where it is lost. When the file is dropped every node goes on,
+// and none says that it is complete until an audit that began later has ended.
+func TestALostFileOfTheJournal(t *testing.T) {
+	w := newWorld(t, 15, someTime)
+	b := w.accept(false)
+	head, err := journaltest.Fold(t.Context(), w.store, "test")
+	w.must(err)
+	w.must(w.follow.CatchUp(t.Context())) // it is ahead of what comes
+	key := head.Files[0].Key
+	w.must(w.store.Delete(t.Context(), key))
+	d, err := journal.Drop(t.Context(), w.store, crand.Reader, []string{key})
+	w.must(err)
+	w.must(w.follow.CatchUp(t.Context()))
+	if st := w.follow.Status(); !st.Incomplete || !st.CompleteThrough.IsZero() || !w.shows(b)() {
+		t.Errorf("dropped: %+v, shown %v", st, w.shows(b)())
+	}
+	w.must(journal.Begin{AuthorityID: "test", By: journal.ByAudit, Head: d.Head - 1}.Write(t.Context(), w.store))
+	w.must(w.follow.CatchUp(t.Context()))
+	if st := w.follow.Status(); !st.Incomplete {
+		t.Errorf("an audit from before: %+v", st)
+	}
+	w.must(journal.Begin{AuthorityID: "test", By: journal.ByAudit, Head: d.Head}.Write(t.Context(), w.store))
+	w.must(w.follow.CatchUp(t.Context()))
+	if st := w.follow.Status(); st.Incomplete || st.CompleteThrough.IsZero() {
+		t.Errorf("audited: %+v", st)
 	}
 }
 

@@ -67,7 +67,8 @@ type Follower struct {
 	withBlocks bool              // journal began when it was known that there are blocks
 	authority  string            // of journal
 	helpsAt    time.Time         // when the helps of metrics in blocks are to be read; zero: they were
-	begun      bool              // the journal has every accepted batch
+	begin      journal.Begin     // what is known of the journal's completeness
+	lost       uint64            // Polled.Lost of the last poll
 	since      time.Time         // begin of the last poll that succeeded, by this machine's clock
 	lastErr    error
 	polls      polls

@@ -110,12 +110,13 @@ func (f *Follower) pollJournal(ctx context.Context, began time.Time) (journal.Po
 	}
 	f.learnHelps(ctx)
 	f.mu.Lock()
-	begun, since, withBlocks := f.begun, f.since, f.withBlocks
+	begin, since, withBlocks := f.begin, f.since, f.withBlocks
+	known := begin.Covers(f.lost)
 	f.mu.Unlock()
-	if !begun {
+	if !known {
 		// Before the poll: an audit that makes the journal complete writes its entries first, so that this poll
 		// finds them.
-		if begun, err = journal.HasBegun(ctx, f.d.Store); err != nil {
+		if begin, err = journal.ReadBegin(ctx, f.d.Store); err != nil {
 			return journal.Polled{}, err
 		}
 	}
@@ -128,9 +129,9 @@ func (f *Follower) pollJournal(ctx context.Context, began time.Time) (journal.Po
 		since = began
 	}
 	f.mu.Lock()
-	f.begun = begun
+	f.begin, f.lost = begin, got.Lost
 	f.mu.Unlock()
-	f.queue.prove(mark{through: got.Through, since: since, begun: begun, blocks: withBlocks})
+	f.queue.prove(mark{through: got.Through, since: since, begun: begin.Covers(got.Lost), blocks: withBlocks})
 	f.advanced()
 	return got, nil
 }

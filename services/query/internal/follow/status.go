@@ -16,7 +16,8 @@ type Status struct {
 	// Since is when CompleteThrough was proven, by this machine's clock; zero before the first poll. Its age is
 	// how old answers may be: a duration, so that it does not matter how the clock is set.
 	Since time.Time
-	// Incomplete: the bucket has batches from before the journal, and no full audit has written them into it.
+	// Incomplete: the bucket has batches from before the journal, or a file of the journal was lost, and no full audit
+	// has written them into it.
 	Incomplete bool
 	// PollError of the last poll; nil when it succeeded.
 	PollError error

@@ -136,7 +136,7 @@ func (k *keeper) save(ctx context.Context, pending func(mark uint64) ([]accepted
 		return nil
 	}
 	if !k.begun {
-		begun, err := journal.HasBegun(ctx, k.store)
+		begun, err := journal.IsComplete(ctx, k.store)
 		if err != nil || !begun {
 			return err // what was accepted before the journal is in no position
 		}
