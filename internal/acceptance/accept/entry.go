@@ -30,6 +30,9 @@ func (p *Protocol) enter(res Result, submitted Manifest) (journal.Ticket, error)
 		// The collector that created the manifest may have died before its entry was durable.
 		e = res.Manifest.Entry(journal.Duplicate)
 	default:
+		if err := p.enterHolder(res.Manifest); err != nil {
+			return nil, err
+		}
 		e = submitted.Entry(journal.Conflict)
 	}
 	t, err := p.journal.Add(e)
@@ -38,6 +41,24 @@ func (p *Protocol) enter(res Result, submitted Manifest) (journal.Ticket, error)
 	}
 	return t, nil
 }
+
+// enterHolder gives the journal the batch that holds the identity of a conflict: the collector that created its manifest
+// may have died before its entry was durable, and its sender never asks again where another one has taken its name. The
+// entry stands before that of the conflict, so the answer waits for both, and it costs no request. Of an identity that
+// conflicts again and again it is given once as long as it is remembered.
+func (p *Protocol) enterHolder(m Manifest) error {
+	if _, known := p.holders.Get(m.Identity); known {
+		return nil
+	}
+	if _, err := p.journal.Add(m.Entry(journal.Duplicate)); err != nil {
+		return p.retry(ReasonJournalUnavailable, err)
+	}
+	p.holders.Put(m.Identity, struct{}{}, 1)
+	return nil
+}
+
+// maxHolders bounds the identities whose holders are remembered; some hundred bytes each.
+const maxHolders = 4096
 
 // awaitEntry waits until the entry is durable.
 func (p *Protocol) awaitEntry(ctx context.Context, t journal.Ticket) (journal.Position, error) {

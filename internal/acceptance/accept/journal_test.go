@@ -91,6 +91,9 @@ func TestOutcomesStandInTheJournal(t *testing.T) {
 		sub     accept.Submission
 	}{{first, journal.Accepted, a}, {again, journal.Duplicate, a}, {lost, journal.Conflict, b}} {
 		es := at[c.result.Position]
+		if c.outcome == journal.Conflict && len(es) == 2 && es[0].SHA256 == a.SHA256 {
+			es = es[1:] // the first is of the batch that holds the identity
+		}
 		if len(es) != 1 {
 			t.Fatalf("%s: %d entries at %v", c.outcome, len(es), c.result.Position)
 		}
@@ -106,8 +109,44 @@ func TestOutcomesStandInTheJournal(t *testing.T) {
 	if _, err := p.Accept(t.Context(), other); err == nil {
 		t.Error("another spool's batch was accepted")
 	}
-	if all, _ := entries(t, s); len(all) != 3 {
-		t.Errorf("%d entries, want 3", len(all))
+	if all, _ := entries(t, s); len(all) != 4 {
+		t.Errorf("%d entries, want 4", len(all))
+	}
+}
+
+// A manifest that nobody was answered for, because its collector died before its entry: the conflict that finds it journals it
+// before it is answered, and so do others of other identities; a storm of conflicts over one writes it once.
+func TestAConflictJournalsTheHolder(t *testing.T) {
+	s := mem.New(nil)
+	died := protocol(t, s, "c1", func(c *accept.Config) { c.Journal = &plainJournal{err: errors.New("killed")} })
+	a := submission(testID, "a")
+	if _, err := died.Accept(t.Context(), a); err == nil {
+		t.Fatal("answered without a journal")
+	}
+	j := newJournal(t, s, 1)
+	p := protocol(t, s, "c2", func(c *accept.Config) { c.Journal = j })
+	j.err = errors.New("full")
+	if _, err := p.Accept(t.Context(), submission(testID, "b")); err == nil {
+		t.Fatal("a conflict is answered without the journal")
+	}
+	j.err = nil // what was not given to the journal is not remembered
+	for i := range 20 {
+		mustAccept(t, p, submission(testID, fmt.Sprint("b", i)), accept.Conflict)
+	}
+	all, _ := entries(t, s)
+	holders, conflicts := 0, 0
+	for i := range all {
+		switch e := &all[i]; {
+		case e.Outcome.Conflict():
+			conflicts++
+		case e.ID == testID && e.SHA256 == a.SHA256 && e.Bytes == uint64(len(a.Frame)):
+			if holders++; conflicts > 0 {
+				t.Error("the holder stands behind a conflict that was answered")
+			}
+		}
+	}
+	if holders != 1 || conflicts != 20 {
+		t.Errorf("%d entries of the holder, %d of conflicts", holders, conflicts)
 	}
 }
 

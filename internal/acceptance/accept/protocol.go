@@ -65,8 +65,10 @@ type Protocol struct {
 	journal     Journal
 	// boots caches the owners of recently used boots. Boot records never change, so an
 	// entry is never stale.
-	boots  *lru.Cache[identity.Boot, string]
-	events Events
+	boots *lru.Cache[identity.Boot, string]
+	// holders are identities of conflicts whose accepted batch was given to the journal lately.
+	holders *lru.Cache[identity.Batch, struct{}]
+	events  Events
 }
 
 // New checks the settings; it makes no request.
@@ -100,7 +102,8 @@ func New(c Config) (*Protocol, error) {
 	}
 	return &Protocol{
 		store: c.Store, authorityID: c.AuthorityID, collectorID: c.CollectorID, mode: c.Mode,
-		clock: c.Clock, rand: c.Rand, policy: c.Policy, journal: c.Journal, boots: lru.New[identity.Boot, string](int64(c.BootCache)), events: c.Events,
+		clock: c.Clock, rand: c.Rand, policy: c.Policy, journal: c.Journal, boots: lru.New[identity.Boot, string](int64(c.BootCache)),
+		holders: lru.New[identity.Batch, struct{}](maxHolders), events: c.Events,
 	}, nil
 }
 

@@ -94,8 +94,9 @@ type Outcome uint8
 const (
 	// Accepted: the submission created the manifest.
 	Accepted Outcome = 1
-	// Duplicate: the manifest existed with the same hash. Its batch may stand in another run as well, or
-	// in none, if the collector that created it died before it could write.
+	// Duplicate: the manifest existed with the same hash, or a conflict found it, and the entry is about the batch that
+	// holds the identity. It may stand in another run as well, or in none, if the collector that created it died before it
+	// could write.
 	Duplicate Outcome = 2
 	// Conflict: the manifest existed with another hash. The entry is about the frame that was
 	// submitted and is in quarantine.
