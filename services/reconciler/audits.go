@@ -70,6 +70,8 @@ func (k *journalKeeper) audit(ctx context.Context, a *audit.Auditor, first bool)
 	if err != nil {
 		return err
 	}
+	k.m.audits.note(audit.Full, full, k.cfg.Audit.Period)
+	k.m.audits.note(audit.News, news, k.cfg.Audit.Interval)
 	begun, err := k.beginAudits(ctx, a, full, news, first)
 	if err != nil {
 		return err

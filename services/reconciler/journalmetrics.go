@@ -3,6 +3,7 @@ package reconciler
 import (
 	"errors"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -27,6 +28,7 @@ type journalMetrics struct {
 	head       *prometheus.GaugeVec // what
 	headBytes  prometheus.Gauge
 	fenced     prometheus.Counter
+	audits     *auditMetrics
 	// waiting is the keeper of this life.
 	waiting atomic.Pointer[fold.Keeper]
 }
@@ -42,6 +44,7 @@ func newJournalMetrics(reg prometheus.Registerer, watchers func() int) *journalM
 		return prometheus.NewGauge(prometheus.GaugeOpts{Name: p + name, Help: help})
 	}
 	m := &journalMetrics{
+		audits:     newAuditMetrics(reg, time.Now),
 		segments:   prometheus.NewCounter(prometheus.CounterOpts{Name: p + "segments_total", Help: "Segments that were read."}),
 		complete:   gauge("complete", "1: the journal is known to have everything that was answered; 0: a full audit has to complete it, or nobody has asked yet."),
 		headBytes:  gauge("head_bytes", "Size of the head, of at most 16 MiB."),

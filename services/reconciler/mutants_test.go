@@ -11,14 +11,18 @@ import (
 func TestMutantsAreCaught(t *testing.T) {
 	mutants.Check(t, mutants.List{
 		// Without what runs whole services and waits long.
-		Run: "TestJournalIs|TestLostCheckpoint|TestRunsWithout|TestFormer|TestReadingCosts|TestHintsAt|TestQueueHolds|TestRoundsJoin|TestSeenForgets|TestWatcherLags|TestRestartLists|TestListLedgers|TestAuditsAreBegun",
+		Run: "TestJournalIs|TestLostCheckpoint|TestRunsWithout|TestFormer|TestReadingCosts|TestHintsAt|TestQueueHolds|TestRoundsJoin|TestSeenForgets|TestWatcherLags|TestRestartLists|TestListLedgers|TestAuditsAreBegun|TestADropped|TestAuditsThat|TestAnAuditThat",
 		Mutants: []mutants.Mutant{
 			{Name: "nothing is given to the folder", File: "journal.go", Old: "			if err := keeper.Offer(ctx, s); err != nil {\n				return err\n			}\n", New: "", By: "TestJournalIs"},
 			{Name: "the ledgers are not applied", File: "journal.go", Old: "			k.apply(set, s.Entries)\n			k.to.applied", New: "			k.to.applied", By: "TestJournalIs"},
 			{Name: "folded files are not applied", File: "journal.go", Old: "			k.apply(set, es)\n", New: "", By: "TestLostCheckpoint"},
 			{Name: "the follower starts at the head", File: "journal.go", Old: "From: journal.Earliest(loaded.Positions, head),", New: "From: head,", By: "TestLostCheckpoint"},
-			{Name: "no audit of a former bucket", File: "audits.go", Old: "case !begun || first && k.cfg.Audit.AtStart:", New: "case first && k.cfg.Audit.AtStart && !begun:", By: "TestFormer"},
-			{Name: "an audit at every start", File: "audits.go", Old: "case !begun || first && k.cfg.Audit.AtStart:", New: "case !begun || first:", By: "TestRestartLists"},
+			{Name: "no audit of a former bucket", File: "audits.go", Old: "case !complete || first && k.cfg.Audit.AtStart:", New: "case first && k.cfg.Audit.AtStart && !complete:", By: "TestFormer"},
+			{Name: "an audit at every start", File: "audits.go", Old: "case !complete || first && k.cfg.Audit.AtStart:", New: "case !complete || first:", By: "TestRestartLists"},
+			{Name: "an audit from before a drop is waited for", File: "audits.go", Old: " && r.Through >= head.Lost {", New: " {", By: "TestADropped"},
+			{Name: "a dropped file needs no audit", File: "audits.go", Old: "proof.Covers(head.Lost), 0.0", New: "proof.Covers(0), 0.0", By: "TestADropped"},
+			{Name: "an audit is late before its shards are due", File: "auditmetrics.go", Old: "r.DueAt(r.ShardCount() - 1)", New: "r.DueAt(0)", By: "TestAuditsThat"},
+			{Name: "nobody notes when audits were due", File: "audits.go", Old: "	k.m.audits.note(audit.Full, full, k.cfg.Audit.Period)\n", New: "", By: "TestAnAuditThat"},
 			{Name: "no audit of what is new", File: "audits.go", Old: "	if k.auditDue(news, now, k.cfg.Audit.Interval) {", New: "	if k.auditDue(news, now, 0) {", By: "TestAuditsAreBegun"},
 			{Name: "a full audit once only", File: "audits.go", Old: "	if k.auditDue(full, now, k.cfg.Audit.Period) {", New: "	if len(full) == 0 {", By: "TestAuditsAreBegun"},
 			{Name: "hints are not passed on", File: "journal.go", Old: "			k.m.lagged.Add(float64(k.relay.publish(s.Position)))\n", New: "", By: "TestHintsAt"},
