@@ -58,6 +58,7 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "the frame that lost is given away", File: "recent.go", Old: "h == nil || e.Outcome.Conflict()", New: "h == nil", By: "TestOnlyAcceptedFrames"},
 			{Name: "a kept frame's buffer is used again", File: "admission.go", Old: "if v.err == nil && !v.kept {", New: "if v.err == nil {", By: "TestFramesAreSentFromMemory"},
 			{Name: "a buffer is used again while it is sent", File: "recent.go", Old: "		h.users++\n", New: "", By: "TestRecentFramesAreBounded"},
+			{Name: "bytes of a failed call are used again", File: "recent.go", Old: "h.users == 0 && !h.failed", New: "h.users == 0", By: "TestBytesOfAFailedCall"},
 			{Name: "frames are kept for ever", File: "recent.go", Old: "for r.bytes > r.most {", New: "for false {", By: "TestRecentFramesAreBounded"},
 			{Name: "watchers hear of a segment before its frames are there", File: "journal.go", Old: "			s.recent.durable(entries)\n			s.hub.durable(at)\n", New: "			s.hub.durable(at)\n			time.Sleep(time.Second)\n			s.recent.durable(entries)\n", By: "TestFramesWaitForTheJournal"},
 			{Name: "one sender has all slots", File: "slots.go", Old: "s.taken < s.n && s.by[sender] < s.most", New: "s.taken < s.n", By: "TestHalfSentMessagesLeave"},

@@ -30,9 +30,10 @@ type recentFrame struct {
 	sum   identity.Digest
 	bytes []byte
 	// Guarded by recentFrames.mu. handed: the bytes were handed over. users: the call that accepts it, those who send it,
-	// and the memory itself while it is kept.
-	handed bool
-	users  int
+	// and the memory itself while it is kept. failed: the call that accepts it ended with an error, so a request of the
+	// store's client may still be sending the bytes.
+	handed, failed bool
+	users          int
 }
 
 func newRecentFrames(most int64, recycle func([]byte)) *recentFrames {
@@ -43,8 +44,10 @@ func newRecentFrames(most int64, recycle func([]byte)) *recentFrames {
 // over, and are none of the caller's any more.
 func (r *recentFrames) accept(ctx context.Context, a accept.Acceptor, s accept.Submission) (res accept.Result, kept bool, err error) {
 	h := r.hold(s.SHA256, s.Frame)
-	defer func() { kept = r.release(h) }()
+	ended := false // false after a panic
+	defer func() { kept = r.release(h, ended && err == nil) }()
 	res, err = a.Accept(ctx, s)
+	ended = true
 	return res, false, err
 }
 
@@ -63,8 +66,9 @@ func (r *recentFrames) hold(sum identity.Digest, frame []byte) *recentFrame {
 	return h
 }
 
-// release ends a call, and reports whether its bytes were handed over.
-func (r *recentFrames) release(h *recentFrame) (kept bool) {
+// release ends a call, and reports whether its bytes were handed over. Those of a call that failed are never given to another
+// one, although the batch may be durable by another call with the same frame.
+func (r *recentFrames) release(h *recentFrame, ok bool) (kept bool) {
 	if h == nil {
 		return false
 	}
@@ -74,6 +78,7 @@ func (r *recentFrames) release(h *recentFrame) (kept bool) {
 		delete(r.held, h.sum)
 	}
 	if kept = h.handed; kept {
+		h.failed = !ok
 		r.leave(h)
 	}
 	return kept
@@ -106,7 +111,7 @@ func (r *recentFrames) durable(entries []*journal.Entry) {
 
 // leave ends a use. The caller holds mu.
 func (r *recentFrames) leave(h *recentFrame) {
-	if h.users--; h.users == 0 {
+	if h.users--; h.users == 0 && !h.failed {
 		r.recycle(h.bytes)
 	}
 }

@@ -2,6 +2,7 @@ package ingest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -125,5 +126,66 @@ func TestOnlyAcceptedFramesAreKept(t *testing.T) {
 	off := newRecentFrames(0, nil)
 	if off.hold(s.SHA256, s.Frame) != nil {
 		t.Error("0 keeps frames")
+	}
+}
+
+// TestBytesOfAFailedCallAreNotUsedAgain: two calls have the same frame, the batch becomes durable by the second, and the first
+// ends with an error while a request of the store's client may still be sending its bytes. They are served, and no other
+// frame gets their buffer when they are forgotten, before or after the call's end.
+func TestBytesOfAFailedCallAreNotUsedAgain(t *testing.T) {
+	const size = 1 << 10
+	for name, forget := range map[string]string{"forgotten before its end": "before", "forgotten after its end": "after"} {
+		for _, how := range []string{"error", "panic"} {
+			t.Run(name+", "+how, func(t *testing.T) {
+				r := newRecentFrames(size, func([]byte) { t.Error("the buffer is used again") })
+				s := submissionOf(make([]byte, size))
+				evict := func() {
+					r.recycle = func(b []byte) {
+						if &b[0] == &s.Frame[0] {
+							t.Error("the buffer is used again")
+						}
+					}
+					other := make([]byte, size)
+					other[0] = 1
+					next := submissionOf(other)
+					_, _, _ = r.accept(t.Context(), acceptor(func(n accept.Submission) (accept.Result, error) {
+						r.durable([]*journal.Entry{entryOf(n, journal.Accepted)})
+						return accept.Result{}, nil
+					}), next)
+				}
+				func() {
+					defer func() { _ = recover() }()
+					_, kept, err := r.accept(t.Context(), acceptor(func(first accept.Submission) (accept.Result, error) {
+						second := first
+						second.Frame = append([]byte(nil), first.Frame...)
+						if _, kept, err := r.accept(t.Context(), acceptor(func(s accept.Submission) (accept.Result, error) {
+							r.durable([]*journal.Entry{entryOf(s, journal.Duplicate)})
+							return accept.Result{}, nil
+						}), second); kept || err != nil {
+							t.Errorf("the second call: kept %v, %v", kept, err)
+						}
+						if lent(r, s.SHA256) == nil {
+							t.Error("the frame is not kept")
+						}
+						if forget == "before" {
+							evict()
+						}
+						if how == "panic" {
+							panic("in the first call")
+						}
+						return accept.Result{}, errors.New("the store did not answer in time")
+					}), s)
+					if !kept || err == nil {
+						t.Errorf("the first call: kept %v, %v", kept, err)
+					}
+				}()
+				if forget == "after" {
+					evict()
+				}
+				if lent(r, s.SHA256) != nil {
+					t.Error("the frame was not forgotten")
+				}
+			})
+		}
 	}
 }
