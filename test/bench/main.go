@@ -164,7 +164,11 @@ func execute(ctx context.Context, o options, e *env) error {
 	fmt.Printf("\n%d figures in %v\n", len(all), time.Since(began).Round(time.Second))
 	page := all
 	if !e.quick {
-		page = merge(o.out, all)
+		before, err := figuresBefore(o)
+		if err != nil {
+			return errors.Join(failed, err)
+		}
+		page = merge(before, all)
 	}
 	failed = errors.Join(failed, write(o.out, page))
 	if o.doc != "" {
@@ -183,16 +187,23 @@ func execute(ctx context.Context, o options, e *env) error {
 	return failed
 }
 
-// merge keeps the figures of an earlier run that this one did not take again.
-func merge(out string, now []Result) []Result {
-	b, err := os.ReadFile(out)
-	if err != nil {
-		return now
+// figuresBefore are those of earlier runs: of the file of figures, or else of the page.
+func figuresBefore(o options) (before []Result, err error) {
+	b, err := os.ReadFile(o.out)
+	switch {
+	case err == nil:
+		err = json.Unmarshal(b, &before)
+	case errors.Is(err, os.ErrNotExist) && o.doc != "":
+		before, err = readPage(o.doc)
 	}
-	var before []Result
-	if json.Unmarshal(b, &before) != nil {
-		return now
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
 	}
+	return before, err
+}
+
+// merge keeps the figures of earlier runs that this one did not take again.
+func merge(before, now []Result) []Result {
 	taken := map[string]Result{}
 	for _, r := range now {
 		taken[r.Name] = r

@@ -180,7 +180,7 @@ func (u use) cpu() (total float64) {
 func (s *system) quiet(ctx context.Context) error {
 	const (
 		span  = 3 * time.Second
-		tries = 40
+		tries = 200
 		cores = 0.06 // all processes together
 	)
 	for range tries {

@@ -4,6 +4,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -178,5 +180,42 @@ func TestCostsAreOneTable(t *testing.T) {
 	}
 	if got := costTable([]Result{{Name: "store/x"}}); got != "" {
 		t.Errorf("%q", got)
+	}
+}
+
+// TestPageIsReadBack: the figures of docs/benchmarks.md are kept by a run that takes others.
+func TestPageIsReadBack(t *testing.T) {
+	const page = "../../docs/benchmarks.md"
+	before, err := readPage(page)
+	if err != nil || len(before) < 100 {
+		t.Fatalf("%d figures, %v", len(before), err)
+	}
+	file := filepath.Join(t.TempDir(), "b.md")
+	m := machine{cores: 2, pairs: 7, date: time.Unix(0, 0)}
+	if err := writeDoc(file, m, before, nil); err != nil {
+		t.Fatal(err)
+	}
+	after, err := readPage(file)
+	if err != nil || !slices.Equal(before, after) {
+		t.Fatalf("%d figures of %d, %v", len(after), len(before), err)
+	}
+	rows := func(file string) (out []string) {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(b)) {
+			if strings.Count(line, "|") > pageColumns {
+				out = append(out, line)
+			}
+		}
+		return out
+	}
+	if want, got := rows(page), rows(file); !slices.Equal(want, got) {
+		for i := range want {
+			if i >= len(got) || got[i] != want[i] {
+				t.Fatalf("row %d of %d was\n%swant\n%s", i, len(want), got[min(i, len(got)-1)], want[i])
+			}
+		}
 	}
 }
