@@ -15,6 +15,8 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/harness/cluster"
 	"lightmetrics.dev/lightmetrics/internal/harness/proc"
 	"lightmetrics.dev/lightmetrics/internal/harness/tsbs"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
 )
 
 // ours is every service as a process of its own, and the CPU of workers that were stopped.
@@ -138,27 +140,47 @@ func (o *ours) rollUp(ctx context.Context, firstAfter time.Duration, samples int
 	})
 }
 
-// merge has the worker merge blocks, and collect what they supersede at once. The first scan for blocks comes
-// soon after a start.
+// merge has the worker merge blocks, collect what they supersede at once, and remove the packs of frames as it does when
+// their hours have left the window. The first scan for blocks comes soon after a start.
 func (o *ours) merge(ctx context.Context) error {
 	err := o.restartWorker(ctx, section{
 		"schedule": section{"first_after": "10000h"},
 		"compact":  section{"interval": "1s", "after": "0s", "back": 10},
-		"collect":  section{"interval": "1s", "grace": "1s"},
-		"snapshot": section{"interval": "1s", "window": "1s"}, // packs go as they do when their hours have left the window
+		"collect":  section{"interval": "5s", "grace": "1s"},
+		"snapshot": section{"interval": "5s", "window": "1s"},
 	})
 	if err != nil {
 		return err
 	}
-	err = await(ctx, func() (bool, error) {
+	store, err := o.c.OpenStore(ctx)
+	if err != nil {
+		return err
+	}
+	last, same, began := 0.0, 0, time.Now()
+	return await(ctx, func() (bool, error) {
 		m, err := scrape(ctx, o.c.Addr.Rollups[0])
-		return m.sum("lightmetrics_rollup_compactions_total") > 0, errors.Join(err, errors.New("no blocks are merged"))
+		if err != nil {
+			return false, err
+		}
+		merged := m.sum("lightmetrics_rollup_compactions_total")
+		done := merged + m.sum("lightmetrics_rollup_collected_total")
+		if same++; done != last || merged == 0 {
+			last, same = done, 0
+		}
+		if same < unchanged {
+			return false, fmt.Errorf("%.0f merges, %.0f with what was collected", merged, done)
+		}
+		page, err := store.List(ctx, objstore.ListOptions{Prefix: layout.LivePacksPrefix, Limit: 1})
+		return err == nil && (len(page.Objects) == 0 || time.Since(began) > packsStay), errors.Join(err, errors.New("there are packs of frames"))
 	})
-	if err != nil {
-		return err
-	}
-	return o.quiet(ctx)
 }
+
+const (
+	// unchanged is how often in a row the worker's counters must say the same.
+	unchanged = int(8 * time.Second / awaitEvery)
+	// packsStay bounds the wait for packs to go. What is left is counted.
+	packsStay = time.Minute
+)
 
 // ours runs all services.
 func (w *chainWork) ours(ctx context.Context, e *env, dir string) (r chainRun, err error) {
