@@ -38,6 +38,9 @@ func newWorld(t *testing.T, choose func(n int) int) *world {
 	if choose(2) == 0 {
 		cfg.MaxBytes = 60 << 10
 	}
+	if choose(2) == 0 {
+		cfg.PackAt = 1
+	}
 	return &world{T: t, choose: choose, store: newStore(t, cfg), met: map[*modelBatch][]*modelBatch{}, next: map[identity.Boot]uint64{}, now: start}
 }
 
@@ -204,11 +207,17 @@ func (w *world) run(steps int) {
 // TestAnyOrder: whatever the order of batches, of what blocks cover, of evictions and of snapshots, answers are those of a
 // model that keeps batches.
 func TestAnyOrder(t *testing.T) {
+	packed := uint64(0)
 	for seed := range uint64(40) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 3))
-			newWorld(t, rnd.IntN).run(250)
+			w := newWorld(t, rnd.IntN)
+			w.run(250)
+			packed += w.store.Stats().Packed
 		})
+	}
+	if packed == 0 {
+		t.Error("nothing was packed")
 	}
 }
 

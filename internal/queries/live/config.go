@@ -15,6 +15,8 @@ type Config struct {
 	History time.Duration
 	// MaxBytes bounds columns, labels and indexes, by an estimate of their heap size.
 	MaxBytes int64
+	// PackAt is the number of bytes in use from which on samples are packed; 0 is half of MaxBytes.
+	PackAt int64
 	// MaxSeries bounds distinct label sets.
 	MaxSeries int
 	// AgentShare is the percentage of each bound beyond which an agent's own oldest samples are evicted before
@@ -34,8 +36,8 @@ func (c Config) Validate() error {
 	if c.History <= 0 || c.MaxBytes <= 0 || c.MaxSeries <= 0 {
 		return errors.New("live: history, bytes and series must be positive")
 	}
-	if c.AgentShare < 0 || c.AgentShare > 100 || c.Future < 0 {
-		return errors.New("live: the share of an agent must be 0 to 100 percent, the bound on the future not negative")
+	if c.AgentShare < 0 || c.AgentShare > 100 || c.Future < 0 || c.PackAt < 0 {
+		return errors.New("live: the share of an agent must be 0 to 100 percent, the bounds on the future and on packing not negative")
 	}
 	return c.AgentLabel.Validate()
 }

@@ -69,15 +69,20 @@ func joinSegments(run []*segment, series int, oldest uint64) *segment {
 	} else {
 		m.values = make([]float64, 0, rows*series)
 	}
+	columns, buffers := make([][]float64, len(run)), make([][]float64, len(run))
 	// Columns are series-major, so each series has its own place in the wider segment.
 	for pos := range series {
+		for i, seg := range run {
+			if seg.hists == nil {
+				columns[i] = seg.column(uint32(pos), &buffers[i])
+			}
+		}
 		for _, sp := range spans {
-			seg := run[sp.seg]
-			from := pos*len(seg.ms) + sp.row
-			if m.hists != nil {
+			if seg := run[sp.seg]; m.hists != nil {
+				from := pos*len(seg.ms) + sp.row
 				m.hists = append(m.hists, seg.hists[from:from+sp.n]...)
 			} else {
-				m.values = append(m.values, seg.values[from:from+sp.n]...)
+				m.values = append(m.values, columns[sp.seg][sp.row:sp.row+sp.n]...)
 			}
 		}
 	}

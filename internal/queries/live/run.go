@@ -32,6 +32,8 @@ type buffers struct {
 	h     []*histogram.FloatHistogram
 	cells []cell
 	recs  []record
+	// columns of a cluster's segments, and unpacked the memory of those of them that are packed.
+	columns, unpacked [][]float64
 }
 
 // cell is a column in a cluster.
@@ -155,7 +157,7 @@ func (r *Runs) read(cells []cell) samples.Run {
 	}
 	c := cells[0]
 	if c.cluster.plain {
-		return c.cluster.segs[0].whole(c.pos)
+		return r.whole(c.cluster.segs[0], c.pos)
 	}
 	p := c.view.planOf(c.cluster)
 	if p.bySeq {
@@ -176,13 +178,13 @@ func (r *Runs) read(cells []cell) samples.Run {
 	} else {
 		r.own.v = r.own.v[:0]
 	}
+	values := r.columns(c)
 	for _, sp := range p.spans {
-		seg := c.cluster.segs[sp.seg]
-		from := int(c.pos)*len(seg.ms) + sp.row
-		if c.view.histograms {
+		if seg := c.cluster.segs[sp.seg]; c.view.histograms {
+			from := int(c.pos)*len(seg.ms) + sp.row
 			r.own.h = append(r.own.h, seg.hists[from:from+sp.n]...)
 		} else {
-			r.own.v = append(r.own.v, seg.values[from:from+sp.n]...)
+			r.own.v = append(r.own.v, values[sp.seg][sp.row:sp.row+sp.n]...)
 		}
 	}
 	if c.view.histograms {
@@ -193,15 +195,29 @@ func (r *Runs) read(cells []cell) samples.Run {
 	return run
 }
 
-// whole returns the column of a series without copying it.
-func (s *segment) whole(pos uint32) samples.Run {
-	rows := len(s.ms)
-	from, to := int(pos)*rows, (int(pos)+1)*rows
+// columns of floats of the segments of a cluster.
+func (r *Runs) columns(c cell) [][]float64 {
+	o := &r.own
+	o.columns = o.columns[:0]
+	for i, seg := range c.cluster.segs {
+		if seg.hists != nil {
+			break
+		}
+		if len(o.unpacked) == i {
+			o.unpacked = append(o.unpacked, nil)
+		}
+		o.columns = append(o.columns, seg.column(c.pos, &o.unpacked[i]))
+	}
+	return o.columns
+}
+
+// whole returns the column of a series, without copying it if it is not packed.
+func (r *Runs) whole(s *segment, pos uint32) samples.Run {
 	run := samples.Run{T: s.ms, ST: s.start(pos)}
-	if s.hists != nil {
-		run.H = s.hists[from:to]
+	if rows := len(s.ms); s.hists != nil {
+		run.H = s.hists[int(pos)*rows : (int(pos)+1)*rows]
 	} else {
-		run.V = s.values[from:to]
+		run.V = s.column(pos, &r.own.v)
 	}
 	return run
 }
@@ -236,8 +252,13 @@ func (a *record) before(b *record) int {
 func (r *Runs) gather(cells []cell) samples.Run {
 	recs := r.own.recs[:0]
 	for _, c := range cells {
-		for _, seg := range c.cluster.segs {
-			recs = c.view.appendRecords(recs, seg, c.pos)
+		values := r.columns(c)
+		for i, seg := range c.cluster.segs {
+			column := []float64(nil)
+			if seg.hists == nil {
+				column = values[i]
+			}
+			recs = c.view.appendRecords(recs, seg, column, c.pos)
 		}
 	}
 	r.own.recs = recs
@@ -263,8 +284,8 @@ func (r *Runs) gather(cells []cell) samples.Run {
 	return run
 }
 
-// appendRecords appends those rows of a segment that count, as the series at pos has them.
-func (v *view) appendRecords(recs []record, seg *segment, pos uint32) []record {
+// appendRecords appends those rows of a segment that count, as the series at pos has them; column has its floats.
+func (v *view) appendRecords(recs []record, seg *segment, column []float64, pos uint32) []record {
 	version := v.snap.version
 	shown := v.snap.shownOf(seg)
 	from, to := v.rows(seg)
@@ -282,10 +303,10 @@ func (v *view) appendRecords(recs []record, seg *segment, pos uint32) []record {
 			}
 		}
 		rec := record{ms: seg.ms[row], sub: seg.subOf(row), batch: p.batch, seq: seq, st: seg.start(pos)}
-		if i := int(pos)*len(seg.ms) + row; seg.hists != nil {
-			rec.h = seg.hists[i]
+		if seg.hists != nil {
+			rec.h = seg.hists[int(pos)*len(seg.ms)+row]
 		} else {
-			rec.v = seg.values[i]
+			rec.v = column[row]
 		}
 		recs = append(recs, rec)
 	}

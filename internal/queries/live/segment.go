@@ -19,8 +19,9 @@ type segment struct {
 	ms []int64
 	// sub are the nanoseconds below the millisecond; nil when all are 0.
 	sub []int32
-	// values, series-major; nil in a segment of histograms.
+	// values, series-major; nil in a segment of histograms, and where packed has them.
 	values []float64
+	packed *packed
 	hists  []*histogram.FloatHistogram
 	// starts of the accumulation by series, milliseconds; nil when all are unknown.
 	starts []int64
@@ -208,6 +209,9 @@ func (s *segment) overhead() int64 {
 
 func (s *segment) data() int64 {
 	n := int64(len(s.ms))*8 + int64(len(s.sub))*4 + int64(len(s.values))*8 + int64(len(s.origins))*8
+	if s.packed != nil {
+		n += s.packed.size()
+	}
 	for _, h := range s.hists {
 		n += int64(h.Size()) + 8
 	}

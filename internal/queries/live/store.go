@@ -19,7 +19,7 @@ import (
 // and gone (TestMemoryBoundHolds).
 const (
 	batchOverhead    = 400
-	segmentOverhead  = 248
+	segmentOverhead  = 256
 	partBytes        = 48
 	shapeOverhead    = 256
 	groupOverhead    = 200
@@ -61,6 +61,8 @@ type Store struct {
 	heavy        map[string]*agent // those beyond their share of a bound
 	open         map[uint64]int    // snapshots by version
 
+	packer  packer
+	packed  uint64
 	lost    losses
 	evicted Evicted
 	cover   Cover
@@ -71,6 +73,9 @@ type Store struct {
 func New(cfg Config) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
+	}
+	if cfg.PackAt == 0 {
+		cfg.PackAt = cfg.MaxBytes / 2
 	}
 	if cfg.LossBytes <= 0 {
 		cfg.LossBytes = maxLossBytes
@@ -162,6 +167,7 @@ func (s *Store) Insert(a accepted.Batch, b *frame.Batch, now time.Time) (Outcome
 	nb.minT, nb.maxT, nb.hours, nb.late = minT, maxT, hours, late
 	s.fill(nb, b)
 	s.learn(a, b)
+	s.pack(a.Identity.Count())
 	s.shrink(now)
 	return Inserted, nil
 }
@@ -318,6 +324,8 @@ type Stats struct {
 	Placeholders, Series, Shapes int
 	Samples, Bytes               int64
 	Evicted                      Evicted
+	// Packed counts the samples that were packed so far.
+	Packed uint64
 }
 
 // Evicted counts batches that were evicted because a bound was exceeded, by reason.
@@ -333,6 +341,6 @@ func (s *Store) Stats() Stats {
 	defer s.mu.RUnlock()
 	return Stats{
 		Batches: s.full.Len() + s.late.Len(), Late: s.late.Len(), Placeholders: s.placeholders.Len(), Series: len(s.series), Shapes: s.shapes.Len(),
-		Samples: s.samples, Bytes: s.bytes, Evicted: s.evicted,
+		Samples: s.samples, Bytes: s.bytes, Evicted: s.evicted, Packed: s.packed,
 	}
 }

@@ -116,8 +116,12 @@ func (s *Store) close(g *shapeGroup, window int64) {
 		classes[i] = append(classes[i], seg)
 	}
 	for _, c := range classes {
+		seg := c[0]
 		if len(c) > 1 {
-			s.merge(g, c)
+			seg = s.merge(g, c)
+		}
+		if seg != nil {
+			s.packer.later(g, seg)
 		}
 	}
 }
@@ -189,17 +193,8 @@ func mergeable(a, b *segment) bool { return slices.Equal(a.starts, b.starts) }
 func (s *Store) merge(g *shapeGroup, run []*segment) *segment {
 	run = slices.Clone(run)
 	m := joinSegments(run, len(g.series), s.oldestOpen())
-	recharge := func(seg *segment, sign int64) {
-		seg.charges(func(b *batch, bytes int64) {
-			// The batches that were evicted have given everything back already.
-			if b.removed.Load() == 0 {
-				b.bytes += sign * bytes
-				s.charge(b.agent, sign*bytes, 0)
-			}
-		})
-	}
 	for _, seg := range run {
-		recharge(seg, -1)
+		s.recharge(seg, -1)
 	}
 	// Readers may hold the old slice, so it is replaced and not changed.
 	kept := make([]*segment, 0, len(g.segments))
@@ -209,10 +204,21 @@ func (s *Store) merge(g *shapeGroup, run []*segment) *segment {
 		}
 	}
 	if m != nil {
-		recharge(m, 1)
+		s.recharge(m, 1)
 		at, _ := slices.BinarySearchFunc(kept, m.minT(), func(o *segment, t int64) int { return cmp.Compare(o.minT(), t) })
 		kept = slices.Insert(kept, at, m)
 	}
 	g.segments = kept
 	return m
+}
+
+// recharge adds the bytes of a segment to its batches, or takes them away.
+func (s *Store) recharge(seg *segment, sign int64) {
+	seg.charges(func(b *batch, bytes int64) {
+		// The batches that were evicted have given everything back already.
+		if b.removed.Load() == 0 {
+			b.bytes += sign * bytes
+			s.charge(b.agent, sign*bytes, 0)
+		}
+	})
 }

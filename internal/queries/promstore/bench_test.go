@@ -172,12 +172,36 @@ func BenchmarkInsert(b *testing.B) {
 	})
 }
 
+// BenchmarkPacked reports what packing closed windows takes and saves.
+func BenchmarkPacked(b *testing.B) {
+	d := devops(b)
+	n := float64(d.Samples())
+	for _, at := range []int64{0, 1} {
+		b.Run(fmt.Sprintf("packed=%t", at > 0), func(b *testing.B) {
+			for b.Loop() {
+				before := heap()
+				s := newStoreWith(b, live.Config{PackAt: at})
+				took := fill(b, s, d, 6, false)
+				used := float64(heap() - before)
+				st := s.Stats()
+				b.ReportMetric(n/took.Seconds()/1e6, "Msamples/s")
+				b.ReportMetric(used/n, "B/sample")
+				b.ReportMetric(float64(st.Bytes)/used, "estimate/heap")
+				b.ReportMetric(float64(st.Packed)/n, "packed/sample")
+				runtime.KeepAlive(s)
+			}
+		})
+	}
+}
+
 // BenchmarkQuery runs the same expressions over both.
 func BenchmarkQuery(b *testing.B) {
 	d := devops(b)
 	inOrder, scrambled := newStore(b), newStore(b)
 	fill(b, inOrder, d, 6, false)
 	fill(b, scrambled, d, 6, true)
+	packed := newStoreWith(b, live.Config{PackAt: 1})
+	fill(b, packed, d, 6, false)
 	ref, _ := head(b, d)
 	defer ref.Close()
 	engine := promqltest.NewTestEngine(b, false, 5*time.Minute, 1_000_000_000)
@@ -195,7 +219,7 @@ func BenchmarkQuery(b *testing.B) {
 		for _, s := range []struct {
 			name string
 			q    storage.Queryable
-		}{{"live", &framed{t: b, store: inOrder}}, {"scrambled", &framed{t: b, store: scrambled}}, {"tsdb-head", ref}} {
+		}{{"live", &framed{t: b, store: inOrder}}, {"scrambled", &framed{t: b, store: scrambled}}, {"packed", &framed{t: b, store: packed}}, {"tsdb-head", ref}} {
 			for _, kind := range []string{"instant", "range"} {
 				b.Run(q.name+"/"+kind+"/"+s.name, func(b *testing.B) {
 					loop(b, func() {

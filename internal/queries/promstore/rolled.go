@@ -207,8 +207,9 @@ const checkEvery = 256
 func inMemory(ls []live.Series, mint, maxt int64) ([]live.Series, map[timegrid.Hour]bool) {
 	hours := map[timegrid.Hour]bool{}
 	kept := ls[:0]
+	var runs live.Runs
 	for i := range ls {
-		runs := ls[i].Runs(mint, maxt)
+		runs.Reset(&ls[i], mint, maxt)
 		any := false
 		for {
 			run, ok := runs.Next()

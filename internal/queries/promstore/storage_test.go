@@ -39,8 +39,11 @@ var (
 	testNow = time.Unix(0, 0)
 )
 
-func newStore(t testing.TB) *live.Store {
-	s, err := live.New(live.Config{History: 200 * 365 * 24 * time.Hour, MaxBytes: 1 << 30, MaxSeries: 1 << 20})
+func newStore(t testing.TB) *live.Store { return newStoreWith(t, live.Config{}) }
+
+func newStoreWith(t testing.TB, c live.Config) *live.Store {
+	c.History, c.MaxBytes, c.MaxSeries = 200*365*24*time.Hour, 1<<30, 1<<20
+	s, err := live.New(c)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -329,9 +329,11 @@ func (d *integerDecoder) table(i int) *table {
 		return nil
 	}
 	if d.tables[i] == nil {
-		t := new(table)
+		var t *table
 		if n := len(d.spare); n > 0 {
 			t, d.spare = d.spare[n-1], d.spare[:n-1]
+		} else {
+			t = new(table)
 		}
 		t.build(&d.codes[i])
 		d.tables[i] = t

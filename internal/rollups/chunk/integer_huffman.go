@@ -241,6 +241,20 @@ func (c *code) read(r *cursor) {
 type table struct {
 	one  [1 << maxCodeBits]uint16 // token<<4 | length
 	many [1 << maxCodeBits]uint32
+	// wide: many is filled. That takes as long as reading some hundred integers one by one, so it waits until so
+	// many were read.
+	wide bool
+	read int
+}
+
+// manyAfter is how many integers are read with a table before many is filled.
+const manyAfter = 512
+
+// expect is called before integers are read.
+func (t *table) expect(n int) {
+	if t.read += n; !t.wide && t.read >= manyAfter {
+		t.widen()
+	}
 }
 
 // An entry of many has its length in bits 0 to 3, its number of direct tokens in bits 4 to
@@ -266,6 +280,12 @@ func (t *table) build(c *code) {
 			}
 		}
 	}
+	t.wide, t.read = false, 0
+}
+
+// widen fills many.
+func (t *table) widen() {
+	t.wide = true
 	for i := range t.many {
 		e := t.one[i]
 		length := uint32(e & 15)

@@ -447,12 +447,16 @@ func (c *cursor) skip(t *table, decode func([]byte) int) {
 // deltas fills out with the integers that follow last, as floats, and returns the number of
 // bytes used, or -1.
 func (t *table) deltas(out []float64, b []byte, last, drift int64) int {
+	t.expect(len(out))
 	r := bitReader{b: b}
 	for i := 0; i < len(out); {
 		if r.n < maxCodeBits {
 			r.fill()
 		}
-		e := t.many[r.acc&(1<<maxCodeBits-1)]
+		e := uint32(0)
+		if t.wide {
+			e = t.many[r.acc&(1<<maxCodeBits-1)]
+		}
 		// Four values are always written, of which the first n are valid. The next round overwrites the
 		// others, which is cheaper than a branch for each.
 		if n := int(e >> 4 & 15); n > 0 && i+maxMany <= len(out) {
@@ -500,9 +504,10 @@ func (t *table) deltas(out []float64, b []byte, last, drift int64) int {
 
 // decode fills out with zigzagged residuals and returns the number of bytes used, or -1.
 func (t *table) decode(out []int64, b []byte) int {
+	t.expect(len(out))
 	r := bitReader{b: b}
 	i := 0
-	for i+maxMany <= len(out) {
+	for t.wide && i+maxMany <= len(out) {
 		if r.n < maxCodeBits {
 			r.fill()
 		}
