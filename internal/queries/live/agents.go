@@ -76,7 +76,7 @@ func (s *Store) hold(sh *shape, a *agent) {
 			ser := s.series[id]
 			if ser.live++; ser.live == 1 {
 				ser.owner = a
-				s.charge(a, ser.bytes, 1)
+				s.charge(a, int64(ser.bytes), 1)
 			}
 		}
 	}
@@ -93,7 +93,7 @@ func (s *Store) release(sh *shape) {
 		for _, id := range g.series {
 			ser := s.series[id]
 			if ser.live--; ser.live == 0 {
-				s.charge(ser.owner, -ser.bytes, -1)
+				s.charge(ser.owner, -int64(ser.bytes), -1)
 			}
 		}
 	}

@@ -27,7 +27,7 @@ type batch struct {
 	// overlaps are the sequence numbers that other identities have won. Under the store's lock it is replaced,
 	// never changed, so that readers need no lock.
 	overlaps atomic.Pointer[[]overlap]
-	at       [slots]int // index in each heap
+	at       [slots]int32 // index in each heap
 }
 
 // overlap is a range that another identity has won, since a version.
@@ -133,11 +133,11 @@ func (h *batchHeap) Len() int           { return len(h.list) }
 func (h *batchHeap) Less(i, j int) bool { return h.before(h.list[i], h.list[j]) }
 func (h *batchHeap) Swap(i, j int) {
 	h.list[i], h.list[j] = h.list[j], h.list[i]
-	h.list[i].at[h.slot], h.list[j].at[h.slot] = i, j
+	h.list[i].at[h.slot], h.list[j].at[h.slot] = int32(i), int32(j)
 }
 func (h *batchHeap) Push(x any) {
 	b := x.(*batch)
-	b.at[h.slot] = len(h.list)
+	b.at[h.slot] = int32(len(h.list))
 	h.list = append(h.list, b)
 }
 func (h *batchHeap) Pop() any {

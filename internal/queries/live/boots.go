@@ -4,10 +4,13 @@ import (
 	"cmp"
 	"slices"
 	"sort"
+
+	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
 // bootIndex has the known identities of one boot by (SeqStart, SeqEnd).
 type bootIndex struct {
+	boot    identity.Boot
 	batches []*batch
 	// longest is the greatest number of records of an identity so far: how far before a sequence number an
 	// identity that covers it can start. It never shrinks; too large only costs time.

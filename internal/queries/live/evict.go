@@ -86,12 +86,12 @@ func (s *Store) over() bool {
 
 // evict marks b as removed since this version; vacuum frees its columns once no snapshot sees them.
 func (s *Store) evict(b *batch) {
-	heap.Remove(s.heapOf(b), b.at[slotRole])
+	heap.Remove(s.heapOf(b), int(b.at[slotRole]))
 	if b.late {
 		s.lateHours.remove(b)
 	}
-	heap.Remove(&s.newest, b.at[slotNewest])
-	heap.Remove(&b.agent.batches, b.at[slotAgent])
+	heap.Remove(&s.newest, int(b.at[slotNewest]))
+	heap.Remove(&b.agent.batches, int(b.at[slotAgent]))
 	b.removed.Store(s.version)
 	s.release(b.shape)
 	s.charge(b.agent, -b.bytes, 0)
@@ -106,7 +106,7 @@ func (s *Store) makePlaceholder(b *batch) {
 }
 
 func (s *Store) dropPlaceholder(b *batch) {
-	heap.Remove(&s.placeholders, b.at[slotRole])
+	heap.Remove(&s.placeholders, int(b.at[slotRole]))
 	s.bytes -= placeholderBytes + b.overlapBytes()
 }
 

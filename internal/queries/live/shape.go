@@ -94,7 +94,8 @@ func (s *Store) dropShape(sh *shape) {
 type storedSeries struct {
 	labels labels.Labels
 	places []place
-	bytes  int64
-	live   int    // places in shapes that have a batch with columns
+	bytes  int32
+	before uint32 // the series with the same hash that is next older; itself if there is none
+	live   int32  // places in shapes that have a batch with columns
 	owner  *agent // that is charged for it
 }

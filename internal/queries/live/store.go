@@ -3,7 +3,7 @@ package live
 import (
 	"container/heap"
 	"math"
-	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -18,13 +18,13 @@ import (
 // Estimates of heap bytes besides the columns. Those of maps are what an entry takes after many others have come
 // and gone (TestMemoryBoundHolds).
 const (
-	batchOverhead    = 400
+	batchOverhead    = 340
 	segmentOverhead  = 256
-	partBytes        = 48
+	partBytes        = 40
 	shapeOverhead    = 256
 	groupOverhead    = 200
 	placeBytes       = 24
-	seriesOverhead   = 264
+	seriesOverhead   = 200
 	labelOverhead    = 6 // of a label: its lengths, and its entry in the list of series
 	placeholderBytes = 280
 	overlapOverhead  = 32
@@ -40,7 +40,7 @@ type Store struct {
 	boots   map[identity.Boot]*bootIndex
 	shapes  *shapes.Table[shape]
 	series  map[uint32]*storedSeries
-	byHash  map[uint64][]uint32
+	byHash  map[uint64]uint32 // the newest series of a hash, which names the one before it
 	index   postings
 	nextID  uint32
 	means   []meaning // types and units of series; only grows
@@ -86,7 +86,7 @@ func New(cfg Config) (*Store, error) {
 		boots:        map[identity.Boot]*bootIndex{},
 		shapes:       shapes.NewTable[shape](),
 		series:       map[uint32]*storedSeries{},
-		byHash:       map[uint64][]uint32{},
+		byHash:       map[uint64]uint32{},
 		index:        newPostings(),
 		meanIDs:      map[meaning]uint32{},
 		helps:        map[string]*help{},
@@ -210,9 +210,12 @@ func (s *Store) place(b *batch) {
 	boot := b.Identity.BootOf()
 	x := s.boots[boot]
 	if x == nil {
-		x = &bootIndex{}
+		boot = identity.Boot{Agent: strings.Clone(boot.Agent), Boot: strings.Clone(boot.Boot)}
+		x = &bootIndex{boot: boot}
 		s.boots[boot] = x
 	}
+	// The batches of a boot share its strings.
+	b.Identity.Agent, b.Identity.Boot = x.boot.Agent, x.boot.Boot
 	x.intersecting(b, func(o *batch) {
 		if !b.Wins(o.Claim) {
 			b.addOverlap(o, s.version, len(s.open) > 0)
@@ -276,33 +279,57 @@ func (b *batch) columns() bool { return b.shape != nil && b.removed.Load() == 0 
 
 func (s *Store) seriesOf(ls labels.Labels) (uint32, *storedSeries) {
 	h := ls.Hash()
-	for _, id := range s.byHash[h] {
-		if ser := s.series[id]; labels.Equal(ser.labels, ls) {
+	newest, any := s.byHash[h]
+	for id, ok := newest, any; ok; {
+		ser := s.series[id]
+		if labels.Equal(ser.labels, ls) {
 			return id, ser
 		}
+		id, ok = ser.before, ser.before != id
 	}
 	// Ids are never reused: snapshots leave out newer series by their id, and lists of ids stay sorted by
 	// appending.
 	id := s.nextID
 	s.nextID++
-	ser := &storedSeries{labels: ls}
-	ls.Range(func(l labels.Label) { ser.bytes += int64(len(l.Name)+len(l.Value)) + labelOverhead })
+	ser := &storedSeries{labels: ls, before: id}
+	if any {
+		ser.before = newest
+	}
+	ls.Range(func(l labels.Label) { ser.bytes += int32(len(l.Name)+len(l.Value)) + labelOverhead })
 	s.series[id] = ser
-	s.byHash[h] = append(s.byHash[h], id)
-	ser.bytes += seriesOverhead + s.index.add(id, ls)
+	s.byHash[h] = id
+	ser.bytes += seriesOverhead + int32(s.index.add(id, ls))
 	return id, ser
 }
 
 func (s *Store) dropSeries(id uint32, ser *storedSeries) {
+	s.unchain(id, ser)
 	delete(s.series, id)
-	h := ser.labels.Hash()
-	if ids := slices.DeleteFunc(s.byHash[h], func(o uint32) bool { return o == id }); len(ids) == 0 {
-		delete(s.byHash, h)
-	} else {
-		s.byHash[h] = ids
-	}
 	if s.index.remove(id) {
 		s.dropHelps()
+	}
+}
+
+// unchain takes a series out of those of its hash.
+func (s *Store) unchain(id uint32, ser *storedSeries) {
+	h := ser.labels.Hash()
+	first := ser.before == id
+	if newest := s.byHash[h]; newest == id {
+		if first {
+			delete(s.byHash, h)
+		} else {
+			s.byHash[h] = ser.before
+		}
+		return
+	}
+	for o := s.byHash[h]; ; o = s.series[o].before {
+		if later := s.series[o]; later.before == id {
+			later.before = ser.before
+			if first {
+				later.before = o
+			}
+			return
+		}
 	}
 }
 

@@ -20,11 +20,13 @@ const (
 	mergeFan = 8
 	// closeAfter is how many later batches of the group close a window.
 	closeAfter = 8
+	// closeSoon is that number while memory is scarce.
+	closeSoon = 1
 	// windowRows is how many rows a window has at least, if an hour has as many. In a window so many rows wait
 	// to become one segment.
-	windowRows = 90
+	windowRows = 60
 	// guessedWidth is that of a group whose first batch has one row.
-	guessedWidth = 15 * 60_000
+	guessedWidth = 10 * 60_000
 )
 
 // widths of windows in milliseconds. Each divides the next or an hour: a segment lies in one hour, so that mostly all of it
@@ -89,7 +91,11 @@ func (s *Store) add(g *shapeGroup, segs []*segment) {
 		s.mergeAround(g, seg)
 	}
 	// One window for each batch keeps up with the windows that batches open, and bounds the work of an insert.
-	if o := g.open[0]; o.touched+closeAfter <= g.batches {
+	after := uint64(closeAfter)
+	if s.scarce() {
+		after = closeSoon
+	}
+	if o := g.open[0]; o.touched+after <= g.batches {
 		g.open = slices.Delete(g.open, 0, 1)
 		s.close(g, o.number)
 	}

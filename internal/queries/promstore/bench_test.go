@@ -67,7 +67,7 @@ func loop(b *testing.B, fn func()) {
 
 // fill inserts the data as one batch a host and rows steps, in the order of time or in a random one; it gives the CPU
 // time of Insert alone.
-func fill(b *testing.B, s *live.Store, d *tsbs.Dataset, rows int, scrambled bool) time.Duration {
+func fill(b testing.TB, s *live.Store, d *tsbs.Dataset, rows int, scrambled bool) time.Duration {
 	type coming struct {
 		host, from int
 		first      uint64

@@ -42,7 +42,10 @@ var (
 func newStore(t testing.TB) *live.Store { return newStoreWith(t, live.Config{}) }
 
 func newStoreWith(t testing.TB, c live.Config) *live.Store {
-	c.History, c.MaxBytes, c.MaxSeries = 200*365*24*time.Hour, 1<<30, 1<<20
+	c.History, c.MaxSeries = 200*365*24*time.Hour, 1<<20
+	if c.MaxBytes == 0 {
+		c.MaxBytes = 1 << 30
+	}
 	s, err := live.New(c)
 	if err != nil {
 		t.Fatal(err)
