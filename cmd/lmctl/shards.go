@@ -22,7 +22,7 @@ type ownershipAPI struct {
 
 func (c *ownershipAPI) flags(cmd *cobra.Command) {
 	c.service.flags(cmd, "127.0.0.1:4781", "coordinator")
-	cmd.PersistentFlags().StringVar(&c.kind, "kind", "rollup", "kind of workers: rollup, reconciler or snapshotter")
+	cmd.PersistentFlags().StringVar(&c.kind, "kind", "rollup", "kind of workers; rollup is the only one that owns shards")
 }
 
 func (c *ownershipAPI) ask(ctx context.Context, fn func(context.Context, coordinatorv1.OwnershipServiceClient) error) error {

@@ -98,7 +98,7 @@ func register(t *testing.T, conn *grpc.ClientConn, worker string) error {
 	stream, err := coordinatorv1.NewOwnershipServiceClient(conn).Own(ctx)
 	must(t, err)
 	_ = stream.Send(&coordinatorv1.OwnRequest{Message: &coordinatorv1.OwnRequest_Register{ // Recv has the reason
-		Register: &coordinatorv1.RegisterWorker{Kind: "reconciler", WorkerId: worker, Shards: 4}}})
+		Register: &coordinatorv1.RegisterWorker{Kind: "rollup", WorkerId: worker, Shards: 4}}})
 	_, err = stream.Recv()
 	return err
 }
@@ -270,7 +270,7 @@ func TestTokenIsSwapped(t *testing.T) {
 	stream, err := coordinatorv1.NewOwnershipServiceClient(g.dial(g.as("work"))).Own(ctx)
 	must(t, err)
 	must(t, stream.Send(&coordinatorv1.OwnRequest{Message: &coordinatorv1.OwnRequest_Register{
-		Register: &coordinatorv1.RegisterWorker{Kind: "reconciler", WorkerId: "w0", Shards: 4}}}))
+		Register: &coordinatorv1.RegisterWorker{Kind: "rollup", WorkerId: "w0", Shards: 4}}}))
 	m, err := stream.Recv()
 	must(t, err)
 	token := m.GetRegistered().GetSession()
@@ -295,7 +295,7 @@ func TestTokenIsSwapped(t *testing.T) {
 	next, err := coordinatorv1.NewOwnershipServiceClient(g.dial(g.as("fresh"))).Own(ctx)
 	must(t, err)
 	must(t, next.Send(&coordinatorv1.OwnRequest{Message: &coordinatorv1.OwnRequest_Register{
-		Register: &coordinatorv1.RegisterWorker{Kind: "reconciler", WorkerId: "w0", Shards: 4, Session: token}}}))
+		Register: &coordinatorv1.RegisterWorker{Kind: "rollup", WorkerId: "w0", Shards: 4, Session: token}}}))
 	m, err = next.Recv()
 	must(t, err)
 	if !m.GetRegistered().GetContinued() {

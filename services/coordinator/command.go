@@ -17,7 +17,7 @@ func Command() *cobra.Command {
 	return service.Command(service.Spec[Config]{
 		Name:  "coordinator",
 		Short: "Give every shard one owner",
-		Long: "Assigns the shards of rollup workers, reconcilers and snapshotters, and keeps leases and ownership in etcd:\n" +
+		Long: "Assigns the shards of rollup workers, and keeps leases and ownership in etcd:\n" +
 			"a member inside the process, or an external cluster. Any number of coordinators may share one etcd.\n" +
 			"With a bucket (coordinator.store) fences grow even when etcd is restored from a backup.",
 		Default: DefaultConfig,

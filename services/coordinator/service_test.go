@@ -67,9 +67,6 @@ func TestOperatorsFaces(t *testing.T) {
 	if code, body := get(t, base+"/v1/ownership/cook/shards"); code != http.StatusBadRequest {
 		t.Errorf("an unknown kind: %d: %s", code, body)
 	}
-	if code, body := get(t, base+"/v1/ownership/snapshotter/shards"); code != http.StatusOK || strings.Contains(body, "owner") {
-		t.Errorf("a kind without workers: %d: %s", code, body)
-	}
 
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -133,7 +130,7 @@ func TestRefusals(t *testing.T) {
 	register := func(r *coordinatorv1.RegisterWorker) *coordinatorv1.OwnRequest {
 		return &coordinatorv1.OwnRequest{Message: &coordinatorv1.OwnRequest_Register{Register: r}}
 	}
-	good := register(&coordinatorv1.RegisterWorker{Kind: "reconciler", WorkerId: "w", Shards: 4})
+	good := register(&coordinatorv1.RegisterWorker{Kind: "rollup", WorkerId: "w", Shards: 4})
 	for what, c := range map[string]struct {
 		send   []*coordinatorv1.OwnRequest
 		reason string

@@ -57,9 +57,6 @@ type condemnedHourJSON struct {
 	By          string `json:"by"`
 }
 
-// Key of the record.
-func (c CondemnedHour) Key() string { return layout.CondemnedHour(c.Hour) }
-
 // Marshal writes the canonical JSON.
 func (c CondemnedHour) Marshal() []byte {
 	return CondemnedHourKind.Marshal(condemnedHourJSON{c.AuthorityID, c.Hour.String(), c.Below, c.RaisedAt, c.By})

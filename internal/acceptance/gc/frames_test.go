@@ -270,7 +270,7 @@ func TestAnHoursRecordOnlyGrows(t *testing.T) {
 		if op == "create" && strings.HasPrefix(key, layout.CondemnedPrefix) || op == "replace" {
 			others++
 			c := accept.CondemnedHour{AuthorityID: "authority-1", Hour: r.hour(), Below: uint32(others), By: "another"}
-			put(t, r.s, c.Key(), c.Marshal())
+			put(t, r.s, layout.CondemnedHour(c.Hour), c.Marshal())
 		}
 		return nil
 	}

@@ -102,7 +102,7 @@ type Owner struct {
 	session atomic.Pointer[lease] // nil without one
 }
 
-// NewOwner makes an owner. kind is "rollup", "reconciler" or "snapshotter"; shards is the
+// NewOwner makes an owner. kind is "rollup"; shards is the
 // number of shards of the kind, which must be that of all its workers.
 func NewOwner(cfg Config, kind string, shards uint32, d Deps) (*Owner, error) {
 	if err := cfg.Validate(); err != nil {

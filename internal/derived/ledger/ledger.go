@@ -85,7 +85,7 @@ type Ledger struct {
 	batches     uint64
 	lastAt      int64
 	dropped     uint64 // overlapping identities or ranges beyond MaxOverlapping
-	inexact     bool   // batches is a lower bound
+	inexact     bool   // batches is a lower bound, as stored ledgers of old may say
 	window      int    // Window or CheckpointWindow, smaller in tests
 	firstTime   int64  // of the samples, if timed
 	timed       bool

@@ -85,7 +85,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	if len(l.recent) > Window || len(l.overlapping) > MaxOverlapping || len(l.overlaps) > MaxOverlapping {
 		t.Errorf("%d recent, %d overlapping, %d overlaps", len(l.recent), len(l.overlapping), len(l.overlaps))
 	}
-	if l.OverlapsDropped() == 0 {
+	if l.dropped == 0 {
 		t.Error("what found no room was not counted")
 	}
 	if _, err := marshalParse(l); err != nil {

@@ -153,17 +153,6 @@ func same(t *rapid.T, l *Ledger, m *model) {
 	if got := l.Gaps(1); len(gaps) > 0 && !slices.Equal(got, gaps[:1]) {
 		t.Fatalf("first gap %v, want %v", got, gaps[:1])
 	}
-	for i := range stretch {
-		seq := m.base + uint64(i)
-		want := i
-		for want < stretch && n[want] > 0 {
-			want++
-		}
-		got, ok := l.AcceptedThroughFrom(seq)
-		if ok != (n[i] > 0) || ok && got != m.base+uint64(want-1) {
-			t.Fatalf("accepted through from %d: %d %v", seq, got, ok)
-		}
-	}
 }
 
 // Every sequence number counts for exactly one identity: the one that is before all others.
@@ -205,44 +194,6 @@ func TestOwnIsAPartition(t *testing.T) {
 					t.Fatalf("%d counts for %v, but %v is before", s, *owner[i], e)
 				}
 			}
-		}
-	})
-}
-
-// Whatever two ledgers saw, merging gives the same sequence numbers as one that saw
-// it all, and the same count unless it says so.
-func TestMergeAgainstModel(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		m := &model{base: bases.Draw(t, "base")}
-		a, b := New(testBoot), New(testBoot)
-		a.window = rapid.SampledFrom([]int{2, 8, Window}).Draw(t, "window")
-		b.window = a.window
-		for range rapid.IntRange(0, 40).Draw(t, "n") {
-			e := drawEntry(t, m.base)
-			if !m.has(e) {
-				m.entries = append(m.entries, e)
-			}
-			who := rapid.IntRange(1, 3).Draw(t, "who")
-			if who&1 != 0 {
-				a.Add(e)
-			}
-			if who&2 != 0 {
-				b.Add(e)
-			}
-		}
-		a.Merge(b)
-		n := m.covers()
-		if got, want := a.Intervals(), m.runs(func(i int) bool { return n[i] > 0 }); !slices.Equal(got, want) {
-			t.Fatalf("intervals %v, want %v", got, want)
-		}
-		if got := a.BatchCount(); a.window == Window && got != uint64(len(m.entries)) || got > uint64(len(m.entries)) {
-			t.Fatalf("batches %d, want %d", got, len(m.entries))
-		}
-		if err := a.check(); err != nil {
-			t.Fatal(err)
-		}
-		if a.Merge(b) && a.window == Window {
-			t.Fatal("merging again changed it")
 		}
 	})
 }

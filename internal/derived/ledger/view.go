@@ -15,10 +15,6 @@ func (l *Ledger) Empty() bool { return len(l.all) == 0 }
 // BatchCount is the number of accepted identities.
 func (l *Ledger) BatchCount() uint64 { return l.batches }
 
-// Exact reports whether BatchCount is exact. After a Merge with a ledger that had folded
-// ranges which l never saw, it is a lower bound until the ledger is rebuilt.
-func (l *Ledger) Exact() bool { return !l.inexact }
-
 // RecordCount is the number of distinct accepted sequence numbers; MaxUint64 if it does not
 // fit.
 func (l *Ledger) RecordCount() uint64 { return l.all.count() }
@@ -52,16 +48,6 @@ func (l *Ledger) AcceptedThrough() (uint64, bool) {
 		return 0, false
 	}
 	return l.all[0].End, true
-}
-
-// AcceptedThroughFrom is the last sequence number such that all from seq to it are
-// accepted; false when seq itself is not.
-func (l *Ledger) AcceptedThroughFrom(seq uint64) (uint64, bool) {
-	i := l.all.from(seq)
-	if i == len(l.all) || l.all[i].Start > seq {
-		return 0, false
-	}
-	return l.all[i].End, true
 }
 
 // Gaps are the missing ranges between FirstSeq and LastSeq, lowest first, at most
@@ -104,12 +90,20 @@ func (l *Ledger) Overlaps(limit int) []Range { return l.overlaps.ranges(limit) }
 // Identities that were folded before their overlap was seen are missing.
 func (l *Ledger) Overlapping() []Entry { return slices.Clone(l.overlapping) }
 
-// OverlapsDropped counts the overlapping identities and ranges beyond MaxOverlapping, which were not kept.
-func (l *Ledger) OverlapsDropped() uint64 { return l.dropped }
-
 func (s intervals) ranges(limit int) []Range {
 	if limit <= 0 || limit > len(s) {
 		limit = len(s)
 	}
 	return append(make([]Range, 0, limit), s[:limit]...)
+}
+
+// Clone copies the ledger.
+func (l *Ledger) Clone() *Ledger {
+	c := *l
+	c.all = append(intervals(nil), l.all...)
+	c.folded = append(intervals(nil), l.folded...)
+	c.overlaps = append(intervals(nil), l.overlaps...)
+	c.recent = append([]Entry(nil), l.recent...)
+	c.overlapping = append([]Entry(nil), l.overlapping...)
+	return &c
 }

@@ -20,15 +20,11 @@ import (
 // Kind of workers. Each kind has a set of shards of its own.
 type Kind string
 
-// The kinds.
-const (
-	Rollup      Kind = "rollup"
-	Reconciler  Kind = "reconciler"
-	Snapshotter Kind = "snapshotter"
-)
+// Rollup workers are the only ones who share work by owning shards.
+const Rollup Kind = "rollup"
 
 // Kinds are all kinds.
-func Kinds() []Kind { return []Kind{Reconciler, Rollup, Snapshotter} }
+func Kinds() []Kind { return []Kind{Rollup} }
 
 // ParseKind reads a kind.
 func ParseKind(s string) (Kind, error) {

@@ -165,7 +165,7 @@ func (*OwnRequest_End) isOwnRequest_Message() {}
 // RegisterWorker says who the worker is.
 type RegisterWorker struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "rollup", "reconciler" or "snapshotter".
+	// "rollup".
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	// Stable name of the worker, 1 to 128 of A-Z a-z 0-9 . _ -; the same name gets the same shards again.
 	WorkerId string `protobuf:"bytes,2,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
