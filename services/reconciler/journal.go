@@ -152,6 +152,12 @@ func (k *journalKeeper) live(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if at := folder.Head().Number; loaded.Positions.Head > at {
+		// The journal was restored from an older copy than the ledgers. They would tell of batches that the bucket may not have, and
+		// an audit of news would take these for journalled.
+		k.log.Error("the checkpoint of the ledgers is ahead of the journal, which was restored from an older copy; they are rebuilt from the journal", "ledgers", loaded.Positions.Head, "head", at)
+		loaded = ledgers.Loaded{Set: ledgers.NewSet()}
+	}
 	set := loaded.Set
 	var keeper *fold.Keeper
 	follower, err := journal.NewFollower(journal.FollowerConfig{

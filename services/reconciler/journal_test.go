@@ -122,6 +122,58 @@ func TestLostCheckpointIsRebuilt(t *testing.T) {
 	}
 }
 
+// A bucket whose journal was restored from an older copy than its ledgers: what the ledgers say of batches that are gone is
+// forgotten, so that they show a gap there, and a manifest that is there and in no run is found by an audit of news.
+func TestLedgersThatAreAheadOfTheJournal(t *testing.T) {
+	s := newStore()
+	must(t, journaltest.Complete(bg, s, testAuthority))
+	r := start(t, following(), s)
+	acceptBatch(t, s, batch("a", 0, 9))
+	eventually(t, "the journal is folded", func() bool { h, _, err := journal.ReadHead(bg, s); return err == nil && len(h.Files) > 0 })
+	must(t, r.stop())
+	old := map[string][]byte{}
+	must(t, storetest.Each(bg, s, layout.JournalPrefix, func(o objstore.Info) error {
+		b, _, err := s.Get(bg, o.Key, objstore.GetOptions{})
+		old[o.Key] = b
+		return err
+	}))
+
+	r = start(t, following(), s)
+	lost := acceptBatch(t, s, batch("a", 10, 19))
+	acceptBatch(t, s, batch("a", 20, 29))
+	before, _, err := journal.ReadHead(bg, s)
+	must(t, err)
+	eventually(t, "the ledgers are saved behind a later head", func() bool {
+		l, err := ledgers.LoadCheckpoint(bg, s, nil)
+		return err == nil && saved(t, s, "a") == 30 && l.Positions.Head > before.Number
+	})
+	must(t, r.stop())
+
+	// The journal as it was, and one manifest less: the ledgers are what is newest.
+	must(t, storetest.Each(bg, s, layout.JournalPrefix, func(o objstore.Info) error { return s.Delete(bg, o.Key) }))
+	for key, b := range old {
+		_, err := s.Put(bg, key, b, objstore.PutOptions{})
+		must(t, err)
+	}
+	must(t, s.Delete(bg, layout.Accepted(lost.Identity)))
+
+	r = start(t, following(), s)
+	eventually(t, "the journal is read", func() bool { _, _, ready := r.journal.status(); return ready })
+	set, _, _ := r.journal.status()
+	if l := set.Get(identity.Boot{Agent: "a", Boot: "boot"}); l == nil || l.RecordCount() != 10 {
+		t.Errorf("the ledger has %v, the journal 10 records", l)
+	}
+	a := audit.Auditor{Store: s, Rand: rand.Reader, Authority: testAuthority, By: "test", Writer: collector(t, s, journal.RoleReconciler), Ledgers: set}
+	news, err := a.BeginNews(bg)
+	must(t, err)
+	done, err := a.Work(bg, &news)
+	must(t, err)
+	if !done || news.Journalled != 1 {
+		t.Errorf("an audit of news: done %v, %+v", done, news.Record)
+	}
+	eventually(t, "the ledgers have what is there", func() bool { return saved(t, s, "a") == 20 })
+}
+
 // Two reconcilers on a store that loses answers do the work of one.
 func TestTwoReconcilersFold(t *testing.T) {
 	good := newStore()
