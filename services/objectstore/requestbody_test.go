@@ -1,11 +1,15 @@
 package objectstore_test
 
 import (
+	"bufio"
 	"bytes"
 	"fmt"
+	"net"
+	"net/http"
 	"net/http/httptrace"
 	"net/textproto"
 	"testing"
+	"time"
 )
 
 // Bodies of requests are read whole, though objects of their size would go to a file.
@@ -43,5 +47,32 @@ func TestContinueBeforeAnEmptyBody(t *testing.T) {
 		if status, code, b := send(t, r); status != 200 || continued != 1 {
 			t.Errorf("body %q: %d %s %s, continued %d times", body, status, code, b, continued)
 		}
+	}
+}
+
+// A client that asks before it sends its body is refused without it, however small the body is.
+func TestExpectIsRefusedBeforeTheBody(t *testing.T) {
+	s := start(t, testConfig(t.TempDir()))
+	put(t, s.client(), "k", []byte("one"))
+	r := newSigner().request("PUT", s.url()+"/"+bucket+"/k", []byte("two"), "Expect", "100-continue", "If-None-Match", "*")
+	conn, err := net.Dial("tcp", s.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprintf(conn, "%s %s HTTP/1.1\r\nHost: %s\r\nContent-Length: 3\r\n", r.Method, r.URL.RequestURI(), r.URL.Host)
+	if err := r.Header.Write(conn); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprint(conn, "\r\n")
+	if err := conn.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := http.ReadResponse(bufio.NewReader(conn), r)
+	if err != nil || answer.StatusCode != http.StatusPreconditionFailed {
+		t.Fatalf("%+v, %v", answer, err)
+	}
+	if err := answer.Body.Close(); err != nil {
+		t.Error(err)
 	}
 }

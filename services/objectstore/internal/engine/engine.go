@@ -164,6 +164,10 @@ func (e *Engine) Err() error {
 	return nil
 }
 
+// TakesWrites reports whether a write would be decided now. It is false while the store takes
+// none, and while the index cannot.
+func (e *Engine) TakesWrites() bool { return e.Err() == nil && e.idx.mayStall() == nil }
+
 // fail ends all writing until the store is opened again, and gives the first cause.
 func (e *Engine) fail(cause error) error {
 	err := fmt.Errorf("%w: %w", ErrPoisoned, cause)

@@ -75,6 +75,38 @@ func appendQuery(b []byte, ps []param) []byte {
 	return b
 }
 
+// canonicalNames has the keys in http.Header of the headers that clients sign in nearly every
+// request: http.CanonicalHeaderKey makes a new string of each.
+var canonicalNames = func() map[string]string {
+	m := map[string]string{}
+	for _, name := range []string{
+		"x-amz-content-sha256", "x-amz-date", "x-amz-checksum-sha256", "x-amz-checksum-crc32", "x-amz-checksum-mode",
+		"x-amz-sdk-checksum-algorithm", "x-amz-user-agent", "x-amz-tagging", "x-amz-decoded-content-length", "x-amz-trailer",
+		"amz-sdk-invocation-id", "amz-sdk-request", "accept-encoding", "content-type", "content-md5",
+		"if-match", "if-none-match", "range",
+	} {
+		m[name] = http.CanonicalHeaderKey(name)
+	}
+	return m
+}()
+
+// isLowerOf reports whether low is name in lower case.
+func isLowerOf(low, name string) bool {
+	if len(low) != len(name) {
+		return false
+	}
+	for i := range len(name) {
+		c := name[i]
+		if 'A' <= c && c <= 'Z' {
+			c += 'a' - 'A'
+		}
+		if c != low[i] {
+			return false
+		}
+	}
+	return true
+}
+
 // headerValue gives a signed header's canonical value; false when it is absent.
 func headerValue(r *http.Request, name string) (string, bool) {
 	switch name {
@@ -88,7 +120,11 @@ func headerValue(r *http.Request, name string) (string, bool) {
 	case "transfer-encoding":
 		return strings.Join(r.TransferEncoding, ","), len(r.TransferEncoding) > 0
 	}
-	vs := r.Header[http.CanonicalHeaderKey(name)]
+	canonical, ok := canonicalNames[name]
+	if !ok {
+		canonical = http.CanonicalHeaderKey(name)
+	}
+	vs := r.Header[canonical]
 	switch len(vs) {
 	case 0:
 		return "", false
@@ -117,13 +153,13 @@ func trimSpaces(s string) string {
 	return string(b)
 }
 
-// canonicalPath encodes the decoded path once, as S3 does.
-func canonicalPath(r *http.Request) string {
+// appendPath encodes the decoded path once, as S3 does.
+func appendPath(b []byte, r *http.Request) []byte {
 	p := r.URL.Path
 	if p == "" {
 		p = "/"
 	}
-	return string(appendEncoded(make([]byte, 0, len(p)+16), p, true))
+	return appendEncoded(b, p, true)
 }
 
 // mustBeSigned reports whether the signature must cover a header. Otherwise somebody between client

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
+	"hash"
 	"net/http"
 	"net/mail"
 	"slices"
@@ -54,12 +55,14 @@ type Verifier struct {
 	now    func() time.Time
 
 	mu   sync.RWMutex
-	keys map[string][]byte // accessKey/date/region -> signing key
+	keys map[keyID]*signingKey
 }
+
+type keyID struct{ access, scope string }
 
 // New makes a verifier. secret gives the secret of an access key.
 func New(secret func(accessKey string) (string, bool), now func() time.Time) *Verifier {
-	return &Verifier{secret: secret, now: now, keys: map[string][]byte{}}
+	return &Verifier{secret: secret, now: now, keys: map[keyID]*signingKey{}}
 }
 
 // claim is the signature of a request and what it says of itself; nothing in it is verified.
@@ -98,8 +101,9 @@ func (v *Verifier) Verify(r *http.Request) (*Auth, error) {
 	if !ok {
 		return nil, s3err.InvalidAccessKeyID
 	}
-	a.key = v.signingKey(c, secret)
-	want := sign(a.key, v.stringToSign(r, c, query, payload))
+	key := v.signingKey(c, secret)
+	a.key = key.bytes
+	want := key.sign(v.stringToSign(r, c, query, payload))
 	if subtle.ConstantTimeCompare([]byte(want), []byte(c.signature)) != 1 {
 		return nil, s3err.SignatureDoesNotMatch
 	}
@@ -235,7 +239,7 @@ func checkSigned(r *http.Request, c claim) error {
 		return refuse("host")
 	}
 	for name := range r.Header {
-		if mustBeSigned(name) && !slices.Contains(c.signed, strings.ToLower(name)) {
+		if mustBeSigned(name) && !slices.ContainsFunc(c.signed, func(s string) bool { return isLowerOf(s, name) }) {
 			return refuse(strings.ToLower(name))
 		}
 	}
@@ -277,8 +281,28 @@ func (a *Auth) payload(r *http.Request, c claim, query []param) (string, error) 
 	return text, nil
 }
 
-func (v *Verifier) signingKey(c claim, secret string) []byte {
-	id := c.access + "/" + c.scope
+// signingKey signs for one credential on one day in one region.
+type signingKey struct {
+	bytes []byte
+	// macs are HMACs that have hashed the key already, which is a third of a signature's work.
+	macs sync.Pool
+}
+
+func (k *signingKey) sign(text []byte) string {
+	m, ok := k.macs.Get().(hash.Hash)
+	if !ok {
+		m = hmac.New(sha256.New, k.bytes)
+	}
+	m.Reset()
+	m.Write(text)
+	var sum [sha256.Size]byte
+	out := hex.EncodeToString(m.Sum(sum[:0]))
+	k.macs.Put(m)
+	return out
+}
+
+func (v *Verifier) signingKey(c claim, secret string) *signingKey {
+	id := keyID{c.access, c.scope}
 	v.mu.RLock()
 	key := v.keys[id]
 	v.mu.RUnlock()
@@ -290,12 +314,13 @@ func (v *Verifier) signingKey(c claim, secret string) []byte {
 		m.Write([]byte(s))
 		return m.Sum(nil)
 	}
-	key = mac(mac(mac(mac([]byte("AWS4"+secret), c.date), c.region), c.service), "aws4_request")
+	key = &signingKey{bytes: mac(mac(mac(mac([]byte("AWS4"+secret), c.date), c.region), c.service), "aws4_request")}
 	v.mu.Lock()
 	if len(v.keys) >= maxKeyCache {
 		clear(v.keys) // a key is cheap to compute again; this only bounds the memory
 	}
-	v.keys[id] = key
+	// The credential is a part of the request's header, which should not stay for it.
+	v.keys[keyID{strings.Clone(id.access), strings.Clone(id.scope)}] = key
 	v.mu.Unlock()
 	return key
 }
@@ -303,13 +328,20 @@ func (v *Verifier) signingKey(c claim, secret string) []byte {
 func (v *Verifier) stringToSign(r *http.Request, c claim, query []param, payload string) []byte {
 	b := make([]byte, 0, 1024)
 	b = append(append(b, r.Method...), '\n')
-	b = append(append(b, canonicalPath(r)...), '\n')
+	b = append(appendPath(b, r), '\n')
 	b = append(appendQuery(b, query), '\n')
 	for _, name := range c.signed {
 		val, _ := headerValue(r, name)
 		b = append(append(append(append(b, name...), ':'), val...), '\n')
 	}
-	b = append(append(append(b, '\n'), strings.Join(c.signed, ";")...), '\n')
+	b = append(b, '\n')
+	for i, name := range c.signed {
+		if i > 0 {
+			b = append(b, ';')
+		}
+		b = append(b, name...)
+	}
+	b = append(b, '\n')
 	b = append(b, payload...)
 	sum := sha256.Sum256(b)
 	out := make([]byte, 0, 160)
