@@ -1,7 +1,7 @@
 // Package s3 is the S3 back end of objstore, and the only importer of the AWS SDK.
 //
 // The SDK provides credentials, endpoint rules and signatures. Requests are built here and
-// sent by the HTTP transport directly, for two reasons: the SDK's request pipeline costs
+// sent by an HTTP transport directly, for two reasons: the SDK's request pipeline costs
 // several times the CPU of the request itself, and the acceptance protocol depends on which
 // requests are repeated and on how each answer is interpreted.
 package s3
@@ -59,15 +59,14 @@ func New(ctx context.Context, cfg Config, o Options) (*Store, error) {
 	if s.now == nil {
 		s.now = time.Now
 	}
-	if s.rt == nil {
-		t, err := cfg.transport()
-		if err != nil {
-			return nil, err
-		}
-		s.rt = t
-	}
 	if err := s.resolve(ctx); err != nil {
 		return nil, err
+	}
+	if s.rt == nil {
+		var err error
+		if s.rt, err = cfg.roundTripper(&s.base); err != nil {
+			return nil, err
+		}
 	}
 	if cfg.AccessKeyID != "" {
 		s.creds = credentials.NewStaticCredentialsProvider(cfg.AccessKeyID, cfg.SecretAccessKey.Reveal(), "")

@@ -48,8 +48,8 @@ var expectContinue = []string{"100-continue"}
 
 var userAgent = []string{"lightmetrics"}
 
-// send signs and sends the request once. Go's transport sends a PUT or DELETE again
-// only when no byte of it was written, so a write reaches the store at most once.
+// send signs and sends the request once. Neither transport sends a PUT or DELETE again after a byte
+// of it was written, so a write reaches the store at most once.
 func (s *Store) send(ctx context.Context, r request) (*http.Response, error) {
 	// A copy, since the base is shared by all requests. RawPath has the escaped form, which is the one
 	// that is signed.

@@ -1,0 +1,175 @@
+package s3
+
+import (
+	"bufio"
+	"context"
+	"math"
+	"net"
+	"sync"
+	"time"
+)
+
+// place is where connections lead to.
+type place struct{ scheme, host string }
+
+// connections is a pool of connections. At most as many are open as requests may run at the same
+// time, since a new one is opened only when none is idle.
+type connections struct {
+	open  func(context.Context, place) (net.Conn, error)
+	slots chan struct{} // one for each running request
+
+	mu     sync.Mutex
+	idle   map[place][]*pooled // the one used last at the end
+	sweep  *time.Timer         // closes what was idle for long; nil while none is idle
+	closed bool                // connections that come back are closed, until the next request
+}
+
+func (p *connections) init(most int, open func(context.Context, place) (net.Conn, error)) {
+	p.open, p.slots, p.idle = open, make(chan struct{}, most), map[place][]*pooled{}
+}
+
+// pooled is one connection.
+type pooled struct {
+	net.Conn
+	pool   *connections
+	place  place
+	in     *bufio.Reader
+	left   int64 // bytes that may still be read from the connection
+	raw    idleCheck
+	reused bool
+	since  time.Time // when it became idle
+}
+
+// Read implements io.Reader, for in.
+func (c *pooled) Read(b []byte) (int, error) {
+	if c.left <= 0 {
+		return 0, errBigHeader
+	}
+	if int64(len(b)) > c.left {
+		b = b[:c.left]
+	}
+	n, err := c.Conn.Read(b)
+	c.left -= int64(n)
+	return n, err
+}
+
+// take gives a connection for one request; release must follow. With fresh it is a new one.
+func (p *connections) take(ctx context.Context, to place, fresh bool) (*pooled, error) {
+	select {
+	case p.slots <- struct{}{}:
+	default:
+		select {
+		case p.slots <- struct{}{}:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	if fresh {
+		// Otherwise there could be more connections than slots.
+		if c := p.pop(to); c != nil {
+			_ = c.Close()
+		}
+	}
+	for !fresh {
+		c := p.pop(to)
+		if c == nil {
+			break
+		}
+		if c.raw.quiet() {
+			c.reused = true
+			return c, nil
+		}
+		// The server has closed it, or has sent what nobody asked for.
+		_ = c.Close()
+	}
+	conn, err := p.open(ctx, to)
+	if err != nil {
+		<-p.slots
+		return nil, err
+	}
+	c := &pooled{Conn: conn, pool: p, place: to, left: math.MaxInt64}
+	c.in = bufio.NewReader(c)
+	if c.raw, err = newIdleCheck(conn); err != nil {
+		c.release(false)
+		return nil, err
+	}
+	return c, nil
+}
+
+// pop takes the connection that was used last: the least likely one to be closed by the server.
+func (p *connections) pop(to place) *pooled {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = false
+	list := p.idle[to]
+	if len(list) == 0 {
+		return nil
+	}
+	c := list[len(list)-1]
+	list[len(list)-1] = nil
+	p.idle[to] = list[:len(list)-1]
+	return c
+}
+
+// release ends the use by a request. Only a connection that is clean is kept.
+func (c *pooled) release(clean bool) {
+	if !clean || !c.pool.keep(c) {
+		_ = c.Close()
+	}
+	<-c.pool.slots
+}
+
+func (p *connections) keep(c *pooled) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return false
+	}
+	c.since = time.Now()
+	p.idle[c.place] = append(p.idle[c.place], c)
+	if p.sweep == nil {
+		p.sweep = time.AfterFunc(idleTimeout/2, p.closeOld)
+	}
+	return true
+}
+
+// closeOld closes the connections that were idle for half of idleTimeout or more; as it runs once
+// in that time, none is idle for longer than idleTimeout.
+func (p *connections) closeOld() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	left, now := false, time.Now()
+	for to, list := range p.idle {
+		old := 0
+		for old < len(list) && now.Sub(list[old].since) >= idleTimeout/2 {
+			_ = list[old].Close()
+			old++
+		}
+		if list = append([]*pooled(nil), list[old:]...); len(list) == 0 {
+			delete(p.idle, to)
+			continue
+		}
+		p.idle[to], left = list, true
+	}
+	if p.sweep = nil; left {
+		p.sweep = time.AfterFunc(idleTimeout/2, p.closeOld)
+	}
+}
+
+// CloseIdleConnections closes the connections that no request uses, and those of running requests
+// at their end.
+func (p *connections) CloseIdleConnections() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	for _, list := range p.idle {
+		for _, c := range list {
+			_ = c.Close()
+		}
+	}
+	clear(p.idle)
+	if p.sweep != nil {
+		p.sweep.Stop()
+		p.sweep = nil
+	}
+}
