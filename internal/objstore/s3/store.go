@@ -1,6 +1,6 @@
 // Package s3 is the S3 back end of objstore, and the only importer of the AWS SDK.
 //
-// The SDK provides credentials, endpoint rules and signatures. Requests are built here and
+// The SDK provides credentials, endpoint rules, and the signatures of what is not on the hot path. Requests are built here and
 // sent by an HTTP transport directly, for two reasons: the SDK's request pipeline costs
 // several times the CPU of the request itself, and the acceptance protocol depends on which
 // requests are repeated and on how each answer is interpreted.
@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
@@ -42,7 +41,7 @@ type Store struct {
 	cfg    Config
 	base   url.URL // of the bucket
 	creds  aws.CredentialsProvider
-	signer *v4.Signer
+	signer *signer
 	rt     http.RoundTripper
 	now    func() time.Time
 }
@@ -55,7 +54,7 @@ func New(ctx context.Context, cfg Config, o Options) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Store{cfg: cfg, signer: newSigner(), rt: o.Transport, now: o.Now}
+	s := &Store{cfg: cfg, signer: newSigner(cfg.Region), rt: o.Transport, now: o.Now}
 	if s.now == nil {
 		s.now = time.Now
 	}

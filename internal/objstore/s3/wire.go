@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/url"
 
-	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 	"github.com/aws/smithy-go/encoding/httpbinding"
 
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -18,10 +17,6 @@ import (
 const maxAnswer = 64 << 10
 
 var emptyPayload = func() string { d := identity.Sum(nil); return hex.EncodeToString(d[:]) }()
-
-func newSigner() *v4.Signer {
-	return v4.NewSigner(func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true })
-}
 
 // request is one S3 request; key is relative to the prefix, "" is the bucket.
 type request struct {
@@ -78,7 +73,7 @@ func (s *Store) send(ctx context.Context, r request) (*http.Response, error) {
 	if err != nil {
 		return nil, fmt.Errorf("credentials: %w", err)
 	}
-	if err := s.signer.SignHTTP(ctx, creds, req, r.header["X-Amz-Content-Sha256"][0], "s3", s.cfg.Region, s.now()); err != nil {
+	if err := s.signer.sign(ctx, creds, req, s.now()); err != nil {
 		return nil, fmt.Errorf("sign: %w", err)
 	}
 	req.Header["User-Agent"] = userAgent
