@@ -1,9 +1,9 @@
 // Package s3 is the S3 back end of objstore, and the only importer of the AWS SDK.
 //
-// The SDK provides credentials, endpoint rules, and the signatures of what is not on the hot path. Requests are built here and
-// sent by an HTTP transport directly, for two reasons: the SDK's request pipeline costs
-// several times the CPU of the request itself, and the acceptance protocol depends on which
-// requests are repeated and on how each answer is interpreted.
+// The SDK provides credentials, endpoint rules, and the signatures of what is not on the hot
+// path. Requests are built here and sent by an HTTP transport directly, for two reasons: the
+// SDK's request pipeline costs several times the CPU of the request itself, and the acceptance
+// protocol depends on which requests are repeated and on how each answer is interpreted.
 package s3
 
 import (
