@@ -38,7 +38,7 @@ type rollupHours struct {
 
 func (r *rollupHours) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&r.from, "from", "", "first hour of samples: 2006-01-02T15, a date, or a time (UTC); default the first there is")
-	cmd.Flags().StringVar(&r.to, "to", "", "last hour of samples, included; default the last there is")
+	cmd.Flags().StringVar(&r.to, "to", "", "last hour of samples, or day, included; default the last there is")
 	cmd.Flags().IntVar(&r.shard, "shard", allShards, "only this shard")
 }
 
@@ -72,6 +72,10 @@ func (r *rollupHours) options() (repair.Options, error) {
 	if r.to != "" {
 		if o.To, err = parseHour(r.to); err != nil {
 			return o, usageError("--to: %w", err)
+		}
+		// A date is all of its hours, as everybody means it.
+		if _, err := time.Parse(time.DateOnly, r.to); err == nil {
+			o.To += 23
 		}
 	}
 	if o.To < o.From {

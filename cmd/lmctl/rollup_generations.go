@@ -32,7 +32,7 @@ func rollupGenerations(out *format) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "generations URL --from HOUR",
 		Short: "List the blocks that count, and through which positions of the journal each was made",
-		Long: "Lists the generation that counts of each shard's hour and window, from --from to --to (default: the same hour).\n" +
+		Long: "Lists the generation that counts of each shard's hour and window, from --from to --to (default: the same hour, or day).\n" +
 			"READ THROUGH are the positions of the journal before which the worker knew every batch of the shard when it fixed\n" +
 			"the inputs: the number of the journal's head, and in how many runs; --output json has all of them. Batches at or\n" +
 			"before these are inputs or in a delta, or pending: their frame could not be read, or their agent is set aside. Blocks\n" +
@@ -83,7 +83,7 @@ func rollupGenerations(out *format) *cobra.Command {
 	}
 	hours.flags(cmd)
 	cmd.Flags().Lookup("from").Usage = "first hour of samples: 2006-01-02T15, a date, or a time (UTC)"
-	cmd.Flags().Lookup("to").Usage = "last hour of samples, included; default that of --from"
+	cmd.Flags().Lookup("to").Usage = "last hour of samples, or day, included; default that of --from"
 	return cmd
 }
 

@@ -88,7 +88,7 @@ func askReferences(cmd *cobra.Command, out *format, s *service, url string, rebu
 	})
 	// These two need a text and an exit code of their own: the first is about the coordinator, and the
 	// second tells what to run.
-	if errors.Is(err, publish.ErrRefsUnknown) {
+	if reported := (*cli.ExitError)(nil); errors.Is(err, publish.ErrRefsUnknown) && !errors.As(err, &reported) {
 		return &cli.ExitError{Code: cli.ExitUnreachable, Err: fmt.Errorf("%s: %w", s.addr, err)}
 	}
 	if errors.Is(err, publish.ErrEpochMismatch) {

@@ -406,3 +406,18 @@ func TestReferencesCommand(t *testing.T) {
 		t.Fatalf("exit %d, %+v", code, v)
 	}
 }
+
+// A date is all of its hours, at both ends.
+func TestHoursOfADay(t *testing.T) {
+	for _, c := range []struct{ from, to, first, last string }{
+		{"2026-03-01", "2026-03-01", "2026-03-01T00", "2026-03-01T23"},
+		{"2026-03-01", "2026-03-02", "2026-03-01T00", "2026-03-02T23"},
+		{"2026-03-01T05", "2026-03-01T05", "2026-03-01T05", "2026-03-01T05"},
+		{"2026-03-01T05:00:00Z", "2026-03-01T07:00:00Z", "2026-03-01T05", "2026-03-01T07"},
+	} {
+		o, err := (&rollupHours{from: c.from, to: c.to, shard: allShards}).options()
+		if err != nil || o.From.String() != c.first || o.To.String() != c.last {
+			t.Errorf("%s to %s: %s to %s, %v", c.from, c.to, o.From, o.To, err)
+		}
+	}
+}

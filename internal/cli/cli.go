@@ -74,7 +74,13 @@ func strict(cmd *cobra.Command) {
 		strict(c)
 	}
 	if args := cmd.Args; args != nil {
-		cmd.Args = func(c *cobra.Command, a []string) error { return usage(args(c, a)) }
+		cmd.Args = func(c *cobra.Command, a []string) error {
+			err := args(c, a)
+			if err != nil { // cobra counts them, and does not say what they are
+				err = fmt.Errorf("%w: %s", err, c.UseLine())
+			}
+			return usage(err)
+		}
 	}
 	if cmd.HasSubCommands() && !cmd.Runnable() {
 		// Otherwise cobra checks the arguments before RunE, and a misspelled command gets an error without

@@ -85,3 +85,14 @@ func TestExitCodes(t *testing.T) {
 		}
 	}
 }
+
+// An error about the number of arguments says what they are.
+func TestMissingArgumentsAreNamed(t *testing.T) {
+	root := &cobra.Command{Use: "tool"}
+	root.AddCommand(&cobra.Command{Use: "show URL KEY", Args: cobra.ExactArgs(2), RunE: func(*cobra.Command, []string) error { return nil }})
+	root.SetArgs([]string{"show", "x"})
+	var e *ExitError
+	if err := Execute(t.Context(), root); !errors.As(err, &e) || e.Code != ExitUsage || !strings.Contains(err.Error(), "tool show URL KEY") {
+		t.Errorf("%v", err)
+	}
+}
