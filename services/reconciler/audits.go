@@ -23,6 +23,9 @@ const (
 	// auditLease is after how long a shard is taken from a process that does not move its record. It moves each quarter
 	// of that, or each thousand requests.
 	auditLease = 10 * time.Minute
+	// unreadAgain is how long after a full audit that found manifests that it can't read, which keep the journal from being
+	// complete, the next one begins by itself.
+	unreadAgain = 6 * time.Hour
 )
 
 // audits begins audits when they are due, and works on all that have not finished.
@@ -127,8 +130,15 @@ func (k *journalKeeper) beginAudits(ctx context.Context, a *audit.Auditor, full,
 	switch {
 	// Nothing that is spread, no inventory, and nothing from before a file was dropped says that the journal is complete now.
 	case !complete || first && k.cfg.Audit.AtStart:
+		_, now, ready := k.status()
 		for i := range full {
-			if r := &full[i]; !r.Finished() && r.Spread == 0 && r.Inventory == "" && r.Through >= head.Lost {
+			switch r := &full[i]; {
+			case r.Spread > 0 || r.Inventory != "" || r.Through < head.Lost || r.Through > head.Number:
+			case !r.Finished():
+				return nil, nil
+			// It has found manifests that it can't read. Until somebody has dealt with these, the next one finds the same.
+			case !complete && !r.Shows(&head) && (!ready || now.Sub(time.Unix(r.FinishedAt, 0)) < unreadAgain):
+				k.log.Error("manifests can't be read, so the journal is not complete: repair/v1/ has a record of each; restore them, then lmctl audit run", "audit", r.Key, "unread", r.Unread)
 				return nil, nil
 			}
 		}

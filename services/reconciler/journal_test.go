@@ -333,6 +333,52 @@ func TestADroppedFileIsAudited(t *testing.T) {
 	}
 }
 
+// TestAnAuditThatCantReadManifests keeps the journal from being complete after a drop. The next one begins hours later by itself,
+// not each time that somebody asks what is due; one that is of another journal is not waited for.
+func TestAnAuditThatCantReadManifests(t *testing.T) {
+	s := newStore()
+	must(t, journaltest.Complete(bg, s, testAuthority))
+	acceptBatch(t, s, batch("a", 0, 9))
+	head, err := journaltest.Fold(bg, s, testAuthority)
+	must(t, err)
+	must(t, s.Delete(bg, head.Files[0].Key))
+	d, err := journal.Drop(bg, s, rand.Reader, []string{head.Files[0].Key})
+	must(t, err)
+	now := time.Now().Unix()
+	unread := audit.Record{Scope: audit.Full, By: "r0", StartedAt: now, UpdatedAt: now, FinishedAt: now, Through: d.Head, Unusable: 1, Unread: 1}
+	create(t, s, layout.Audit(audit.Full, time.Unix(now, 0), [16]byte{1}), unread.Marshal())
+	r := start(t, following(), s)
+	eventually(t, "the journal is read", func() bool { _, through, ready := r.journal.status(); return ready && !through.IsZero() })
+	full, err := audit.History(bg, s, audit.Full, 3)
+	must(t, err)
+	if len(full) != 1 {
+		t.Fatalf("%+v", full)
+	}
+	a := &audit.Auditor{Store: s, Rand: rand.Reader, Authority: testAuthority, By: "r"}
+	begins := func(change func(*audit.Stored)) int {
+		one := full[0]
+		change(&one)
+		begun, err := r.journal.beginAudits(bg, a, []audit.Stored{one}, nil, false)
+		must(t, err)
+		return len(begun)
+	}
+	for name, c := range map[string]struct {
+		change func(*audit.Stored)
+		want   int
+	}{
+		"just finished":        {func(*audit.Stored) {}, 0},
+		"long ago":             {func(r *audit.Stored) { r.FinishedAt -= 7 * 3600 }, 1},
+		"it read everything":   {func(r *audit.Stored) { r.Unread = 0 }, 1}, // it died before it said that the journal is complete
+		"under way":            {func(r *audit.Stored) { r.FinishedAt = 0 }, 0},
+		"of another journal":   {func(r *audit.Stored) { r.FinishedAt, r.Through = 0, d.Head+50 }, 1},
+		"from before the drop": {func(r *audit.Stored) { r.FinishedAt, r.Through = 0, d.Head-1 }, 1},
+	} {
+		if got := begins(c.change); got != c.want {
+			t.Errorf("%s: %d audits begin, want %d", name, got, c.want)
+		}
+	}
+}
+
 // What is due is begun: an audit of what is new, which finds a batch that was created and never answered, and the next full
 // one, spread over its period, which finds one that no news tell of.
 func TestAuditsAreBegunWhenTheyAreDue(t *testing.T) {

@@ -49,8 +49,14 @@ func drop(ctx context.Context, s Store, rand io.Reader, keys []string) (Dropped,
 	if err != nil {
 		return Dropped{}, err
 	}
+	begin, err := ReadBegin(ctx, s)
+	if err != nil {
+		return Dropped{}, err
+	}
 	next := head
-	next.Number++
+	// Behind any audit that has said that the journal is complete, also where this journal is an older copy, or began again
+	// after another one was deleted, so that its numbers are lower than that audit's.
+	next.Number = max(head.Number, begin.Head) + 1
 	next.Lost = next.Number
 	w := fileWriter{store: s, number: next.Number}
 	out := Dropped{Head: next.Number}

@@ -262,3 +262,25 @@ func TestALaterBeginStays(t *testing.T) {
 		t.Errorf("%s", b)
 	}
 }
+
+// A journal that began again, or went back, has lower numbers than begin.json: a file that is dropped is none that it covers.
+func TestADropIsBehindTheBegin(t *testing.T) {
+	ctx := t.Context()
+	s, head := severalFiles(t)
+	lose(t, s, head.Files[0].Key)
+	before := Begin{AuthorityID: "a", By: ByAudit, Audit: "x", Head: head.Number + 40}
+	if err := before.Write(ctx, s); err != nil {
+		t.Fatal(err)
+	}
+	d, err := Drop(ctx, s, source(7), []string{head.Files[0].Key})
+	if err != nil || d.Head != before.Head+1 {
+		t.Fatalf("%+v, %v", d, err)
+	}
+	if complete, err := IsComplete(ctx, s); err != nil || complete {
+		t.Errorf("complete: %v, %v", complete, err)
+	}
+	f, got := follow(t, s, Positions{}, nil)
+	if p, err := f.Poll(ctx); err != nil || p.Lost != d.Head || len(got) != 6 {
+		t.Errorf("%+v, %d batches, %v", p, len(got), err)
+	}
+}

@@ -86,6 +86,7 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "a run is forgotten before its end", File: "folder.go", Old: "return r.Ended > 0 && r.Deleted == r.Folded", New: "return r.Deleted == r.Folded"},
 			{Name: "a folder takes up a run that the head forgot", File: "folder.go", Old: "if head.Run(id) != nil || head.Forgotten <= r.since {", New: "if true {", By: "TestAFolderThatSleptTakesUpNoForgottenRun"},
 			// Files that are lost.
+			{Name: "a drop is covered by the begin of another journal", File: "drop.go", Old: "max(head.Number, begin.Head) + 1", New: "max(head.Number, begin.Head*0) + 1", By: "TestADropIs"},
 			{Name: "a dropped file is no loss", File: "drop.go", Old: "next.Lost = next.Number", New: "next.Lost = head.Lost"},
 			{Name: "what can be read is dropped", File: "drop.go", Old: "return fmt.Errorf(\"%q: %w\", x.Key, ErrFileReadable)", New: "return nil"},
 			{Name: "what can't be reached is dropped", File: "drop.go", Old: "case errors.Is(err, objstore.ErrNotFound), record.Unreadable(err):", New: "case err != nil:"},

@@ -1,6 +1,8 @@
 package journal
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -116,8 +118,23 @@ func (s *sim) auditor(p *simProc) {
 	})
 }
 
-// audit enters what was answered and stands nowhere in the journal. The answers stand for a listing of manifests and of
-// records in quarantine.
+// recorded are what a listing of manifests and of records in quarantine finds: what was answered, and what lost files had,
+// which may be answered later, because its record was there before its entry.
+func (s *sim) recorded() (keys []simKey) {
+	for _, a := range s.answers {
+		keys = append(keys, a.key)
+	}
+	n := len(keys)
+	for k := range s.lost {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys[n:], func(a, b simKey) int {
+		return cmp.Or(a.id.Compare(b.id), bytes.Compare(a.hash[:], b.hash[:]))
+	})
+	return keys
+}
+
+// audit enters what has a record and stands nowhere in the journal.
 func (s *sim) audit(ctx context.Context, t *simTask, p *simProc) {
 	head, _, err := ReadHead(ctx, simPort{s})
 	if begin := s.begin; err != nil || begin.Covers(head.Lost) && !s.oneIn(4) {
@@ -150,14 +167,14 @@ func (s *sim) audit(ctx context.Context, t *simTask, p *simProc) {
 		return
 	}
 	missing := 0
-	for _, a := range s.answers {
-		if r.got[a.key] {
+	for _, k := range s.recorded() {
+		if r.got[k] {
 			continue
 		}
-		r.got[a.key] = true
+		r.got[k] = true
 		missing++
-		e := Entry{ID: a.key.id, Outcome: AuditedAccepted, SHA256: a.key.hash, Bytes: 100, At: s.now.UnixNano(), MinTime: int64(a.key.id.SeqStart), MaxTime: int64(a.key.id.SeqEnd)}
-		if a.key.conflict {
+		e := Entry{ID: k.id, Outcome: AuditedAccepted, SHA256: k.hash, Bytes: 100, At: s.now.UnixNano(), MinTime: int64(k.id.SeqStart), MaxTime: int64(k.id.SeqEnd)}
+		if k.conflict {
 			e.Outcome = AuditedConflict
 		}
 		if _, err := w.Add(e); err != nil {

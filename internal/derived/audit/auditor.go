@@ -220,8 +220,8 @@ func (a *Auditor) throughBefore(ctx context.Context, at time.Time) (uint64, erro
 
 // Work takes one shard of the audit after the other, and returns when none is left for it. done: the audit has
 // finished. Otherwise other reconcilers work on it, or shards are not due. After an error the next call goes on.
-// A full audit of listings that finishes says that the journal is complete, unless that is known, or a file of the journal
-// was dropped after the audit had begun.
+// A full audit of listings that finishes says that the journal is complete, unless that is known, or it does not show it;
+// see Record.Shows.
 func (a *Auditor) Work(ctx context.Context, r *Stored) (done bool, err error) {
 	if done, err = a.work(ctx, r); err != nil {
 		return false, fmt.Errorf("%s audit: %w", r.Scope, err)
@@ -349,7 +349,7 @@ func (a *Auditor) finish(ctx context.Context, r *Stored) (bool, error) {
 		return false, err
 	}
 	sum := r.Record
-	sum.Manifests, sum.Conflicts, sum.Journalled, sum.Unusable, sum.Foreign, sum.Digest = 0, 0, 0, 0, 0, identity.Digest{}
+	sum.Manifests, sum.Conflicts, sum.Journalled, sum.Unusable, sum.Unread, sum.Foreign, sum.Digest = 0, 0, 0, 0, 0, 0, identity.Digest{}
 	for i := range shards {
 		if !shards[i].Finished() {
 			return false, nil
@@ -357,10 +357,8 @@ func (a *Auditor) finish(ctx context.Context, r *Stored) (bool, error) {
 		sum.add(&shards[i].Record)
 		sum.FinishedAt = max(sum.FinishedAt, shards[i].FinishedAt)
 	}
-	// An inventory says nothing of what was accepted after it was begun, so it does not prove that the
-	// journal is complete.
 	if r.Scope == Full && r.Inventory == "" {
-		if err := a.complete(ctx, r); err != nil {
+		if err := a.complete(ctx, &sum, r.Key); err != nil {
 			return false, err
 		}
 	}
@@ -377,17 +375,33 @@ func (a *Auditor) finish(ctx context.Context, r *Stored) (bool, error) {
 	return true, nil
 }
 
-// complete says that the journal is complete, where that is not known and the audit began late enough to show it.
-func (a *Auditor) complete(ctx context.Context, r *Stored) error {
+// complete says that the journal is complete, where that is not known and the audit shows it.
+func (a *Auditor) complete(ctx context.Context, r *Record, key string) error {
 	begin, err := journal.ReadBegin(ctx, a.Store)
 	if err != nil {
 		return err
 	}
 	head, _, err := journal.ReadHead(ctx, a.Store)
-	if err != nil || begin.Covers(head.Lost) || r.Through < head.Lost {
+	if err != nil || begin.Covers(head.Lost) || !r.Shows(&head) {
 		return err
 	}
-	return journal.Begin{AuthorityID: a.Authority, By: journal.ByAudit, Audit: r.Key, Head: r.Through}.Write(ctx, a.Store)
+	return journal.Begin{AuthorityID: a.Authority, By: journal.ByAudit, Audit: key, Head: r.Through}.Write(ctx, a.Store)
+}
+
+// Shows reports whether the audit, when it has finished, shows that the journal with this head is complete, but for what
+// was dropped after it had begun: Begin.Head tells that.
+func (r *Record) Shows(head *journal.Head) bool {
+	switch {
+	// An inventory says nothing of what was accepted after it was begun.
+	case r.Scope != Full || r.Inventory != "":
+		return false
+	// It began with another journal than this one, which was deleted or is an older copy, so it may have passed over batches
+	// that this one lacks.
+	case r.Through > head.Number:
+		return false
+	}
+	// What can't be read may be a batch of the dropped file, whose entry was the only other record of it.
+	return head.Lost == 0 || r.Unread == 0
 }
 
 // date is the store's time; 1 where the store does not say.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
+	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -148,4 +149,89 @@ func TestLossesAndAudits(t *testing.T) {
 	if dropped < 100 || completed < 100 {
 		t.Errorf("%d files dropped, complete again %d times", dropped, completed)
 	}
+}
+
+// answered journals and folds a batch of a bucket at work, whose segments stay.
+func answered(t *testing.T, b *busyBucket) identity.Batch {
+	t.Helper()
+	ctx := t.Context()
+	b.hold = true
+	m := plant(t, b.s, "host", 1)
+	_, err := b.writers[0].Add(m.Entry(journal.Accepted))
+	must(t, err)
+	_, _, err = b.writers[0].Flush(ctx)
+	must(t, err)
+	_, err = b.follower.Poll(ctx)
+	must(t, err)
+	_, err = b.folder.Fold(ctx, 0)
+	must(t, err)
+	return m.Identity
+}
+
+// The disk lost a file of the journal, and the manifest of one of its batches is damaged, too: the journal is not said to be
+// complete before somebody has brought the manifest back. A manifest of another authority is none of the file's.
+func TestADamagedManifestOfADroppedFile(t *testing.T) {
+	ctx := t.Context()
+	b := newBusyBucket(t, 3)
+	id := answered(t, b)
+	foreign := manifest("x", 2, "another")
+	put(t, b.s, layout.Accepted(foreign.Identity), foreign.Marshal())
+	lose(t, b.s, id)
+	whole, _, err := b.s.Get(ctx, layout.Accepted(id), objstore.GetOptions{})
+	must(t, err)
+	_, err = b.s.Put(ctx, layout.Accepted(id), []byte("damaged"), objstore.PutOptions{})
+	must(t, err)
+	for _, c := range []struct{ unusable, unread uint64 }{{2, 1}, {1, 0}} {
+		r, err := resume(ctx, auditor(t, b.s, byte(c.unusable)))
+		must(t, err)
+		complete, err := journal.IsComplete(ctx, b.s)
+		must(t, err)
+		if !r.Finished() || r.Unusable != c.unusable || r.Unread != c.unread || complete != (c.unread == 0) {
+			t.Errorf("%+v, complete %v", r.Record, complete)
+		}
+		_, err = b.s.Put(ctx, layout.Accepted(id), whole, objstore.PutOptions{})
+		must(t, err)
+	}
+}
+
+// The journal was deleted as a whole, or is an older copy, and begin.json, or an audit that is under way, is of the one before,
+// whose numbers were higher: a file that is dropped now is not covered by either.
+func TestADropInAJournalThatBeganAgain(t *testing.T) {
+	const former = 50
+	t.Run("begin", func(t *testing.T) {
+		ctx := t.Context()
+		b := newBusyBucket(t, 3)
+		id := answered(t, b)
+		must(t, journal.Begin{AuthorityID: authority, By: journal.ByAudit, Audit: "x", Head: former}.Write(ctx, b.s))
+		lose(t, b.s, id)
+		if complete, err := journal.IsComplete(ctx, b.s); err != nil || complete {
+			t.Error("complete without the file", err)
+		}
+		_, err := resume(ctx, auditor(t, b.s, 2))
+		must(t, err)
+		if complete, err := journal.IsComplete(ctx, b.s); err != nil || !complete {
+			t.Error("not complete after an audit", err)
+		}
+	})
+	t.Run("audit", func(t *testing.T) {
+		ctx := t.Context()
+		b := newBusyBucket(t, 3)
+		id := answered(t, b)
+		a := auditor(t, b.s, 2)
+		plan, err := a.plan(ctx, Full)
+		must(t, err)
+		plan.Through = former
+		r, err := a.create(ctx, plan, nil)
+		must(t, err)
+		// It had gone through the agents before.
+		end := conflictFamily.end("")
+		put(t, b.s, layout.AuditShard(r.Key, 0), Record{Scope: Full, By: "r", StartedAt: r.StartedAt, UpdatedAt: 1, Cursor: end}.Marshal())
+		lose(t, b.s, id)
+		if done, err := a.Work(ctx, &r); err != nil || !done {
+			t.Fatal(done, err)
+		}
+		if complete, err := journal.IsComplete(ctx, b.s); err != nil || complete {
+			t.Error("an audit of another journal says that this one is complete", err)
+		}
+	})
 }

@@ -179,10 +179,11 @@ func (p *pass) journal(ctx context.Context, m missing, id identity.Batch, d iden
 		return err
 	}
 	var e journal.Entry
+	foreign := false
 	if err == nil {
 		var authority string
 		if e, authority, err = m.f.entry(b, id, d); err == nil && authority != p.a.Authority {
-			err = fmt.Errorf("it is of the authority %.80q", authority)
+			err, foreign = fmt.Errorf("it is of the authority %.80q", authority), true
 		}
 	}
 	if err == nil {
@@ -190,6 +191,9 @@ func (p *pass) journal(ctx context.Context, m missing, id identity.Batch, d iden
 	}
 	if err != nil {
 		p.s.Unusable++
+		if !foreign && m.f == &acceptedFamily {
+			p.s.Unread++
+		}
 		if p.a.Unusable != nil {
 			p.a.Unusable(m.key)
 		}

@@ -59,9 +59,11 @@ type Record struct {
 	Manifests uint64 `json:"manifests"`
 	Conflicts uint64 `json:"conflicts"`
 	// Journalled are those that stood in no run, and got an entry. Unusable ones can't be read, or are of
-	// another authority; each has a repair record. Foreign are keys under our prefixes that we never write.
+	// another authority; each has a repair record. Unread are those of them that can't be read: they may have been
+	// accepted. Foreign are keys under our prefixes that we never write.
 	Journalled uint64 `json:"journalled"`
 	Unusable   uint64 `json:"unusable"`
+	Unread     uint64 `json:"unread,omitempty"`
 	Foreign    uint64 `json:"foreign"`
 	// Digest is the exclusive or of the SHA-256 of all keys that were listed: two full audits of the same
 	// manifests have the same one, in however many shards and parts they ran.
@@ -116,6 +118,7 @@ func (r *Record) DueAt(shard int) time.Time {
 func (r *Record) add(s *Record) {
 	r.Manifests, r.Conflicts = r.Manifests+s.Manifests, r.Conflicts+s.Conflicts
 	r.Journalled, r.Unusable, r.Foreign = r.Journalled+s.Journalled, r.Unusable+s.Unusable, r.Foreign+s.Foreign
+	r.Unread += s.Unread
 	for i := range s.Digest {
 		r.Digest[i] ^= s.Digest[i]
 	}
