@@ -31,54 +31,45 @@ func (p *packed) size() int64 { return int64(cap(p.bytes)) + 4*int64(cap(p.ends)
 // packedOverhead estimates the memory of packed values besides their bytes.
 const packedOverhead = 64
 
-// closedSegment waits to be packed.
-type closedSegment struct {
-	group *shapeGroup
-	seg   *segment
-}
-
 // packer packs under the store's lock.
 type packer struct {
-	waiting []closedSegment // the oldest first
-	enc     chunk.FloatsEncoder
-	buffer  []byte
-}
-
-// later remembers a segment of a closed window.
-func (k *packer) later(g *shapeGroup, seg *segment) {
-	if seg.values != nil {
-		k.waiting = append(k.waiting, closedSegment{g, seg})
-	}
+	enc    chunk.FloatsEncoder
+	buffer []byte
 }
 
 // scarce reports whether segments are to be packed.
 func (s *Store) scarce() bool { return s.bytes > s.cfg.PackAt }
 
-// pack packs segments that wait for it, while memory is scarce, after so many values were inserted.
-func (s *Store) pack(inserted uint64) {
-	k := &s.packer
-	for left := int64(inserted) * packAhead; left > 0 && len(k.waiting) > 0 && s.scarce(); {
-		c := k.waiting[0]
-		k.waiting[0] = closedSegment{}
-		k.waiting = k.waiting[1:]
-		at := slices.Index(c.group.segments, c.seg)
-		if at < 0 {
-			continue // it was merged into another one, or evicted
-		}
-		left -= int64(len(c.seg.values))
-		s.packed += uint64(len(c.seg.values))
-		p := k.encode(c.seg)
-		if p.size() >= 8*int64(len(c.seg.values)) {
+// pack packs segments of closed windows of a group, the oldest first, while memory is scarce, after so many values were
+// inserted. What belongs to agents that send no more stays as it is: it expires soon.
+func (s *Store) pack(g *shapeGroup, inserted int) {
+	cloned := false
+	for at, left := 0, inserted*packAhead; at < len(g.segments) && left > 0 && s.scarce(); at++ {
+		seg := g.segments[at]
+		if seg.values == nil || seg.dense || g.isOpen(windowOf(seg.minT(), g.width)) {
 			continue
 		}
-		m := *c.seg
-		m.values, m.packed = nil, p
-		s.recharge(c.seg, -1)
+		left -= len(seg.values)
+		s.packed += uint64(len(seg.values))
+		m := *seg
+		if p := s.packer.encode(seg); p.size() < 8*int64(len(seg.values)) {
+			m.values, m.packed = nil, p
+		} else {
+			m.dense = true
+		}
+		s.recharge(seg, -1)
 		s.recharge(&m, 1)
 		// Readers may hold the old slice, so it is replaced and not changed.
-		c.group.segments = slices.Clone(c.group.segments)
-		c.group.segments[at] = &m
+		if !cloned {
+			g.segments, cloned = slices.Clone(g.segments), true
+		}
+		g.segments[at] = &m
 	}
+}
+
+// isOpen reports whether a window waits to be closed.
+func (g *shapeGroup) isOpen(window int64) bool {
+	return slices.ContainsFunc(g.open, func(o openWindow) bool { return o.number == window })
 }
 
 func (k *packer) encode(seg *segment) *packed {

@@ -22,7 +22,9 @@ type segment struct {
 	// values, series-major; nil in a segment of histograms, and where packed has them.
 	values []float64
 	packed *packed
-	hists  []*histogram.FloatHistogram
+	// dense: packing it saves nothing.
+	dense bool
+	hists []*histogram.FloatHistogram
 	// starts of the accumulation by series, milliseconds; nil when all are unknown.
 	starts []int64
 	// parts are the batches that the rows come from. A batch has at most one.

@@ -167,7 +167,6 @@ func (s *Store) Insert(a accepted.Batch, b *frame.Batch, now time.Time) (Outcome
 	nb.minT, nb.maxT, nb.hours, nb.late = minT, maxT, hours, late
 	s.fill(nb, b)
 	s.learn(a, b)
-	s.pack(a.Identity.Count())
 	s.shrink(now)
 	return Inserted, nil
 }
@@ -264,6 +263,7 @@ func (s *Store) fill(b *batch, f *frame.Batch) {
 		}
 		// Charged before they are added, which gives back to each batch what merging saves.
 		s.add(sg, segs)
+		s.pack(sg, len(g.Values))
 	}
 	s.samples += int64(b.Identity.Count())
 	heap.Push(s.heapOf(b), b)

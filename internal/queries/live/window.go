@@ -122,12 +122,8 @@ func (s *Store) close(g *shapeGroup, window int64) {
 		classes[i] = append(classes[i], seg)
 	}
 	for _, c := range classes {
-		seg := c[0]
 		if len(c) > 1 {
-			seg = s.merge(g, c)
-		}
-		if seg != nil {
-			s.packer.later(g, seg)
+			s.merge(g, c)
 		}
 	}
 }

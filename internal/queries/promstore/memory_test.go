@@ -27,3 +27,20 @@ func TestTwoHoursFit(t *testing.T) {
 	}
 	runtime.KeepAlive(s)
 }
+
+// TestScrambledMemory: batches in a random order take the heap that the store says they take. Segments that were merged
+// away are not kept by anything.
+func TestScrambledMemory(t *testing.T) {
+	d := tsbs.Generate(1, 10, 720)
+	for _, at := range []int64{0, 1} {
+		before := heap()
+		s := newStoreWith(t, live.Config{PackAt: at})
+		fill(t, s, d, 3, true)
+		used, st := int64(heap()-before), s.Stats()
+		t.Logf("heap %d, estimate %d", used, st.Bytes)
+		if used > st.Bytes+st.Bytes/5 {
+			t.Errorf("%d bytes of heap, estimated as %d", used, st.Bytes)
+		}
+		runtime.KeepAlive(s)
+	}
+}
