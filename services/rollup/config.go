@@ -57,6 +57,9 @@ type FollowConfig struct {
 	// Watch is where reconcilers and collectors are; if empty, batches are found by polls only.
 	Watch       []string         `koanf:"watch" help:"gRPC addresses of reconcilers and collectors to watch; while all are connected, polls are idle apart; empty relies on polls" check:"address"`
 	WatchClient rpc.ClientConfig `koanf:"watch_client" needs:"watch"`
+	// FramesMemory holds frames from their arrival until a live-state snapshot has packed them.
+	FramesMemory config.Bytes  `koanf:"frames_memory" help:"memory for frames that collectors which are watched send when batches arrive, until live-state snapshots have packed them; 0 reads all frames from the store" needs:"watch"`
+	FramesWait   time.Duration `koanf:"frames_wait" help:"how long a collector may take to send frames; those that it has not sent are read from the store later" needs:"watch"`
 }
 
 // JobsConfig bounds jobs.
@@ -95,7 +98,7 @@ func DefaultConfig() Config {
 		Shards:      shard.Default,
 		Coordinator: alone,
 		Schedule:    ScheduleConfig{FirstAfter: 5 * time.Minute, LateAfter: 2 * time.Minute, FoldAfter: 6 * time.Hour, Ahead: time.Hour, AheadAfter: 65 * time.Minute, RetryBase: 2 * time.Second, RetryMax: 5 * time.Minute},
-		Follow:      FollowConfig{Interval: 5 * time.Second, Idle: 30 * time.Second, Gather: 200 * time.Millisecond, MaxPending: 200_000, Recheck: time.Hour},
+		Follow:      FollowConfig{Interval: 5 * time.Second, Idle: 30 * time.Second, Gather: 200 * time.Millisecond, MaxPending: 200_000, Recheck: time.Hour, FramesMemory: 128 << 20, FramesWait: 250 * time.Millisecond},
 		Jobs:        JobsConfig{Concurrency: 1, Memory: 256 << 20, MaxParts: 64, Readers: 32, Hold: time.Minute, TimeLimit: 5 * time.Minute, MaxFrame: 4 << 20},
 		Chunks:      ChunksConfig{MetricSamples: 4_000_000, MaxSamples: 64_000_000},
 		Snapshot:    snapshots.DefaultSettings(),
@@ -126,6 +129,10 @@ func (c Config) Validate() error {
 	positive("follow.recheck", c.Follow.Recheck > 0)
 	if c.Follow.Idle < c.Follow.Interval {
 		errs = append(errs, errors.New("follow.idle: must not be less than follow.interval"))
+	}
+	positive("follow.frames_wait", c.Follow.FramesWait > 0)
+	if c.Follow.FramesMemory < 0 {
+		errs = append(errs, errors.New("follow.frames_memory: must not be negative; 0 reads all frames from the store"))
 	}
 	if c.Follow.Gather < 0 {
 		errs = append(errs, errors.New("follow.gather: must not be negative"))

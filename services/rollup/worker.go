@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/framelog"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/peerframes"
 	"lightmetrics.dev/lightmetrics/internal/coordination/reprocess"
 	"lightmetrics.dev/lightmetrics/internal/coordination/work"
 	workmem "lightmetrics.dev/lightmetrics/internal/coordination/work/mem"
@@ -117,16 +118,23 @@ func newWorker(cfg Config, d Deps, log *slog.Logger, m *metrics.Metrics, board *
 	storeTime := storeclock.Clock{Store: d.Store, Now: d.Now, Observe: m.ObserveClock}
 	w.records = hour.Records{Store: d.Store, AuthorityID: cfg.AuthorityID, Shards: cfg.Shards}
 	w.frames = &frames.Reader{Store: d.Store, MaxFrame: int64(cfg.Jobs.MaxFrame), AtOnce: cfg.Jobs.Readers, Removed: framelog.NewIndex(d.Store, cfg.AuthorityID).Removed}
-	w.arrivals = arrivals.New(arrivals.Config{
+	hub := arrivals.Config{
 		Store: d.Store, Authority: cfg.AuthorityID, Shards: cfg.Shards, Interval: cfg.Follow.Interval, Idle: cfg.Follow.Idle, Watch: cfg.Follow.Watch,
 		Gather: cfg.Follow.Gather, MaxQueued: cfg.Follow.MaxPending, Metrics: m, Log: log,
-	})
+		Peers: peerframes.New(peerframes.Config{Wait: cfg.Follow.FramesWait, Now: d.Now, Log: log, Metrics: m.Peers}),
+	}
+	// Without snapshots nobody reads a frame before its hour is over, and memory does not last so long.
+	if cfg.Follow.FramesMemory > 0 && cfg.Snapshot.Interval > 0 {
+		w.frames.Arrived = frames.NewArrived(int64(cfg.Follow.FramesMemory), m.PeerBytes.Set)
+		hub.Frames = w.frames.Arrived
+	}
+	w.arrivals = arrivals.New(hub)
 	w.snapshots = snapshots.NewMaker(snapshots.Config{
 		Settings: cfg.Snapshot, Store: d.Store, Table: d.Table, Queue: d.Queue, Hub: w.arrivals, Frames: w.frames, Metrics: m, Log: log, Now: d.Now,
 		AuthorityID: cfg.AuthorityID, Shards: cfg.Shards, Process: process, MaxPending: cfg.Follow.MaxPending,
 		Hold: cfg.Jobs.Hold, TimeLimit: cfg.Jobs.TimeLimit,
 	})
-	// Jobs read what the snapshots have packed already, many frames with one request. Snapshots are made of blobs.
+	// Jobs read what the snapshots have packed already, many frames with one request. Snapshots are made of what arrived, and of blobs.
 	packed := *w.frames
 	packed.Packs = w.snapshots.Packs
 	learned := metadata.New(metadata.Config{Store: d.Store, Metrics: m, Log: log, Now: d.Now, AuthorityID: cfg.AuthorityID})
@@ -198,6 +206,7 @@ func (w *worker) run(ctx context.Context) error {
 	g := run.NewGroup(ctx)
 	g.Go("ownership", func(ctx context.Context) error { return w.deps.Ownership.Own(ctx, w.cfg.Shards, w.own) })
 	g.Go("arrivals", w.arrivals.Run)
+	g.Go("frames", w.arrivals.TakeFrames)
 	for _, addr := range w.cfg.Follow.Watch {
 		g.Go("watch "+addr, func(ctx context.Context) error { return w.arrivals.Watch(ctx, addr, w.cfg.Follow.WatchClient) })
 	}

@@ -199,7 +199,9 @@ func defaultSettings(due time.Duration) func(string, map[string]any) {
 	return func(process string, settings map[string]any) {
 		switch process {
 		case "rollup-1":
-			delete(settings, "follow")
+			follow := settings["follow"].(map[string]any)
+			delete(follow, "interval")
+			delete(follow, "idle")
 			settings["schedule"] = map[string]any{"first_after": due.String(), "late_after": "20s"}
 		case "query":
 			delete(settings, "rollup")

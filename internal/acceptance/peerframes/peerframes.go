@@ -62,6 +62,13 @@ func (s *Set) Join(addr string, c journalv1.JournalServiceClient) *Peer {
 	return &Peer{set: s, addr: addr, client: c, calls: make(chan struct{}, callsAtOnce)}
 }
 
+// Hinted reports whether a collector that is watched has hinted at segments of a run.
+func (s *Set) Hinted(run journal.RunID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.runs[run] != nil
+}
+
 // Of returns the collector that hinted at segments of a run; nil where there is none, or it is not to be asked now.
 func (s *Set) Of(run journal.RunID) *Peer {
 	s.mu.Lock()

@@ -110,7 +110,7 @@ func (c *Cluster) rollupSettings(i int) section {
 		"shards":       c.o.Shards,
 		"coordinator":  section{"addresses": []string{c.Addr.CoordinatorGRPC}},
 		"schedule":     section{"first_after": "-1h", "late_after": "2s", "fold_after": "8s"},
-		"follow":       section{"interval": "500ms", "idle": "1s"},
+		"follow":       section{"interval": "500ms", "idle": "1s", "watch": c.watched()},
 		"store":        c.bucketSettings(c.services),
 	}
 }
@@ -133,10 +133,19 @@ func (c *Cluster) querySettings() section {
 		"grpc":    section{"listen": c.Addr.QueryGRPC},
 		"auth":    c.auth("query"),
 		"store":   c.bucketSettings(c.services),
-		"follow":  section{"watch": []string{c.Addr.ReconcilerGRPC}},
+		"follow":  section{"watch": c.watched()},
 		"rollup":  section{"poll": "5s"},
 		"history": section{"window": "6h"},
 	}
+}
+
+// watched are the services that name what is accepted: the reconciler, and the collectors, which also have frames.
+func (c *Cluster) watched() []string {
+	all := []string{c.Addr.ReconcilerGRPC}
+	for _, a := range c.Addr.Collectors {
+		all = append(all, a.GRPC)
+	}
+	return all
 }
 
 func (c *Cluster) agentSettings() section {

@@ -186,10 +186,10 @@ func (p *plan) own(service string) section {
 	case rollup:
 		return section{"auth": p.auth(), "store": p.bucket(), "authority_id": p.cfg.AuthorityID, "shards": p.cfg.Shards,
 			"id":          "rollup", // the same at every start, so it gets its shards back at once
-			"coordinator": section{"addresses": []string{p.coordinatorGRPC()}, "client": p.client(workerToken)}}
+			"coordinator": section{"addresses": []string{p.coordinatorGRPC()}, "client": p.client(workerToken)},
+			"follow":      p.watch()}
 	case query:
-		return section{"auth": p.auth(), "store": p.bucket(),
-			"follow": section{"watch": []string{p.reconcilerGRPC()}, "watch_client": p.client(workerToken)}}
+		return section{"auth": p.auth(), "store": p.bucket(), "follow": p.watch()}
 	case agent:
 		return section{"data_dir": p.dir("agent"),
 			"send": section{"collectors": []string{p.ingestAddress()}, "client": p.client(senderToken)}}
@@ -198,6 +198,12 @@ func (p *plan) own(service string) section {
 }
 
 func (p *plan) dir(name string) string { return filepath.Join(p.cfg.DataDir, name) }
+
+// watch is how those who follow the journal hear of what is accepted: from the reconciler, and from the collector, which
+// also sends them frames.
+func (p *plan) watch() section {
+	return section{"watch": []string{p.reconcilerGRPC(), p.ingestAddress()}, "watch_client": p.client(workerToken)}
+}
 
 // auth requires tokens everywhere, on loopback too: other users of the machine can connect there.
 func (p *plan) auth() section {

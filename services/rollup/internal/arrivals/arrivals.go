@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/peerframes"
 	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/internal/platform/run"
@@ -47,8 +48,11 @@ type Config struct {
 	Gather time.Duration
 	// MaxQueued bounds the batches of all shards that wait for their owners.
 	MaxQueued int
-	Metrics   *metrics.Metrics
-	Log       *slog.Logger
+	// Peers are the collectors that are watched, and Frames keeps the frames that they send; Frames nil asks for none.
+	Peers   *peerframes.Set
+	Frames  FrameKeeper
+	Metrics *metrics.Metrics
+	Log     *slog.Logger
 }
 
 // Hub has the worker's follower. It is safe for concurrent use.
@@ -59,6 +63,7 @@ type Hub struct {
 	follower *journal.Follower // nil: nothing was read yet
 
 	watches *watches
+	named   chan named // whose frames are to be asked for
 
 	mu     sync.Mutex
 	queues map[shard.ID][]*Queue
@@ -70,7 +75,10 @@ type Hub struct {
 
 // New makes a hub that has read nothing.
 func New(c Config) *Hub {
-	return &Hub{cfg: c, queues: map[shard.ID][]*Queue{}, watches: newWatches(&c)}
+	if c.Peers == nil {
+		c.Peers = peerframes.New(peerframes.Config{})
+	}
+	return &Hub{cfg: c, named: make(chan named, maxSegments), queues: map[shard.ID][]*Queue{}, watches: newWatches(&c)}
 }
 
 // Watch takes the hints of one of Config.Watch until ctx ends.
@@ -203,8 +211,11 @@ func (h *Hub) begin(ctx context.Context) error {
 	}
 	h.follower, err = journal.NewFollower(journal.FollowerConfig{
 		Store: h.cfg.Store, Authority: h.cfg.Authority, From: head.Positions(), Fan: Fan,
-		Segment: func(_ context.Context, s *journal.Segment) error { h.deliver(s.Entries); return nil },
-		Folded:  func(_ context.Context, es []journal.Entry) error { h.deliver(es); return nil },
+		Segment: func(_ context.Context, s *journal.Segment) error {
+			h.wantFrames(s.Run, h.deliver(s.Entries))
+			return nil
+		},
+		Folded: func(_ context.Context, es []journal.Entry) error { h.deliver(es); return nil },
 	})
 	return err
 }
@@ -235,15 +246,17 @@ func split(es []journal.Entry, shards uint32, wanted func(shard.ID) bool) map[sh
 	return out
 }
 
-// deliver queues batches.
-func (h *Hub) deliver(es []journal.Entry) {
+// deliver queues batches, and gives those that anybody owns.
+func (h *Hub) deliver(es []journal.Entry) map[shard.ID][]accepted.Batch {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for id, batches := range split(es, h.cfg.Shards, func(id shard.ID) bool { return len(h.queues[id]) > 0 }) {
+	owned := split(es, h.cfg.Shards, func(id shard.ID) bool { return len(h.queues[id]) > 0 })
+	for id, batches := range owned {
 		for _, q := range h.queues[id] {
 			q.add(batches)
 		}
 	}
+	return owned
 }
 
 // mark tells the owners through which positions everything is in their queues.

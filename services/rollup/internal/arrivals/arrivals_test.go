@@ -306,8 +306,37 @@ func TestShardsCatchUpTogether(t *testing.T) {
 // hinter sends what it is given to its one watcher.
 type hinter struct {
 	journalv1.UnimplementedJournalServiceServer
-	send chan string // "": the watch is cut
-	on   chan struct{}
+	send   chan string // "": the watch is cut
+	on     chan struct{}
+	writer string // of a collector
+	// frames are what it has in memory, and asked the hashes that it was asked for.
+	frames map[identity.Digest][]byte
+	asked  chan []identity.Digest
+}
+
+// startHinter serves until the test ends.
+func startHinter(t *testing.T, h *hinter) (addr string) {
+	gs := grpc.NewServer()
+	journalv1.RegisterJournalServiceServer(gs, h)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	served := make(chan error, 1)
+	go func() { served <- gs.Serve(l) }()
+	t.Cleanup(func() { gs.Stop(); <-served })
+	return l.Addr().String()
+}
+
+func (h *hinter) ReadFrames(req *journalv1.ReadFramesRequest, s grpc.ServerStreamingServer[journalv1.ReadFramesResponse]) error {
+	m := &journalv1.ReadFramesResponse{}
+	var asked []identity.Digest
+	for i, sum := range req.GetFrameSha256() {
+		asked = append(asked, identity.Digest(sum))
+		f := h.frames[identity.Digest(sum)]
+		m.Pieces = append(m.Pieces, &journalv1.FramePiece{Index: uint32(i), Data: f, Missing: f == nil})
+	}
+	err := s.Send(m)
+	h.asked <- asked
+	return err
 }
 
 func (h *hinter) WatchJournal(_ *journalv1.WatchJournalRequest, s grpc.ServerStreamingServer[journalv1.WatchJournalResponse]) error {
@@ -323,7 +352,7 @@ func (h *hinter) WatchJournal(_ *journalv1.WatchJournalRequest, s grpc.ServerStr
 			if at == "" {
 				return nil
 			}
-			if err := s.Send(&journalv1.WatchJournalResponse{Position: at}); err != nil {
+			if err := s.Send(&journalv1.WatchJournalResponse{Position: at, Writer: h.writer}); err != nil {
 				return err
 			}
 		}
@@ -333,14 +362,7 @@ func (h *hinter) WatchJournal(_ *journalv1.WatchJournalRequest, s grpc.ServerStr
 // Hints are followed without a poll, at a run that nobody knows with one; polls are idle apart while every watch is on.
 func TestHintsAreFollowed(t *testing.T) {
 	h := &hinter{send: make(chan string), on: make(chan struct{}, 9)}
-	gs := grpc.NewServer()
-	journalv1.RegisterJournalServiceServer(gs, h)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	served := make(chan error, 1)
-	go func() { served <- gs.Serve(l) }()
-	t.Cleanup(func() { gs.Stop(); <-served })
-	addr := l.Addr().String()
+	addr := startHinter(t, h)
 	w := newWorld(t, func(c *Config) { c.Watch = []string{addr} })
 	q := w.hub.Open(0, nil)
 	w.enter(w.w, of(0, 1))

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/peerframes"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/internal/platform/run"
 	journalv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/journal/v1"
@@ -26,6 +27,7 @@ type watches struct {
 	addresses []string
 	log       *slog.Logger
 	count     func() // hints
+	peers     *peerframes.Set
 
 	kick  chan struct{} // a poll is to come now
 	hints chan journal.Position
@@ -35,7 +37,7 @@ type watches struct {
 }
 
 func newWatches(c *Config) *watches {
-	return &watches{addresses: c.Watch, log: c.Log, count: c.Metrics.Hints.Inc, kick: make(chan struct{}, 1), hints: make(chan journal.Position, maxHints), on: map[string]bool{}}
+	return &watches{addresses: c.Watch, log: c.Log, count: c.Metrics.Hints.Inc, peers: c.Peers, kick: make(chan struct{}, 1), hints: make(chan journal.Position, maxHints), on: map[string]bool{}}
 }
 
 // watch takes the hints of one reconciler or collector until ctx ends. They only save time: a poll finds what they name.
@@ -69,6 +71,8 @@ func (w *watches) watchOnce(ctx context.Context, addr string, client journalv1.J
 		return 0, fmt.Errorf("watch: %w", err)
 	}
 	defer w.note(addr, false)
+	peer := w.peers.Join(addr, client)
+	defer peer.Leave()
 	for {
 		msg, err := stream.Recv()
 		if err != nil {
@@ -78,7 +82,15 @@ func (w *watches) watchOnce(ctx context.Context, addr string, client journalv1.J
 			w.note(addr, true)
 		}
 		if text := msg.GetPosition(); text != "" {
-			w.hint(text)
+			at, err := journal.ParsePosition(text)
+			if err != nil {
+				w.log.Debug("a hint at no segment", "address", addr, "error", err)
+				continue
+			}
+			if msg.GetWriter() != "" { // of a collector: the run is its own
+				peer.Wrote(at.Run)
+			}
+			w.hint(at)
 		}
 	}
 }
@@ -115,12 +127,7 @@ func (w *watches) pollSoon() {
 }
 
 // hint asks to read a run through a segment soon.
-func (w *watches) hint(text string) {
-	at, err := journal.ParsePosition(text)
-	if err != nil {
-		w.log.Debug("a hint at no segment", "error", err)
-		return
-	}
+func (w *watches) hint(at journal.Position) {
 	w.count()
 	select {
 	case w.hints <- at:

@@ -60,15 +60,20 @@ type Reader struct {
 	// Packs gives the objects that have frames of several of the entries, no frame in two of them; nil
 	// stands for none. Each and FindUnreadable read these first.
 	Packs func(entries []accepted.Batch) []Pack
+	// Arrived has frames that collectors sent; Get looks there before it asks the store. Nil has none.
+	Arrived *Arrived
 }
 
-// Get reads a batch's frame from the blob generation that the batch names, or from any other
-// whose bytes have the right hash.
+// Get gives a batch's frame, which the caller must not change: one that a collector sent, or that of the blob generation
+// that the batch names, or of any other whose bytes have the right hash.
 func (r *Reader) Get(ctx context.Context, e accepted.Batch) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
 	if int64(e.FrameBytes) > r.MaxFrame {
 		return nil, &UnreadableError{e, fmt.Errorf("%d bytes, at most %d", e.FrameBytes, r.MaxFrame)}
+	}
+	if raw := r.Arrived.get(e.FrameSHA256); raw != nil {
+		return raw, nil
 	}
 	raw, err := accept.ReadFrame(ctx, r.Store, e.RawBlobKey, e.FrameSHA256, e.FrameBytes)
 	var unreadable *accept.FrameError

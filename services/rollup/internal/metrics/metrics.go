@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/peerframes"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/record"
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
@@ -29,6 +30,8 @@ type Metrics struct {
 	Polls      *prometheus.CounterVec // outcome
 	Segments   prometheus.Counter
 	Hints      prometheus.Counter
+	Peers      *peerframes.Metrics
+	PeerBytes  prometheus.Gauge
 	Arrived    prometheus.Counter
 	CatchUps   prometheus.Counter
 	Overlaps   prometheus.Counter
@@ -134,6 +137,8 @@ func New(reg prometheus.Registerer) *Metrics {
 		Polls:          r.counters("journal_polls_total", "Polls of the acceptance journal by outcome: ok, failed.", "outcome"),
 		Segments:       r.counter("journal_segments_total", "Segments of the journal that polls read."),
 		Hints:          r.counter("journal_hints_total", "Segments of the journal that a watch named."),
+		Peers:          peerframes.NewMetrics(reg, "rollup"),
+		PeerBytes:      r.gauge("arrived_frames_bytes", "Bytes of frames that collectors sent and that are in memory, most of them until they are packed; see follow.frames_memory."),
 		Arrived:        r.counter("batches_taken_total", "Batches that owners of shards took from the journal, those that blocks cover already included."),
 		CatchUps:       r.counter("catch_ups_total", "Times that a shard read the journal from the positions of its progress: at the begin of an ownership, and after batches had been forgotten for lack of room."),
 		Overlaps:       r.counter("overlapping_batches_total", "Pairs of accepted batches of one boot with the same record numbers: each number counts for the batch that was accepted first."),

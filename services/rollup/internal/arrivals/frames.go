@@ -1,0 +1,90 @@
+package arrivals
+
+import (
+	"context"
+
+	"golang.org/x/sync/errgroup"
+
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/peerframes"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+const (
+	// maxSegments bounds the segments whose frames wait to be asked for. What has no room is read from the store later.
+	maxSegments = 256
+	// callsAtOnce bounds the calls of a worker for frames.
+	callsAtOnce = 4
+)
+
+// FrameKeeper keeps frames that collectors sent.
+type FrameKeeper interface {
+	Has(sum identity.Digest) bool
+	Put(sum identity.Digest, raw []byte)
+}
+
+// named are batches of one segment that are of this worker's shards.
+type named struct {
+	run     journal.RunID
+	batches []accepted.Batch
+}
+
+// wantFrames asks for the frames of what arrived, later: whoever follows the journal waits for no collector.
+func (h *Hub) wantFrames(run journal.RunID, of map[shard.ID][]accepted.Batch) {
+	if h.cfg.Frames == nil || !h.cfg.Peers.Hinted(run) {
+		return
+	}
+	n := named{run: run}
+	for _, batches := range of {
+		n.batches = append(n.batches, batches...)
+	}
+	if len(n.batches) == 0 {
+		return
+	}
+	select {
+	case h.named <- n:
+	default:
+	}
+}
+
+// TakeFrames takes frames of what arrived from the collectors that have them in memory, until ctx ends.
+func (h *Hub) TakeFrames(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for range callsAtOnce {
+		g.Go(func() error {
+			for {
+				select {
+				case <-ctx.Done():
+					return ctx.Err()
+				case n := <-h.named:
+					h.takeFrames(ctx, n)
+				}
+			}
+		})
+	}
+	return g.Wait()
+}
+
+func (h *Hub) takeFrames(ctx context.Context, n named) {
+	for len(n.batches) > 0 && ctx.Err() == nil {
+		var call []accepted.Batch
+		var bytes uint64
+		for len(n.batches) > 0 {
+			b := n.batches[0]
+			wanted := peerframes.Fits(&b, 0, 0) && !h.cfg.Frames.Has(b.FrameSHA256)
+			if wanted && !peerframes.Fits(&b, len(call), bytes) {
+				break
+			}
+			if n.batches = n.batches[1:]; wanted {
+				call, bytes = append(call, b), bytes+b.FrameBytes
+			}
+		}
+		p := h.cfg.Peers.Of(n.run)
+		if p == nil || len(call) == 0 {
+			return
+		}
+		p.Read(ctx, call, func(i int, raw []byte) { h.cfg.Frames.Put(call[i].FrameSHA256, raw) })
+	}
+}
