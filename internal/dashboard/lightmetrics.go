@@ -100,6 +100,11 @@ func journal() Row {
 			{ago(by("max", "instance", metric("reconciler_complete_through_timestamp_seconds", ""))), "reconciler {{instance}}"},
 			{ago(by("max", "instance", metric("query_complete_through_timestamp_seconds", ""))), "query {{instance}}"},
 			{by("max", "shard", metric("rollup_progress_age_seconds", "")), "rollups {{shard}}"}}},
+		{Title: "Frames asked of collectors", About: "What was not taken was read from the store: missing is no longer in their memory, failed calls have a reason.", Unit: "ops", Queries: []Query{
+			{rate("outcome", "query_peer_frames_total", ""), "query {{outcome}}"},
+			{rate("outcome", "rollup_peer_frames_total", ""), "rollups {{outcome}}"},
+			{rate("reason", "query_peer_failures_total", ""), "query {{reason}}"},
+			{rate("reason", "rollup_peer_failures_total", ""), "rollups {{reason}}"}}},
 		{Title: "Polls that failed", Unit: "ops", Queries: []Query{
 			{rate("instance", "reconciler_journal_polls_total", `result="failed"`), "reconciler {{instance}}"},
 			{rate("instance", "query_journal_polls_total", `outcome="failed"`), "query {{instance}}"},

@@ -106,6 +106,61 @@ func TestRequestsOfTheGuide(t *testing.T) {
 	}
 }
 
+// TestFollowersTakeFramesFromCollectors: while query node and rollup worker watch the collectors, frames come from these:
+// next to no frame is read from the store, from its acceptance until it is in answers and in blocks.
+func TestFollowersTakeFramesFromCollectors(t *testing.T) {
+	const boots, each = 20, 20
+	ctx := within(t, 4*time.Minute)
+	c := newCluster(t, cluster.Options{Collectors: 2, Rollups: 1, Shards: 2, Adjust: func(process string, settings map[string]any) {
+		if process == "query" || process == "rollup-1" {
+			settings["follow"].(map[string]any)["frames_wait"] = "1m" // a busy machine is no reason to ask the store
+		}
+	}})
+	for _, start := range []func(context.Context) error{c.StartStore, c.StartReconciler, c.StartCoordinator, func(ctx context.Context) error { return c.StartCollector(ctx, 0) },
+		func(ctx context.Context) error { return c.StartCollector(ctx, 1) }, func(ctx context.Context) error { return c.StartRollup(ctx, 0) }, c.StartQuery} {
+		must(t, start(ctx))
+	}
+	sent, at := 0, time.Now().Truncate(time.Hour).Add(-30*time.Minute)
+	submit := func(n int) {
+		for i := range boots {
+			s := load.NewSender(identity.Boot{Agent: fmt.Sprintf("counted-%d-%d", sent, i), Boot: "boot"}, c.Addr.Collectors[i%2].GRPC)
+			for k := range n {
+				r, err := s.Send(ctx, makeFrame(t, s.Boot, "requests", uint64(2*k+1), 1, at.Add(time.Duration(k)*time.Minute), 1))
+				must(t, err)
+				if r.GetStatus().String() != load.Accepted {
+					t.Fatalf("answered %v", r)
+				}
+			}
+			s.Close()
+		}
+		sent += boots * n
+		must(t, cluster.Poll(ctx, "the batches to be in answers and in blocks", func() (bool, error) {
+			v, w, err := c.Scalar(ctx, "sum(count_over_time(requests[3h]))", time.Now())
+			blocks, late, rerr := c.RolledUp(ctx, at.Truncate(time.Hour), time.Now())
+			return len(w) == 0 && blocks+late == sent, errors.Join(err, rerr, fmt.Errorf("%v samples, %v; %d batches in blocks, %d in deltas", v, w, blocks, late))
+		}))
+	}
+	reads := func(addr string) (n float64) {
+		for line := range strings.Lines(page(ctx, t, addr)) {
+			if strings.HasPrefix(line, "lightmetrics_store_requests_total{") && strings.Contains(line, `family="raw-blobs"`) {
+				v, err := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(line, ' '):]), 64)
+				must(t, err)
+				n += v
+			}
+		}
+		return n
+	}
+	submit(1) // the runs are known, and the watches are on
+	query, rollup := reads(c.Addr.QueryHTTP), reads(c.Addr.Rollups[0])
+	submit(each)
+	query, rollup = reads(c.Addr.QueryHTTP)-query, reads(c.Addr.Rollups[0])-rollup
+	t.Logf("%d batches: %v frames read from the store by the query node, %v by the worker; taken: %v and %v", boots*each, query, rollup,
+		metric(ctx, t, c.Addr.QueryHTTP, `lightmetrics_query_peer_frames_total{outcome="taken"}`), metric(ctx, t, c.Addr.Rollups[0], `lightmetrics_rollup_peer_frames_total{outcome="taken"}`))
+	if most := float64(boots*each) / 20; query > most || rollup > most {
+		t.Errorf("%v frames read from the store by the query node, %v by the worker, of %d", query, rollup, boots*each)
+	}
+}
+
 // countKeys counts the objects of a family of keys.
 func countKeys(ctx context.Context, c *cluster.Cluster, prefix string) (n int, err error) {
 	store, err := c.OpenStore(ctx)
