@@ -63,7 +63,7 @@ type Hub struct {
 	follower *journal.Follower // nil: nothing was read yet
 
 	watches *watches
-	named   chan named // whose frames are to be asked for
+	frames  *taker
 
 	mu     sync.Mutex
 	queues map[shard.ID][]*Queue
@@ -78,13 +78,16 @@ func New(c Config) *Hub {
 	if c.Peers == nil {
 		c.Peers = peerframes.New(peerframes.Config{})
 	}
-	return &Hub{cfg: c, named: make(chan named, maxSegments), queues: map[shard.ID][]*Queue{}, watches: newWatches(&c)}
+	return &Hub{cfg: c, frames: newTaker(&c), queues: map[shard.ID][]*Queue{}, watches: newWatches(&c)}
 }
 
 // Watch takes the hints of one of Config.Watch until ctx ends.
 func (h *Hub) Watch(ctx context.Context, addr string, c rpc.ClientConfig) error {
 	return h.watches.watch(ctx, addr, c)
 }
+
+// TakeFrames takes the frames of what arrives from the collectors that have them in memory, until ctx ends.
+func (h *Hub) TakeFrames(ctx context.Context) error { return h.frames.run(ctx) }
 
 // Run polls until ctx ends.
 func (h *Hub) Run(ctx context.Context) error {
@@ -212,7 +215,7 @@ func (h *Hub) begin(ctx context.Context) error {
 	h.follower, err = journal.NewFollower(journal.FollowerConfig{
 		Store: h.cfg.Store, Authority: h.cfg.Authority, From: head.Positions(), Fan: Fan,
 		Segment: func(_ context.Context, s *journal.Segment) error {
-			h.wantFrames(s.Run, h.deliver(s.Entries))
+			h.frames.want(s.Run, h.deliver(s.Entries))
 			return nil
 		},
 		Folded: func(_ context.Context, es []journal.Entry) error { h.deliver(es); return nil },

@@ -31,9 +31,20 @@ type named struct {
 	batches []accepted.Batch
 }
 
-// wantFrames asks for the frames of what arrived, later: whoever follows the journal waits for no collector.
-func (h *Hub) wantFrames(run journal.RunID, of map[shard.ID][]accepted.Batch) {
-	if h.cfg.Frames == nil || !h.cfg.Peers.Hinted(run) {
+// taker takes the frames of what arrives from the collectors that have them in memory.
+type taker struct {
+	peers *peerframes.Set
+	keep  FrameKeeper // nil takes none
+	named chan named
+}
+
+func newTaker(c *Config) *taker {
+	return &taker{peers: c.Peers, keep: c.Frames, named: make(chan named, maxSegments)}
+}
+
+// want asks for the frames of what arrived, later: whoever follows the journal waits for no collector.
+func (t *taker) want(run journal.RunID, of map[shard.ID][]accepted.Batch) {
+	if t.keep == nil || !t.peers.Hinted(run) {
 		return
 	}
 	n := named{run: run}
@@ -44,13 +55,13 @@ func (h *Hub) wantFrames(run journal.RunID, of map[shard.ID][]accepted.Batch) {
 		return
 	}
 	select {
-	case h.named <- n:
+	case t.named <- n:
 	default:
 	}
 }
 
-// TakeFrames takes frames of what arrived from the collectors that have them in memory, until ctx ends.
-func (h *Hub) TakeFrames(ctx context.Context) error {
+// run takes what is wanted until ctx ends.
+func (t *taker) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for range callsAtOnce {
 		g.Go(func() error {
@@ -58,8 +69,8 @@ func (h *Hub) TakeFrames(ctx context.Context) error {
 				select {
 				case <-ctx.Done():
 					return ctx.Err()
-				case n := <-h.named:
-					h.takeFrames(ctx, n)
+				case n := <-t.named:
+					t.take(ctx, n)
 				}
 			}
 		})
@@ -67,13 +78,13 @@ func (h *Hub) TakeFrames(ctx context.Context) error {
 	return g.Wait()
 }
 
-func (h *Hub) takeFrames(ctx context.Context, n named) {
+func (t *taker) take(ctx context.Context, n named) {
 	for len(n.batches) > 0 && ctx.Err() == nil {
 		var call []accepted.Batch
 		var bytes uint64
 		for len(n.batches) > 0 {
 			b := n.batches[0]
-			wanted := peerframes.Fits(&b, 0, 0) && !h.cfg.Frames.Has(b.FrameSHA256)
+			wanted := peerframes.Fits(&b, 0, 0) && !t.keep.Has(b.FrameSHA256)
 			if wanted && !peerframes.Fits(&b, len(call), bytes) {
 				break
 			}
@@ -81,10 +92,10 @@ func (h *Hub) takeFrames(ctx context.Context, n named) {
 				call, bytes = append(call, b), bytes+b.FrameBytes
 			}
 		}
-		p := h.cfg.Peers.Of(n.run)
+		p := t.peers.Of(n.run)
 		if p == nil || len(call) == 0 {
 			return
 		}
-		p.Read(ctx, call, func(i int, raw []byte) { h.cfg.Frames.Put(call[i].FrameSHA256, raw) })
+		p.Read(ctx, call, func(i int, raw []byte) { t.keep.Put(call[i].FrameSHA256, raw) })
 	}
 }
