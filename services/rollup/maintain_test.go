@@ -8,6 +8,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/objstore/storetest"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
 	"lightmetrics.dev/lightmetrics/internal/rollups/compact"
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
@@ -135,6 +136,49 @@ func TestCompactionAndRetention(t *testing.T) {
 	must(t, m.retention.Retain(t.Context()))
 	if s := w.set(h+1, 1, timegrid.Raw); s != nil {
 		t.Errorf("the late raw set stays: %+v", s.Name)
+	}
+}
+
+// The owner of the first shard copies the records of the last days, hourly; another worker copies none.
+func TestRecordsAreCopied(t *testing.T) {
+	w := newWorld(t, newMem())
+	cfg := testConfig()
+	w.some(agentOf(0, 0), hour0, 0, 5, 0)
+	w.drive(cfg, ownership.Grant{Shard: 0, Fence: 5})
+	w.clock.Store((hour0 + 2).End().UnixNano())
+	day := layout.DayOf(hour0)
+	other, err := w.opened(w.worker(cfg, w.store))
+	must(t, err)
+	must(t, other.copies.Copy(t.Context()))
+	if _, err := catalog.ReadCopies(t.Context(), w.store, testAuthority, day); !errors.Is(err, objstore.ErrNotFound) {
+		t.Fatalf("a worker without the first shard: %v", err)
+	}
+	m := w.compactor(cfg)
+	must(t, m.copies.Copy(t.Context()))
+	copied := func(h timegrid.Hour) (n int) {
+		t.Helper()
+		c, err := catalog.ReadCopies(t.Context(), w.store, testAuthority, day)
+		must(t, err)
+		for _, x := range c.Records {
+			if x.Name.Hour == h {
+				n++
+			}
+		}
+		return n
+	}
+	if n := copied(hour0); n != len(timegrid.Resolutions()) {
+		t.Fatalf("%d records of the hour", n)
+	}
+	w.some(agentOf(0, 0), hour0+1, 0, 5, 5)
+	w.drive(cfg, ownership.Grant{Shard: 0, Fence: 6})
+	must(t, m.copies.Copy(t.Context()))
+	if n := copied(hour0 + 1); n != 0 {
+		t.Errorf("%d records before an hour is over", n)
+	}
+	w.advance(maintain.CopyEvery)
+	must(t, m.copies.Copy(t.Context()))
+	if n := copied(hour0 + 1); n != len(timegrid.Resolutions()) {
+		t.Errorf("%d records of the second hour", n)
 	}
 }
 

@@ -96,6 +96,7 @@ type worker struct {
 	snapshots    *snapshots.Maker
 	compaction   *maintain.Compaction
 	retention    *maintain.Retention
+	copies       *maintain.Copies
 	collection   *maintain.Collection
 	reprocessing *maintain.Reprocessing
 }
@@ -168,6 +169,9 @@ func newWorker(cfg Config, d Deps, log *slog.Logger, m *metrics.Metrics, board *
 	if err != nil {
 		return nil, err
 	}
+	w.copies = maintain.NewCopies(maintain.CopiesDeps{
+		Store: d.Store, Board: board, Metrics: m, Log: log, Now: d.Now, AuthorityID: cfg.AuthorityID, AtOnce: cfg.Jobs.Readers,
+	})
 	w.collection = &maintain.Collection{Collector: collector, Board: board, Metrics: m, Log: log, Shards: cfg.Shards, Interval: cfg.Collect.Interval}
 	steps, err := work.NewWorker(d.Queue, d.Table, reprocess.NewHandler(d.Store, cfg.AuthorityID, cfg.Shards), work.Config{
 		Topic: reprocess.Topic, Owner: process + ".reprocess", Hold: cfg.Jobs.Hold, TimeLimit: cfg.Jobs.TimeLimit,
@@ -213,6 +217,7 @@ func (w *worker) run(ctx context.Context) error {
 	g.Go("collect", w.collection.Run)
 	g.Go("compact", w.compaction.Run)
 	g.Go("retain", w.retention.Run)
+	g.Go("copy", w.copies.Run)
 	g.Go("reprocess", w.reprocessing.Run)
 	return g.Wait()
 }

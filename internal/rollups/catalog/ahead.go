@@ -23,7 +23,7 @@ const maxAhead = 512
 // is read then.
 func (c *Catalog) readAhead(ctx context.Context, slots []Slot) (n int) {
 	c.ahead = map[string]outcome{}
-	var keys []string
+	var keys, all []string
 	for n < len(slots) && len(keys) < maxAhead {
 		from := n
 		for n < len(slots) && slots[n].Name.Hour == slots[from].Name.Hour {
@@ -32,26 +32,34 @@ func (c *Catalog) readAhead(ctx context.Context, slots []Slot) (n int) {
 		// In the order in which they are used: when the budget ends, what was read is kept, and the next refresh
 		// gets on.
 		for _, of := range slices.Backward(slots[from:n]) {
-			if l := of.Listed[len(of.Listed)-1]; !c.records.has(l) {
+			l := of.Listed[len(of.Listed)-1]
+			if c.records.has(l) {
+				continue
+			}
+			all = append(all, l.Info.Key)
+			if _, ok := c.copied[l.Info.Key]; !ok {
 				keys = append(keys, l.Info.Key)
 			}
 		}
 	}
 	c.readAll(ctx, keys)
-	c.readAll(ctx, c.compactionsAhead(keys))
+	c.readAll(ctx, c.compactionsAhead(all))
 	return n
 }
 
-// compactionsAhead are those that records which were read ahead redirect to, and that are not cached.
+// compactionsAhead are those that records which are not cached redirect to, and that are not cached either.
 func (c *Catalog) compactionsAhead(of []string) (keys []string) {
 	asked := map[string]bool{}
 	for _, key := range of {
-		o := c.ahead[key]
+		o, ok := c.copied[key]
+		if !ok {
+			o = c.ahead[key]
+		}
 		if o.record.Block == nil || o.record.Block.Redirect == nil {
 			continue
 		}
 		to := o.record.Block.Redirect.Name.Key()
-		if !asked[to] && !c.records.hasCompaction(to) {
+		if _, there := c.copied[to]; !there && !asked[to] && !c.records.hasCompaction(to) {
 			asked[to] = true
 			keys = append(keys, to)
 		}

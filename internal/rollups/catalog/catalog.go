@@ -36,6 +36,11 @@ type Config struct {
 	Records bool
 	// MaxRequests of one refresh; 0 means 10,000.
 	MaxRequests int
+	// Copies lets a refresh take records from the copies of their days. Blocks of its views then have what copies
+	// have, wherever they come from.
+	Copies bool
+	// Unusable is told why copies could not be read, which the refresh did without; it may be nil.
+	Unusable func(key string, err error)
 	// Each calls fn for 0 to n-1, possibly in parallel; nil calls one after the other.
 	Each func(ctx context.Context, n int, fn func(ctx context.Context, i int) error) error
 }
@@ -49,8 +54,9 @@ type Catalog struct {
 	// left is how many requests the running refresh still has; sharing holds the blocks of the hour that it reads.
 	left    atomic.Int64
 	sharing map[slot]*Block
-	// ahead are the records that the running refresh has read before it comes to their hours, by key.
-	ahead map[string]outcome
+	// copied are the records that the running refresh took from copies, and ahead those that it has read before
+	// it comes to their hours, by key.
+	copied, ahead map[string]outcome
 	// listings counts those of deltas; hourRead has the last one that an hour was read after.
 	listings uint64
 	hourRead map[timegrid.Hour]uint64
@@ -163,7 +169,8 @@ type pass struct {
 // nevertheless, so that a refresh which is repeated gets on.
 func (p *pass) read(ctx context.Context, from, to timegrid.Hour) error {
 	listed, end, failed := p.c.list(ctx, from, to)
-	defer func() { p.c.ahead = nil }()
+	defer func() { p.c.copied, p.c.ahead = nil, nil }()
+	p.c.copiesAhead(ctx, listed)
 	at, ahead := from, 0
 	for len(listed) > 0 {
 		if ahead == 0 {
@@ -282,6 +289,9 @@ func (p *pass) readExpiry(ctx context.Context) error {
 // no view needs them, and those of every block of a month would take more memory than all else of them.
 func (c *Catalog) share(s *Block) {
 	s.Journal = nil
+	if c.cfg.Copies {
+		*s = *CopyOf(Record{Block: s}).Block
+	}
 	for at, other := range c.sharing {
 		if at.shard == s.Name.Shard && other.PlanSHA256 == s.PlanSHA256 && other.Inputs.Batches() == s.Inputs.Batches() && other.Inputs.Records() == s.Inputs.Records() {
 			s.Inputs = other.Inputs
@@ -291,6 +301,9 @@ func (c *Catalog) share(s *Block) {
 }
 
 func (c *Catalog) record(ctx context.Context, key string) (Record, objstore.Info, error) {
+	if o, ok := c.copied[key]; ok {
+		return o.record, o.info, o.err
+	}
 	if o, ok := c.ahead[key]; ok {
 		return o.record, o.info, o.err
 	}

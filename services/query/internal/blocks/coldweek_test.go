@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/gc"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
@@ -157,6 +158,17 @@ func newWeek(t testing.TB, count uint32) *week {
 	return w
 }
 
+// copy makes the copies of all days.
+func (w *week) copy(t testing.TB) {
+	t.Helper()
+	c := compact.NewCopier(w.store.Store, "test", gc.OneByOne)
+	for d := layout.DayOf(w.first); d <= layout.DayOf(w.first+175); d++ {
+		if _, err := c.Copy(t.Context(), d, timegrid.HourOf(w.now.UnixMilli())-1); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // node is a query node that has just started.
 func (w *week) node(t testing.TB) *Keeper {
 	t.Helper()
@@ -199,11 +211,40 @@ func (w *week) read(t testing.TB, k *Keeper) (samples int) {
 	return samples
 }
 
+// TestAColdWeekTakesFewRequests: a node that has just started reads seven days with no more than 40 requests. Copies
+// that are damaged, or older than their records, cost requests and change no sample.
+func TestAColdWeekTakesFewRequests(t *testing.T) {
+	w := newWeek(t, 4)
+	w.copy(t)
+	w.read(t, w.node(t))
+	if n, by := w.store.requests(); n > 40 {
+		t.Errorf("%d requests: %v", n, by)
+	}
+	day := layout.RollupCopies(layout.DayOf(w.first + 30))
+	b, _, err := w.store.Store.Get(t.Context(), day, objstore.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[len(b)-1] ^= 1
+	if _, err := w.store.Store.Put(t.Context(), day, b, objstore.PutOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	w.read(t, w.node(t))
+	if n, by := w.store.requests(); n < 300 || n > 500 {
+		t.Errorf("with damaged copies of a day: %d requests: %v", n, by)
+	}
+	if err := w.store.Delete(t.Context(), day); err != nil {
+		t.Fatal(err)
+	}
+	w.read(t, w.node(t))
+}
+
 // BenchmarkColdWeek: the first query of a node over seven days, where each request takes 10 ms.
 func BenchmarkColdWeek(b *testing.B) {
 	for _, count := range []uint32{4, 32} {
 		b.Run(fmt.Sprint(count), func(b *testing.B) {
 			w := newWeek(b, count)
+			w.copy(b)
 			w.store.takes = 10 * time.Millisecond
 			best := math.Inf(1)
 			for b.Loop() {

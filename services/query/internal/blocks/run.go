@@ -49,7 +49,10 @@ func (k *Keeper) Poll(ctx context.Context) error {
 			k.firstPollOnce.Do(func() { close(k.firstPoll) })
 			return nil
 		}
-		cat, err := catalog.New(catalog.Config{Reader: k.d.Store, AuthorityID: id, Each: k.each})
+		cat, err := catalog.New(catalog.Config{Reader: k.d.Store, AuthorityID: id, Each: k.each, Copies: true, Unusable: func(key string, err error) {
+			// The records are read one by one instead, which takes longer and changes no answer.
+			k.d.Log.Warn("copies of block records can't be read", "key", key, "error", err)
+		}})
 		if err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 // Package maintain does what a worker does beside its shards' hours: it merges blocks into
 // larger ones, removes what is too old, collects what nobody names any more, and gives
-// accepted batches to the workers again when an operator asks for that.
+// accepted batches to the workers again when an operator asks for that. It also copies the records of blocks for readers
+// of many hours.
 package maintain
 
 import (
