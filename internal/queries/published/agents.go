@@ -8,6 +8,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
 	"lightmetrics.dev/lightmetrics/internal/series/agentlabel"
+	"lightmetrics.dev/lightmetrics/internal/shard"
 )
 
 // match returns the series that all matchers accept, ascending. The index knows the series' own labels, and
@@ -81,6 +82,58 @@ func (u *unit) mayHoldAgent(ms []*labels.Matcher) bool {
 		}
 		return slices.ContainsFunc(boots, func(b catalog.BootInputs) bool { return agentlabel.Matches(ms, b.Agent) })
 	})
+}
+
+// counted returns those of some series whose rows count in the piece. In a compaction some agents may be masked, as
+// their shard's source was superseded; where none are, which is nearly always, it is the same slice.
+func (x *index) counted(p *catalog.Piece, of []int) []int {
+	if p.Shards == nil {
+		return of
+	}
+	ids := x.shards(p.Block.Shards)
+	if !slices.ContainsFunc(ids, func(id shard.ID) bool { return !slices.Contains(p.Shards, id) }) {
+		return of
+	}
+	takes := map[string]bool{}
+	var out []int
+	for _, i := range of {
+		agent := x.Agent(i)
+		took, ok := takes[agent]
+		if !ok {
+			took = p.Holds(agent)
+			takes[agent] = took
+		}
+		if took {
+			out = append(out, i)
+		}
+	}
+	return out
+}
+
+// shards returns the shards of all agents of the index, count being the authority's number of them. They are kept: a
+// hash of each series' agent would take longer than the rest of a selection.
+func (x *index) shards(count uint32) []shard.ID {
+	if s := x.agentShards.Load(); s != nil && s.count == count {
+		return s.ids
+	}
+	s := &agentShards{count: count}
+	seen := map[string]bool{}
+	for i := range x.Len() {
+		if agent := x.Agent(i); !seen[agent] {
+			seen[agent] = true
+			if id := shard.Of(agent, count); !slices.Contains(s.ids, id) {
+				s.ids = append(s.ids, id)
+			}
+		}
+	}
+	x.agentShards.Store(s)
+	return s.ids
+}
+
+// agentShards are shards of agents, by the number of shards that there are.
+type agentShards struct {
+	count uint32
+	ids   []shard.ID
 }
 
 // labelNames adds the names on some series; all says that these are all series of the index.

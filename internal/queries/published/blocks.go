@@ -18,6 +18,9 @@ type object struct {
 	series []int
 }
 
+// whole reports that all selected series of the chunk count in the hour.
+func (ob *object) whole() bool { return len(ob.series) == len(ob.handle.series) }
+
 // cached gives the handle the cached columns of its series, and the cached blocks of the others. It returns the
 // blocks that are missing.
 func (q *Query) cached(o *handle, mint, maxt int64) (missing []chunk.Range) {

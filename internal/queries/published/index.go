@@ -22,6 +22,8 @@ type index struct {
 	renames    bool // some series has a label of its own with that name
 	metas      []atomic.Pointer[meta]
 	selections selections
+	// agentShards are those of its agents, made on first use.
+	agentShards atomic.Pointer[agentShards]
 }
 
 // meta is what the index says about a series.

@@ -6,10 +6,10 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/harness/mutants"
 )
 
-// TestMutantsAreCaught plants known bugs in the merge of sources.
+// TestMutantsAreCaught plants known bugs in the merge of sources, and in what is kept of labels.
 func TestMutantsAreCaught(t *testing.T) {
 	mutants.Check(t, mutants.List{
-		Run: "TestMergeIsByTimeAndSource",
+		Run: "TestMergeIsByTimeAndSource|TestCountedSeries|TestTexts",
 		Mutants: []mutants.Mutant{
 			{Name: "of rows of one time the first source counts", File: "merge.go", Old: "a == b && x.source < y.source", New: "a == b && x.source > y.source", By: "TestMergeIsByTimeAndSource"},
 			{Name: "rows are compared by milliseconds", File: "merge.go", Old: "	if r.ns != nil {\n		return r.ns[row]\n	}\n", New: "", By: "TestMergeIsByTimeAndSource"},
@@ -17,6 +17,12 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "two rows of one millisecond stay", File: "merge.go", Old: "last >= 0 && m.t[last] == a.t[from]", New: "last >= 0 && m.t[last] > a.t[from]", By: "TestMergeIsByTimeAndSource"},
 			{Name: "doubles of one source stay", File: "merge.go", Old: "		if a.doubles {", New: "		if false {", By: "TestMergeIsByTimeAndSource"},
 			{Name: "a column that a source lacks has old values", File: "merge.go", Old: "	clear(dst[at:])\n", New: "", By: "TestMergeIsByTimeAndSource"},
+			{Name: "all series of a compaction count", File: "agents.go", Old: "return !slices.Contains(p.Shards, id) }) {", New: "return false && !slices.Contains(p.Shards, id) }) {", By: "TestCountedSeries"},
+			{Name: "shards are those of another number of them", File: "agents.go", Old: "s != nil && s.count == count", New: "s != nil", By: "TestCountedSeries"},
+			{Name: "texts of other selectors are kept", File: "texts.go", Old: "what, selectionKey(ms))", New: "what, \"\")", By: "TestTextsOfSources"},
+			{Name: "texts of other generations are kept", File: "texts.go", Old: "b = binary.AppendUvarint(b[:0], ob.x.id)", New: "b = binary.AppendUvarint(b[:0], 0)", By: "TestTextsOfSources"},
+			{Name: "texts of masked series are kept", File: "texts.go", Old: "			if !masked {\n				break\n			}\n", New: "			break\n", By: "TestTextsOfSources"},
+			{Name: "kept texts are the caller's", File: "texts.go", Old: "return slices.Clone(out), nil", New: "return out, nil", By: "TestTextsAreKept"},
 		},
 	})
 }

@@ -15,6 +15,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
 	"lightmetrics.dev/lightmetrics/internal/rollups/chunk"
 	"lightmetrics.dev/lightmetrics/internal/series/agentlabel"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
 // Config of a Reader. Except for Store, the zero value of a field is its default.
@@ -43,8 +44,9 @@ type Reader struct {
 	indexes *lru.Cache[string, *index]
 	blocks  *lru.Cache[blockKey, []byte]
 	columns *lru.Cache[columnKey, *columns]
-	deltas  *lru.Cache[string, [][]byte]       // frames by the delta's key
-	lates   *lru.Cache[string, *catalog.Block] // made of deltas, by what they are made of
+	deltas  *lru.Cache[string, [][]byte]          // frames by the delta's key
+	lates   *lru.Cache[string, *catalog.Block]    // made of deltas, by what they are made of
+	texts   *lru.Cache[identity.Digest, []string] // names and values of labels, by what they are of
 	plans   plans
 	one     singleflight.Group // indexes by key
 	slots   *semaphore.Weighted
@@ -81,19 +83,20 @@ func New(c Config) (*Reader, error) {
 		c.Parallel = 32
 	}
 	return &Reader{
-		cfg: c, fetch: block.From(c.Store), indexes: lru.New[string, *index](c.IndexCache), blocks: lru.New[blockKey, []byte](c.BlockCache - c.BlockCache/4 - c.BlockCache/8),
+		cfg: c, fetch: block.From(c.Store), indexes: lru.New[string, *index](c.IndexCache - c.IndexCache/32), blocks: lru.New[blockKey, []byte](c.BlockCache - c.BlockCache/4 - c.BlockCache/8),
 		// Decoded columns get the smaller part: they are several times as large as their blocks, and can be made
 		// from them again.
 		columns: lru.New[columnKey, *columns](c.BlockCache / 4),
 		// Frames of deltas, and the blocks that are made of them, are few: late data that no block has yet.
 		deltas: lru.New[string, [][]byte](c.BlockCache / 16), lates: lru.New[string, *catalog.Block](c.BlockCache / 16),
+		texts: lru.New[identity.Digest, []string](c.IndexCache / 32),
 		slots: semaphore.NewWeighted(int64(c.Parallel)),
 	}, nil
 }
 
 // CacheBytes is the memory of the caches: of indexes; and of blocks, with the columns decoded from them.
 func (r *Reader) CacheBytes() (indexes, blocks int64) {
-	return r.indexes.Weight(), r.blocks.Weight() + r.columns.Weight() + r.deltas.Weight() + r.lates.Weight()
+	return r.indexes.Weight() + r.texts.Weight(), r.blocks.Weight() + r.columns.Weight() + r.deltas.Weight() + r.lates.Weight()
 }
 
 // get makes one request for exactly length bytes, within the bound on parallel requests.

@@ -185,16 +185,7 @@ func expand(handles []*handle, mint, maxt int64) []*object {
 			if h.x == nil {
 				continue
 			}
-			held := h.series
-			// In a compaction some agents may be masked, as their shard's source was superseded.
-			if p.Shards != nil {
-				held = nil
-				for _, i := range h.series {
-					if p.Holds(h.x.Agent(i)) {
-						held = append(held, i)
-					}
-				}
-			}
+			held := h.x.counted(p, h.series)
 			for hour := p.From; hour <= p.To && len(held) > 0; hour++ {
 				if hour.EndMS() >= mint && hour.StartMS() < maxt {
 					out = append(out, &object{handle: h, hour: hour, series: held})
@@ -327,7 +318,19 @@ func gather(objects []*object) []Series {
 	out, counts := make([]Series, 0, most), make([]int32, 0, most)
 	at := make(map[uint64]int32, most) // the last series with a hash
 	var others map[int32]int32         // the one before it with the same hash: different label sets can have the same
+	// Where the series of a chunk with several hours stand in of: those of its next hour are the same.
+	type place struct{ at, n int }
+	hours := map[*handle]place{}
 	for _, ob := range objects {
+		if p, ok := hours[ob.handle]; ok && ob.whole() && p.n == len(ob.series) {
+			for _, k := range of[p.at : p.at+p.n] {
+				of, counts[k] = append(of, k), counts[k]+1
+			}
+			continue
+		}
+		if ob.whole() {
+			hours[ob.handle] = place{len(of), len(ob.series)}
+		}
 		for _, i := range ob.series {
 			m := ob.x.meta(i)
 			last, ok := at[m.hash]
@@ -363,43 +366,4 @@ func gather(objects []*object) []Series {
 		}
 	}
 	return out
-}
-
-// LabelNames returns the names on series that match and may have samples in the range.
-func (q *Query) LabelNames(ctx context.Context, mint, maxt int64, ms ...*labels.Matcher) ([]string, error) {
-	return q.texts(ctx, mint, maxt, ms, (*index).labelNames)
-}
-
-// LabelValues returns the values of a label on series that match and may have samples in the range.
-func (q *Query) LabelValues(ctx context.Context, name string, mint, maxt int64, ms ...*labels.Matcher) ([]string, error) {
-	return q.texts(ctx, mint, maxt, ms, func(x *index, all bool, series []int, add func(string)) {
-		x.labelValues(name, all, series, add)
-	})
-}
-
-func (q *Query) texts(ctx context.Context, mint, maxt int64, ms []*labels.Matcher, of func(x *index, all bool, series []int, add func(string))) ([]string, error) {
-	from, to, ok := q.span(mint, maxt)
-	if !ok {
-		return nil, nil
-	}
-	if err := q.pin(ctx, from, to); err != nil {
-		return nil, err
-	}
-	objects, instead, err := q.objects(ctx, Hint{}, from, to, mint, maxt, ms)
-	if err != nil {
-		return nil, err
-	}
-	// Rolled rows have the labels of all samples, so some may be missing only where no rows are left.
-	q.reduceFound(instead, nil)
-	set := map[string]struct{}{}
-	var out []string
-	for _, ob := range objects {
-		of(ob.x, len(ms) == 0, ob.series, func(v string) {
-			if _, ok := set[v]; !ok {
-				set[v] = struct{}{}
-				out = append(out, v)
-			}
-		})
-	}
-	return out, nil
 }

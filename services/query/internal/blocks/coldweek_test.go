@@ -86,9 +86,13 @@ type week struct {
 	now   time.Time
 	first timegrid.Hour
 	count uint32
+	all   int // series
 }
 
-func newWeek(t testing.TB, count uint32) *week {
+func newWeek(t testing.TB, count uint32) *week { return newWeekOf(t, count, 1) }
+
+// newWeekOf has the given number of series for each of its agents, one in each shard.
+func newWeekOf(t testing.TB, count uint32, perAgent int) *week {
 	t.Helper()
 	must := func(err error) {
 		t.Helper()
@@ -97,7 +101,7 @@ func newWeek(t testing.TB, count uint32) *week {
 		}
 	}
 	ctx := t.Context()
-	w := &week{now: time.Date(2026, 11, 26, 6, 30, 0, 0, time.UTC), count: count}
+	w := &week{now: time.Date(2026, 11, 26, 6, 30, 0, 0, time.UTC), count: count, all: int(count) * perAgent}
 	// Thursday of an epoch week: spans of 168 hours begin there.
 	w.first = timegrid.HourStarting(time.Date(2026, 11, 19, 0, 0, 0, 0, time.UTC))
 	store := mem.New(func() time.Time { return w.now })
@@ -116,12 +120,14 @@ func newWeek(t testing.TB, count uint32) *week {
 		var batches []publishedtest.Batch
 		for _, a := range agents {
 			b := frame.NewBuilder()
-			id, err := b.AddSeries([]series.Label{{Name: "__name__", Value: "load"}}, series.Gauge, "", 0)
-			must(err)
-			for k := range 60 {
-				must(b.Append(id, (h.StartMS()+int64(k+1)*60_000)*1e6, float64(k)))
+			for n := range perAgent {
+				id, err := b.AddSeries([]series.Label{{Name: "__name__", Value: "load"}, {Name: "n", Value: fmt.Sprint(n)}}, series.Gauge, "", 0)
+				must(err)
+				for k := range 60 {
+					must(b.Append(id, (h.StartMS()+int64(k+1)*60_000)*1e6, float64(k)))
+				}
 			}
-			f, err := b.Build(identity.Boot{Agent: a, Boot: "b"}, uint64(h)*60)
+			f, err := b.Build(identity.Boot{Agent: a, Boot: "b"}, uint64(h)*60*uint64(perAgent))
 			must(err)
 			batches = append(batches, publishedtest.Batch{Frame: f})
 		}
@@ -205,7 +211,7 @@ func (w *week) read(t testing.TB, k *Keeper) (samples int) {
 	if ps, _ := q.Problems(); len(ps) > 0 {
 		t.Fatal(ps)
 	}
-	if want := 168 * 60 * int(w.count); samples != want {
+	if want := 168 * 60 * w.all; samples != want {
 		t.Fatalf("%d samples, want %d", samples, want)
 	}
 	return samples
@@ -261,6 +267,30 @@ func BenchmarkColdWeek(b *testing.B) {
 				b.StartTimer()
 			}
 			b.ReportMetric(best, "best-ms")
+		})
+	}
+}
+
+// BenchmarkWarmWeek: labels, selections and samples of seven days of compacted blocks, all in the caches.
+func BenchmarkWarmWeek(b *testing.B) {
+	w := newWeekOf(b, 4, 50)
+	w.copy(b)
+	k := w.node(b)
+	mint, maxt := w.first.StartMS()+1, (w.first + 167).EndMS()
+	load := labels.MustNewMatcher(labels.MatchEqual, model.MetricNameLabel, "load")
+	for name, do := range map[string]func(q *published.Query) error{
+		"names":  func(q *published.Query) error { _, err := q.LabelNames(b.Context(), mint, maxt); return err },
+		"values": func(q *published.Query) error { _, err := q.LabelValues(b.Context(), "n", mint, maxt); return err },
+		"select": func(q *published.Query) error { _, err := q.Select(b.Context(), mint, maxt, load); return err },
+		"read":   func(*published.Query) error { w.read(b, k); return nil },
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := do(k.Query(published.Limits{})); err != nil {
+					b.Fatal(err)
+				}
+			}
 		})
 	}
 }
