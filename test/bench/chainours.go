@@ -140,8 +140,8 @@ func (o *ours) rollUp(ctx context.Context, firstAfter time.Duration, samples int
 	})
 }
 
-// merge has the worker merge blocks, collect what they supersede at once, and remove the packs of frames as it does when
-// their hours have left the window. The first scan for blocks comes soon after a start.
+// merge has the worker merge blocks and collect what they supersede at once. It also begins to remove the packs of frames,
+// as it does when their hours have left the window. The first scan for blocks comes soon after a start.
 func (o *ours) merge(ctx context.Context) error {
 	err := o.restartWorker(ctx, section{
 		"schedule": section{"first_after": "10000h"},
@@ -152,11 +152,7 @@ func (o *ours) merge(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	store, err := o.c.OpenStore(ctx)
-	if err != nil {
-		return err
-	}
-	last, same, began := 0.0, 0, time.Now()
+	last, same := 0.0, 0
 	return await(ctx, func() (bool, error) {
 		m, err := scrape(ctx, o.c.Addr.Rollups[0])
 		if err != nil {
@@ -167,9 +163,18 @@ func (o *ours) merge(ctx context.Context) error {
 		if same++; done != last || merged == 0 {
 			last, same = done, 0
 		}
-		if same < unchanged {
-			return false, fmt.Errorf("%.0f merges, %.0f with what was collected", merged, done)
-		}
+		return same >= unchanged, fmt.Errorf("%.0f merges, %.0f with what was collected", merged, done)
+	})
+}
+
+// packsGone waits for the packs of frames to go, and no longer than they may take.
+func (o *ours) packsGone(ctx context.Context) error {
+	store, err := o.c.OpenStore(ctx)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	return await(ctx, func() (bool, error) {
 		page, err := store.List(ctx, objstore.ListOptions{Prefix: layout.LivePacksPrefix, Limit: 1})
 		return err == nil && (len(page.Objects) == 0 || time.Since(began) > packsStay), errors.Join(err, errors.New("there are packs of frames"))
 	})
@@ -179,7 +184,7 @@ const (
 	// unchanged is how often in a row the worker's counters must say the same.
 	unchanged = int(8 * time.Second / awaitEvery)
 	// packsStay bounds the wait for packs to go. What is left is counted.
-	packsStay = time.Minute
+	packsStay = 2 * time.Minute
 )
 
 // ours runs all services.
@@ -239,6 +244,10 @@ func (w *chainWork) ours(ctx context.Context, e *env, dir string) (r chainRun, e
 		return r, err
 	}
 	r.idle = last.minus(r.used).cpu() / idle.Seconds()
+	// What services cost that wait is not the chain's.
+	if err := o.packsGone(ctx); err != nil {
+		return r, err
+	}
 	r.queryable, r.used = r.queryable.minus(before), r.used.minus(before)
 	if err := w.check(ctx, o.system); err != nil {
 		return r, err
