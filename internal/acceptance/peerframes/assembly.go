@@ -90,10 +90,14 @@ func (a *assembly) add(p *journalv1.FramePiece) error {
 	case uint64(len(a.frame))+uint64(len(data)) > b.FrameBytes:
 		return &protocolError{reasonTooLong, fmt.Sprintf("more than the %d bytes of %s", b.FrameBytes, b.Identity)}
 	}
-	if len(a.frame) == 0 {
-		a.frame = data
-	} else {
+	switch {
+	case len(a.frame) > 0:
 		a.frame = append(a.frame, data...)
+	case uint64(len(data)) == b.FrameBytes:
+		a.frame = data
+	default:
+		// Of its exact length: callers keep frames, and count their memory by it.
+		a.frame = append(make([]byte, 0, min(b.FrameBytes, maxFrame)), data...)
 	}
 	if uint64(len(a.frame)) < b.FrameBytes {
 		return nil

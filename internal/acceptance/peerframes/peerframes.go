@@ -162,6 +162,8 @@ func (p *Peer) Read(ctx context.Context, batches []accepted.Batch, take func(i i
 	m.frames.WithLabelValues("missing").Add(float64(a.missing))
 	m.frames.WithLabelValues("failed").Add(float64(len(batches) - a.taken - a.missing))
 	switch {
+	case errors.Is(err, errQueued):
+		m.failures.WithLabelValues(string(reasonTimeout)).Inc()
 	case err != nil:
 		why := reasonOf(err)
 		m.failures.WithLabelValues(string(why)).Inc()
@@ -175,12 +177,16 @@ func (p *Peer) Read(ctx context.Context, batches []accepted.Batch, take func(i i
 	}
 }
 
+// errQueued: the wait was over before it was this call's turn. The collector was not asked, so it is not its fault; calls
+// that it answers too late count by themselves.
+var errQueued = errors.New("other calls for frames took the whole wait")
+
 func (p *Peer) read(ctx context.Context, a *assembly) error {
 	select {
 	case p.calls <- struct{}{}:
 		defer func() { <-p.calls }()
 	case <-ctx.Done():
-		return ctx.Err()
+		return errQueued
 	}
 	req := &journalv1.ReadFramesRequest{FrameSha256: make([][]byte, len(a.batches))}
 	for i := range a.batches {

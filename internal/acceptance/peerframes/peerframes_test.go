@@ -25,6 +25,40 @@ import (
 
 type sender = grpc.ServerStreamingServer[journalv1.ReadFramesResponse]
 
+// TestAFrameInPiecesHasItsLength: callers count memory by the length of frames, so their buffers are no longer.
+func TestAFrameInPiecesHasItsLength(t *testing.T) {
+	frame := make([]byte, 270_000)
+	a := assembly{batches: []accepted.Batch{{FrameSHA256: identity.Sum(frame), FrameBytes: uint64(len(frame))}}, frames: make([][]byte, 1)}
+	for rest := frame; len(rest) > 0; {
+		n := min(len(rest), 256<<10)
+		if err := a.add(piece(0, rest[:n])); err != nil {
+			t.Fatal(err)
+		}
+		rest = rest[n:]
+	}
+	if got := a.frames[0]; len(got) != len(frame) || cap(got) > len(frame)+len(frame)/100 {
+		t.Errorf("%d bytes in a buffer of %d", len(got), cap(got))
+	}
+}
+
+// TestCallsThatWaitForOthersAreNoFault: calls that get no turn within their wait were never sent, so the collector is asked again.
+func TestCallsThatWaitForOthersAreNoFault(t *testing.T) {
+	w := newWorld(t, time.Millisecond)
+	w.answer = func([][]byte, sender) error { return nil }
+	for range callsAtOnce {
+		w.peer.calls <- struct{}{}
+	}
+	for range 2 * tolerated {
+		w.read(t)
+	}
+	if w.calls.Load() != 0 || w.counted("failed") != float64(2*tolerated*len(w.batches)) {
+		t.Errorf("%d calls, %v frames failed", w.calls.Load(), w.counted("failed"))
+	}
+	if w.set.Of(run) == nil {
+		t.Error("a collector that nobody asked is not asked any more")
+	}
+}
+
 // collector answers as a test says.
 type collector struct {
 	journalv1.UnimplementedJournalServiceServer
