@@ -170,8 +170,7 @@ func (e *evaluation) rows(r *published.Rolled) error {
 		e.columns, e.keys = append(e.columns, chunk.Columns{}), append(e.keys, nil)
 	}
 	for i := range r.Parts() {
-		cols := &e.columns[i]
-		from, to, ok, err := r.Rows(i, e.mint, e.maxt, e.fn.want, cols)
+		cols, from, to, ok, err := r.Rows(i, e.mint, e.maxt, e.fn.want, &e.columns[i])
 		switch {
 		case err != nil:
 			return err

@@ -133,6 +133,10 @@ const maxPrepared = 50_000_000
 
 func (q *Queryable) rolled(ctx context.Context, c RangeCall, fn rangeFunc, rows published.Rows) ([]rolledSeries, bool, error) {
 	mint, maxt := c.Start-c.Offset-c.Range+1, c.End-c.Offset
+	// Samples in memory are only searched where there are rows to put beside them.
+	if !q.pub.MayRoll(rows, mint, maxt) {
+		return nil, false, nil
+	}
 	ls, err := q.snap.Select(ctx, mint, maxt, c.Matchers...)
 	if err != nil {
 		return nil, false, err

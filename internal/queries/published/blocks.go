@@ -39,7 +39,7 @@ func (q *Query) cached(o *handle, mint, maxt int64) (missing []chunk.Range) {
 		}
 		missing = append(missing, b)
 	}
-	o.warm = o.raw && len(missing) == 0
+	o.warm = len(missing) == 0
 	return missing
 }
 

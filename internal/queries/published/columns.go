@@ -111,7 +111,7 @@ func nanoseconds(into, ms []int64) []int64 {
 // hold takes the columns of the handle's series that are cached, and returns the series that must be decoded from
 // blocks. What it took stays with the query, whatever the cache evicts.
 func (q *Query) hold(h *handle, mint, maxt int64) (rest []int) {
-	// Rolled rows have many columns of which each query needs others, so they are decoded every time.
+	// Rolled rows have many columns of which each query needs others; they have a cache of their own.
 	if !h.raw {
 		return h.series
 	}

@@ -9,7 +9,7 @@ import (
 // TestMutantsAreCaught plants known bugs in the merge of sources, and in what is kept of labels.
 func TestMutantsAreCaught(t *testing.T) {
 	mutants.Check(t, mutants.List{
-		Run: "TestMergeIsByTimeAndSource|TestCountedSeries|TestTexts",
+		Run: "TestMergeIsByTimeAndSource|TestCountedSeries|TestTexts|TestRolledRowsAreKept",
 		Mutants: []mutants.Mutant{
 			{Name: "of rows of one time the first source counts", File: "merge.go", Old: "a == b && x.source < y.source", New: "a == b && x.source > y.source", By: "TestMergeIsByTimeAndSource"},
 			{Name: "rows are compared by milliseconds", File: "merge.go", Old: "	if r.ns != nil {\n		return r.ns[row]\n	}\n", New: "", By: "TestMergeIsByTimeAndSource"},
@@ -23,6 +23,9 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "texts of other generations are kept", File: "texts.go", Old: "b = binary.AppendUvarint(b[:0], ob.x.id)", New: "b = binary.AppendUvarint(b[:0], 0)", By: "TestTextsOfSources"},
 			{Name: "texts of masked series are kept", File: "texts.go", Old: "			if !masked {\n				break\n			}\n", New: "			break\n", By: "TestTextsOfSources"},
 			{Name: "kept texts are the caller's", File: "texts.go", Old: "return slices.Clone(out), nil", New: "return out, nil", By: "TestTextsAreKept"},
+			{Name: "rows of other columns are kept", File: "rolled.go", Old: "key := rolledKey{columnKey{h.x.id, i, first, last}, want}", New: "key := rolledKey{columnKey{h.x.id, i, first, last}, 0}", By: "TestRolledRowsAreKept"},
+			{Name: "rows of other series are kept", File: "rolled.go", Old: "key := rolledKey{columnKey{h.x.id, i, first, last}, want}", New: "key := rolledKey{columnKey{h.x.id, 0, first, last}, want}", By: "TestRolledRowsAreKept"},
+			{Name: "kept rows are in the reader's memory", File: "rolled.go", Old: "into.Clone()", New: "into", By: "TestRolledRowsAreKept"},
 		},
 	})
 }

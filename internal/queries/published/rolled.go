@@ -49,26 +49,52 @@ func (r *Rolled) Resolution(i int) timegrid.Resolution { return r.rows[i].ob.res
 // Type of the rows of part i.
 func (r *Rolled) Type(i int) series.Type { return r.rows[i].ob.x.meta(r.rows[i].i).typ }
 
-// Rows fills into with the rolled rows of part i whose buckets end in [mint, maxt], and perhaps others; those with
-// index from up to, not including, to count. It is false when they can't be read, which is noted as a Problem.
-// Error: *LimitError.
-func (r *Rolled) Rows(i int, mint, maxt int64, want chunk.Mask, into *chunk.Columns) (from, to int, ok bool, err error) {
+// Rows returns the rolled rows of part i whose buckets end in [mint, maxt], and perhaps others; those with index from
+// up to, not including, to count. They are in the memory of into, or shared with other queries, and must not be
+// changed. It is false when they can't be read, which is noted as a Problem. Error: *LimitError.
+func (r *Rolled) Rows(i int, mint, maxt int64, want chunk.Mask, into *chunk.Columns) (cols *chunk.Columns, from, to int, ok bool, err error) {
 	p := r.rows[i]
-	first, last := max(mint, p.from.StartMS()+1), min(maxt, p.to.EndMS())
+	mint, maxt = firstNS(max(mint, p.from.StartMS()+1)), lastNS(min(maxt, p.to.EndMS()))
 	if p.ob.broken.Load() {
-		return 0, 0, false, nil
+		return nil, 0, 0, false, nil
 	}
-	// Parts of one chunk share its decoder, and the engine may read series in parallel.
-	p.ob.mu.Lock()
-	rows, err := p.ob.decoder().Series(p.i, firstNS(first), lastNS(last), want, into)
-	p.ob.mu.Unlock()
+	cols, rows, err := p.ob.rolledRows(p.i, mint, maxt, want, into)
 	if err != nil {
 		p.ob.corrupt(err)
-		return 0, 0, false, nil
+		return nil, 0, 0, false, nil
 	}
-	from, _ = slices.BinarySearch(into.T, firstNS(first))
-	to, _ = slices.BinarySearch(into.T, lastNS(last)+1)
-	return from, to, true, p.ob.q.decoded(rows)
+	from, _ = slices.BinarySearch(cols.T, mint)
+	to, _ = slices.BinarySearch(cols.T, maxt+1)
+	return cols, from, to, true, p.ob.q.decoded(rows)
+}
+
+// rolledKey is some columns of a range of a series' parts.
+type rolledKey struct {
+	columnKey
+	want chunk.Mask
+}
+
+// rolledRows decodes rolled rows of a series, or takes them from the cache. It returns the number of rows that were
+// read.
+func (h *handle) rolledRows(i int, mint, maxt int64, want chunk.Mask, into *chunk.Columns) (*chunk.Columns, int, error) {
+	first, last, any := h.x.Parts(i, mint, maxt)
+	key := rolledKey{columnKey{h.x.id, i, first, last}, want}
+	if any {
+		if c, ok := h.q.r.rolled.Get(key); ok {
+			h.q.stats.columnHits.Add(1)
+			return c, c.Rows(), nil
+		}
+	}
+	// Parts of one chunk share its decoder, and the engine may read series in parallel.
+	h.mu.Lock()
+	rows, err := h.decoder().Series(i, mint, maxt, want, into)
+	h.mu.Unlock()
+	// Rows that are read only once are not worth a copy, so only those are kept whose blocks were cached already.
+	// Histograms would share their buckets with the decoder's memory.
+	if err == nil && any && h.warm && !into.Has(chunk.HistogramColumns) {
+		h.q.r.rolled.Put(key, into.Clone(), int64(8*into.Columns()*into.Rows())+columnOverhead)
+	}
+	return into, rows, err
 }
 
 // Rows says which resolutions may be read instead of samples.
@@ -211,6 +237,18 @@ func overlaps(a []part, b []piece) bool {
 		}
 	}
 	return false
+}
+
+// MayRoll reports whether SelectRolled could find rows that stand in for samples, without reading any object. The range
+// must have been pinned.
+func (q *Query) MayRoll(r Rows, mint, maxt int64) bool {
+	from, to, any := q.span(mint, maxt)
+	if !any {
+		return false
+	}
+	instead := q.standIns(from, to, r.Expired)
+	q.chooseRolled(&instead, r.Resolution, from, to, func(timegrid.Hour) bool { return false })
+	return len(instead.blocks) > 0
 }
 
 // Used counts a selector that was answered from the resolution.

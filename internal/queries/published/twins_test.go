@@ -84,8 +84,7 @@ func TestEqualChunksOfSeveralAgents(t *testing.T) {
 				clear(got)
 				for i := range rolled {
 					for k := range rolled[i].Parts() {
-						var c chunk.Columns
-						from, to, ok, err := rolled[i].Rows(k, h.StartMS()+1, h.EndMS(), chunk.ColCount, &c)
+						c, from, to, ok, err := rolled[i].Rows(k, h.StartMS()+1, h.EndMS(), chunk.ColCount, &chunk.Columns{})
 						if err != nil || !ok {
 							t.Fatal(ok, err)
 						}

@@ -73,6 +73,32 @@ func (v *View) Hours() []timegrid.Hour {
 	return slices.Sorted(maps.Keys(v.hours))
 }
 
+// Last is the last hour that has records; false when there is none.
+func (v *View) Last() (last timegrid.Hour, any bool) {
+	if v == nil {
+		return 0, false
+	}
+	for h := range v.hours {
+		if !any || h > last {
+			last, any = h, true
+		}
+	}
+	return last, any
+}
+
+// Any reports whether an hour of from..to has records.
+func (v *View) Any(from, to timegrid.Hour) bool {
+	if v == nil {
+		return false
+	}
+	for h := range v.hours {
+		if h >= from && h <= to {
+			return true
+		}
+	}
+	return false
+}
+
 // Block is the highest committed generation; nil when there is none, or the hour has expired.
 func (v *View) Block(h timegrid.Hour, s shard.ID, res timegrid.Resolution) *Block {
 	if v.Expired(h, res) {

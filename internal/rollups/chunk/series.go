@@ -7,6 +7,8 @@
 package chunk
 
 import (
+	"slices"
+
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
@@ -160,6 +162,9 @@ const (
 	// AllColumns asks for whatever is there.
 	AllColumns Mask = 1<<18 - 1
 
+	// HistogramColumns are those of histograms.
+	HistogramColumns = histColumns
+
 	histColumns  = ColH | ColFirstH | ColLastH | ColIncreaseH | ColSumH
 	countColumns = ColCount | ColStale
 	timeColumns  = ColFirstT | ColLastT
@@ -281,6 +286,30 @@ func cut[T any](dst *[]T, src []T, from, to int) {
 		*dst = src[from:to]
 	}
 }
+
+// Clone copies the columns; histograms share their buckets.
+func (c *Columns) Clone() *Columns {
+	out := &Columns{T: slices.Clone(c.T), Start: slices.Clone(c.Start), FirstT: slices.Clone(c.FirstT), LastT: slices.Clone(c.LastT)}
+	for i := range columns {
+		bit := Mask(1) << i
+		switch {
+		case bit == ColStart:
+		case bit&histColumns != 0:
+			*out.hist(bit) = slices.Clone(*c.hist(bit))
+		case bit&countColumns != 0:
+			*out.count(bit) = slices.Clone(*c.count(bit))
+		default:
+			*out.float(bit) = slices.Clone(*c.float(bit))
+		}
+	}
+	return out
+}
+
+// Has reports that one of the columns is there.
+func (c *Columns) Has(m Mask) bool { return c.mask()&m != 0 }
+
+// Columns is the number of columns, T included.
+func (c *Columns) Columns() int { return 1 + c.mask().count() }
 
 // AppendRows adds rows [from, to) of o, which are later. Starts that one of them does not
 // have are unknown. It shares the histograms of o. Errors are *Error with BadSeries: other

@@ -61,15 +61,14 @@ func (w *world) queried(mint, maxt int64) map[string]string {
 	for i := range rolled {
 		var b strings.Builder
 		for h := range rolled[i].Parts() {
-			var c chunk.Columns
-			from, to, ok, err := rolled[i].Rows(h, mint, maxt, chunk.AllColumns, &c)
+			c, from, to, ok, err := rolled[i].Rows(h, mint, maxt, chunk.AllColumns, &chunk.Columns{})
 			if err != nil || !ok {
 				w.t.Fatalf("rolled rows: %t, %v", ok, err)
 			}
 			for k := from; k < to; k++ {
 				t := c.T[k]
 				if ms := timegrid.Millisecond(t); ms >= mint && ms <= maxt {
-					fmt.Fprintf(&b, "%d %s\n", t, rowText(&c, k))
+					fmt.Fprintf(&b, "%d %s\n", t, rowText(c, k))
 				}
 			}
 		}

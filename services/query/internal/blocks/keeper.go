@@ -83,8 +83,8 @@ const ahead = 31 * 24
 // newest is the last hour that queries read: that of the last block, and at least the one that now may reach.
 func (s *state) newest(now time.Time) timegrid.Hour {
 	first := timegrid.HourOf(now.UnixMilli()) + 1
-	if hours := s.view.Hours(); len(hours) > 0 {
-		return min(max(first, hours[len(hours)-1]), first+ahead)
+	if last, ok := s.view.Last(); ok {
+		return min(max(first, last), first+ahead)
 	}
 	return first
 }
@@ -157,12 +157,7 @@ func (k *Keeper) Ahead(upTo timegrid.Hour) bool {
 		return false
 	}
 	newest := s.newest(k.d.Now())
-	for _, h := range s.view.Hours() {
-		if h > newest && h <= upTo {
-			return true
-		}
-	}
-	return false
+	return s.view.Any(newest+1, upTo)
 }
 
 func (k *Keeper) recent(now time.Time) timegrid.Hour {

@@ -1,0 +1,66 @@
+package published_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/prometheus/model/labels"
+
+	"lightmetrics.dev/lightmetrics/internal/queries/published"
+	"lightmetrics.dev/lightmetrics/internal/rollups/chunk"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
+	"lightmetrics.dev/lightmetrics/pkg/series"
+)
+
+// TestRolledRowsAreKept: decoded rows of a resolution are the same whether they are kept from an earlier query or read,
+// whichever columns and times other queries wanted; and a reader may use its memory again.
+func TestRolledRowsAreKept(t *testing.T) {
+	f := newFixture(t)
+	f.publish(t, 2, timegrid.OneMinute, timegrid.FiveMinutes)
+	all := labels.MustNewMatcher(labels.MatchRegexp, "s", "1.")
+	rows := func(r *published.Reader, res timegrid.Resolution, want chunk.Mask, mint, maxt int64) (string, int64) {
+		q := f.query(t, r, published.Limits{})
+		found, ok, err := q.SelectRolled(t.Context(), published.Rows{Resolution: res}, mint, maxt, func(timegrid.Hour) bool { return false }, func(series.Type) bool { return true }, all)
+		if err != nil || !ok || len(found) == 0 {
+			t.Fatal(len(found), ok, err)
+		}
+		var b strings.Builder
+		var into chunk.Columns
+		for i := range found {
+			for k := range found[i].Parts() {
+				c, from, to, ok, err := found[i].Rows(k, mint, maxt, want, &into)
+				if err != nil || !ok {
+					t.Fatal(ok, err)
+				}
+				fmt.Fprintln(&b, found[i].Labels, c.T[from:to], from, to)
+				for _, v := range [][]float64{c.Sum, c.Max, c.Min} {
+					if v != nil {
+						fmt.Fprintln(&b, v[from:to])
+					}
+				}
+				fmt.Fprintln(&b, c.Count != nil && len(c.Count[from:to]) > 0)
+			}
+		}
+		return b.String(), q.Stats().ColumnHits
+	}
+	kept, hits := f.reader(t, published.Config{}), int64(0)
+	begin, end := f.first.StartMS()+1, (f.first + 1).EndMS()
+	for round := range 4 {
+		for _, res := range []timegrid.Resolution{timegrid.OneMinute, timegrid.FiveMinutes} {
+			for _, want := range []chunk.Mask{chunk.ColSum | chunk.ColSumC | chunk.ColCount, chunk.ColMax, chunk.ColMin | chunk.ColMax} {
+				for _, span := range [][2]int64{{begin, end}, {begin + 1_800_000, end - 1_800_000}, {begin, f.first.EndMS()}} {
+					got, n := rows(kept, res, want, span[0], span[1])
+					fresh, _ := rows(f.reader(t, published.Config{}), res, want, span[0], span[1])
+					if got != fresh {
+						t.Fatalf("round %d, %s, columns %#x: %s\nwant %s", round, res, want, got, fresh)
+					}
+					hits += n
+				}
+			}
+		}
+	}
+	if hits == 0 {
+		t.Error("no rows were kept")
+	}
+}
