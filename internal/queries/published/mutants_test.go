@@ -26,6 +26,7 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "rows of other columns are kept", File: "rolled.go", Old: "key := rolledKey{columnKey{h.x.id, i, first, last}, want}", New: "key := rolledKey{columnKey{h.x.id, i, first, last}, 0}", By: "TestRolledRowsAreKept"},
 			{Name: "rows of other series are kept", File: "rolled.go", Old: "key := rolledKey{columnKey{h.x.id, i, first, last}, want}", New: "key := rolledKey{columnKey{h.x.id, 0, first, last}, want}", By: "TestRolledRowsAreKept"},
 			{Name: "kept rows are in the reader's memory", File: "rolled.go", Old: "into.Clone()", New: "into", By: "TestRolledRowsAreKept"},
+			{Name: "kept rows do not count", File: "rolled.go", Old: "return c, c.Rows(), nil", New: "return c, 0, nil", By: "TestRolledRowsAreKept"},
 		},
 	})
 }

@@ -3,6 +3,7 @@ package published
 import (
 	"context"
 	"slices"
+	"unsafe"
 
 	"github.com/prometheus/prometheus/model/labels"
 
@@ -74,6 +75,9 @@ type rolledKey struct {
 	want chunk.Mask
 }
 
+// rolledOverhead estimates the memory of a cache entry besides its rows: Columns name many columns that it lacks.
+const rolledOverhead = 256 + int64(unsafe.Sizeof(chunk.Columns{}))
+
 // rolledRows decodes rolled rows of a series, or takes them from the cache. It returns the number of rows that were
 // read.
 func (h *handle) rolledRows(i int, mint, maxt int64, want chunk.Mask, into *chunk.Columns) (*chunk.Columns, int, error) {
@@ -92,7 +96,7 @@ func (h *handle) rolledRows(i int, mint, maxt int64, want chunk.Mask, into *chun
 	// Rows that are read only once are not worth a copy, so only those are kept whose blocks were cached already.
 	// Histograms would share their buckets with the decoder's memory.
 	if err == nil && any && h.warm && !into.Has(chunk.HistogramColumns) {
-		h.q.r.rolled.Put(key, into.Clone(), int64(8*into.Columns()*into.Rows())+columnOverhead)
+		h.q.r.rolled.Put(key, into.Clone(), int64(8*into.Columns()*into.Rows())+rolledOverhead)
 	}
 	return into, rows, err
 }
