@@ -29,7 +29,7 @@ type ours struct {
 // worker is the rollup worker's name.
 var worker = cluster.RollupName(0)
 
-// newOurs prepares all services with default settings, but for pprof, a window of live samples that reaches back
+// newOurs prepares all services with default settings, but for pprof, followers that watch collectors, a window of live samples that reaches back
 // to the data, and a worker that rolls nothing up before it is told to.
 func newOurs(e *env, dir string) (*ours, error) {
 	c, err := cluster.New(cluster.Options{Bin: e.bin, Dir: dir, Collectors: 1, Rollups: 1, Shards: requestShards, Adjust: func(process string, settings map[string]any) {
@@ -38,7 +38,9 @@ func newOurs(e *env, dir string) (*ours, error) {
 		}
 		switch process {
 		case worker:
-			delete(settings, "follow")
+			follow := settings["follow"].(map[string]any)
+			delete(follow, "interval")
+			delete(follow, "idle")
 			settings["schedule"] = map[string]any{"first_after": "10000h"}
 		case "query":
 			delete(settings, "rollup")
@@ -168,15 +170,18 @@ func (o *ours) merge(ctx context.Context) error {
 }
 
 // packsGone waits for the packs of frames to go, and no longer than they may take.
-func (o *ours) packsGone(ctx context.Context) error {
+func (o *ours) packsGone(ctx context.Context, quick bool) error {
 	store, err := o.c.OpenStore(ctx)
 	if err != nil {
 		return err
 	}
-	began := time.Now()
+	began, most := time.Now(), packsStay
+	if quick {
+		most = 5 * time.Second
+	}
 	return await(ctx, func() (bool, error) {
 		page, err := store.List(ctx, objstore.ListOptions{Prefix: layout.LivePacksPrefix, Limit: 1})
-		return err == nil && (len(page.Objects) == 0 || time.Since(began) > packsStay), errors.Join(err, errors.New("there are packs of frames"))
+		return err == nil && (len(page.Objects) == 0 || time.Since(began) > most), errors.Join(err, errors.New("there are packs of frames"))
 	})
 }
 
@@ -245,7 +250,7 @@ func (w *chainWork) ours(ctx context.Context, e *env, dir string) (r chainRun, e
 	}
 	r.idle = last.minus(r.used).cpu() / idle.Seconds()
 	// What services cost that wait is not the chain's.
-	if err := o.packsGone(ctx); err != nil {
+	if err := o.packsGone(ctx, e.quick); err != nil {
 		return r, err
 	}
 	r.queryable, r.used = r.queryable.minus(before), r.used.minus(before)
