@@ -48,7 +48,7 @@ func TestEvictedBeforeItsRollup(t *testing.T) {
 		c.Rollup.Poll, c.Rollup.TTL = 20*time.Millisecond, time.Millisecond
 	})
 	<-n.Complete()
-	for i := range 60 {
+	for i := range 120 {
 		a.accept(a.build(host, uint64(i+1), now, point{"up", 1, now.Add(time.Duration(i) * time.Millisecond)}))
 	}
 	sum := "sum(count_over_time(c[5m] @ " + unix(at.Add(4*time.Minute)) + "))"
