@@ -3,8 +3,11 @@ package s3
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
+	"errors"
 	"math"
 	"net"
+	"os"
 	"sync"
 	"time"
 )
@@ -75,7 +78,7 @@ func (p *connections) take(ctx context.Context, to place, fresh bool) (*pooled, 
 		if c == nil {
 			break
 		}
-		if c.raw.quiet() {
+		if c.quiet() {
 			c.reused = true
 			return c, nil
 		}
@@ -94,6 +97,23 @@ func (p *connections) take(ctx context.Context, to place, fresh bool) (*pooled, 
 		return nil, err
 	}
 	return c, nil
+}
+
+// quiet reports whether nothing has come since the last answer.
+func (c *pooled) quiet() bool {
+	if !c.raw.quiet() {
+		return false
+	}
+	if _, ok := c.Conn.(*tls.Conn); !ok {
+		return true
+	}
+	// TLS may have read records behind the answer, of which neither the socket nor in knows. A read that must not
+	// wait gives them.
+	if c.SetReadDeadline(aLongTimeAgo) != nil {
+		return false
+	}
+	_, err := c.in.Peek(1)
+	return errors.Is(err, os.ErrDeadlineExceeded) && c.SetReadDeadline(time.Time{}) == nil
 }
 
 // pop takes the connection that was used last: the least likely one to be closed by the server.

@@ -4,12 +4,16 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -207,6 +211,61 @@ func TestBytesBehindAnAnswerAreNoAnswer(t *testing.T) {
 			t.Errorf("%d bytes: %+v, %v, %d connections", size, info, err, s.conns.Load())
 		}
 	}
+}
+
+// The same over TLS, where the bytes are a record of their own, which the client has read from the socket with that of the
+// answer.
+func TestRecordsBehindAnAnswerAreNoAnswer(t *testing.T) {
+	var wire bytes.Buffer // what the server sends in one write
+	certificate := otherCertificate(t)
+	s := serveScript(t, func(n int64, _ func() *http.Request, raw net.Conn) {
+		c := tls.Server(&heldConn{Conn: raw, held: &wire}, &tls.Config{Certificates: []tls.Certificate{certificate}})
+		if c.Handshake() != nil {
+			return
+		}
+		in := bufio.NewReader(c)
+		for {
+			r, err := http.ReadRequest(in)
+			if err != nil {
+				return
+			}
+			_, _ = io.Copy(io.Discard, r.Body)
+			if n > 1 {
+				io.WriteString(c, created)
+				continue
+			}
+			held := c.NetConn().(*heldConn)
+			held.hold = true
+			io.WriteString(c, created)
+			io.WriteString(c, "HTTP/1.1 200 OK\r\nETag: \"foreign\"\r\nContent-Length: 0\r\n\r\n")
+			held.hold = false
+			_, _ = wire.WriteTo(raw)
+		}
+	})
+	file := filepath.Join(t.TempDir(), "ca.pem")
+	must(t, os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate.Certificate[0]}), 0o600))
+	st := s.store(func(c *Config) { c.Endpoint, c.CAFile = "https://"+s.l.Addr().String(), file })
+	must(t, create(st, "a", 10))
+	for range 3 {
+		info, err := st.Create(t.Context(), "b", body(10), objstore.PutOptions{})
+		if err != nil || info.ETag != `"e"` || s.conns.Load() != 2 {
+			t.Errorf("%+v, %v, %d connections", info, err, s.conns.Load())
+		}
+	}
+}
+
+// heldConn keeps what is written while hold is set.
+type heldConn struct {
+	net.Conn
+	hold bool
+	held *bytes.Buffer
+}
+
+func (c *heldConn) Write(b []byte) (int, error) {
+	if c.hold {
+		return c.held.Write(b)
+	}
+	return c.Conn.Write(b)
 }
 
 // A write that got no answer is sent once and its outcome is unknown, also on a connection that was

@@ -68,6 +68,7 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "origins are dropped though the rows of batches lie between each other", File: "join.go", Old: "	if together {", New: "	if true {", By: "TestAgainstModel"},
 			{Name: "merging forgets what an open snapshot sees", File: "join.go", Old: "r != 0 && r <= oldest {", New: "r != 0 {", By: "TestAnyOrder"},
 			{Name: "a packed column is the first of its block", File: "pack.go", Old: "int(pos%packSeries)", New: "0", By: "TestAnyOrder"},
+			{Name: "a segment with more rows than a block is packed", File: "pack.go", Old: "len(seg.ms) > packRows", New: "false", By: "TestWindowsWithMoreRowsThanABlock"},
 			{Name: "an open block is taken for another one", File: "pack.go", Old: "if n := int(pos / packSeries); u.of != p || u.block != n {", New: "if n := int(pos / packSeries); u.of == nil || u.block != n {", By: "TestAnyOrder"},
 			{Name: "a series is listed for a row outside the range", File: "view.go", Old: "from, to := samples.Between(t, v.mint, v.maxt); from < to {", New: "len(t) > 0 {", By: "TestAnyOrder"},
 			{Name: "a series is not listed for a row of a merged segment", File: "view.go", Old: "			t = p.t\n", New: "			t = nil\n", By: "TestAnyOrder"},

@@ -15,6 +15,9 @@ import (
 const (
 	// packSeries is how many series a block has. A reader of one of them reads what they share.
 	packSeries = 16
+	// packRows is how many rows a segment has at most that is packed: more do not fit into a block. Only windows of
+	// more than a thousand rows a second have so many.
+	packRows = 1 << 16
 	// packAhead is how many values are packed, at most, for each that is inserted, and one segment more.
 	packAhead = 4
 )
@@ -46,7 +49,7 @@ func (s *Store) pack(g *shapeGroup, inserted int) {
 	cloned := false
 	for at, left := 0, inserted*packAhead; at < len(g.segments) && left > 0 && s.scarce(); at++ {
 		seg := g.segments[at]
-		if seg.values == nil || seg.dense || g.isOpen(windowOf(seg.minT(), g.width)) {
+		if seg.values == nil || seg.dense || len(seg.ms) > packRows || g.isOpen(windowOf(seg.minT(), g.width)) {
 			continue
 		}
 		left -= len(seg.values)
