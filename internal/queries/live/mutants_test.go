@@ -11,7 +11,7 @@ import (
 func TestMutantsAreCaught(t *testing.T) {
 	mutants.Check(t, mutants.List{
 		// Without TestMemoryBoundHolds, which measures heaps for seconds.
-		Run: "TestLoss|TestLate|TestWindowMovesOn|TestLastOfItsShape|TestPublishedRecords|TestAgainstModel|TestAnyOrder|TestFarFuture|TestAgentBeyond|TestEvictedWinner|TestFrameOf|TestNewestHelp|TestHelps|TestMetadata|TestUnits",
+		Run: "TestLoss|TestLate|TestWindowMovesOn|TestWindowsWith|TestLastOfItsShape|TestPublishedRecords|TestAgainstModel|TestAnyOrder|TestFarFuture|TestAgentBeyond|TestEvictedWinner|TestFrameOf|TestNewestHelp|TestHelps|TestMetadata|TestUnits",
 		Mutants: []mutants.Mutant{
 			{Name: "a loss at the range's end is not told", File: "losses.go", Old: "if s.Min > maxt {", New: "if s.Min >= maxt {", By: "TestLossOutlivesTheWindow"},
 			{Name: "a loss at the range's begin is not told", File: "losses.go", Old: "if s.Max < t {", New: "if s.Max <= t {", By: "TestLossOutlivesTheWindow"},
