@@ -135,7 +135,7 @@ var mutants = []mutant{
 	{"gc-audited-entries-do-not-count", "step 1: what an audit entered in the journal is no reference", []edit{{refsGo, "_, asked := of[entries[i].SHA256]; asked {", "_, asked := of[entries[i].SHA256]; asked && entries[i].Outcome <= journal.Conflict {"}}},
 	{"gc-conflicts-do-not-count", "step 1: a frame in quarantine is no reference", []edit{{refsGo, "_, asked := of[entries[i].SHA256]; asked {", "_, asked := of[entries[i].SHA256]; asked && !entries[i].Outcome.Conflict() {"}}},
 	{"gc-failed-listing-is-empty", "step 1: a failed listing counts as the end", []edit{{planGo, "\t\tif err != nil {\n\t\t\treturn Plan{}, planError(p.ID, err)\n\t\t}\n\t\tif len(blobs)", "\t\tif err != nil {\n\t\t\tbreak\n\t\t}\n\t\tif len(blobs)"}}},
-	{"gc-failed-references-are-none", "step 1: a journal that can't be read counts as its end", []edit{{refsGo, "\tif _, err := f.Poll(ctx); err != nil {\n\t\treturn nil, err\n\t}\n", "\t_, _ = f.Poll(ctx)\n"}}},
+	{"gc-failed-references-are-none", "step 1: a journal that can't be read counts as its end", []edit{{refsGo, "\tpolled, err := f.Poll(ctx)\n\tif err != nil {\n\t\treturn nil, err\n\t}\n", "\tpolled, _ := f.Poll(ctx)\n"}}},
 	{"gc-plan-goes-on-too-far", "step 1: a plan that goes on leaves a blob out", []edit{{planGo, "p.Next = blobs[len(blobs)-1].Key", "p.Next = info.Key"}}},
 	{"gc-age-by-own-clock", "step 1: the age is by the collector's clock, which jumps", []edit{{planGo, "\tp := Plan{ID: o.ID}\n\tvar blobs", "\to.Now = c.cfg.Clock.Now()\n\tp := Plan{ID: o.ID}\n\tvar blobs"}}},
 	{"gc-age-not-looked-at", "step 1: no minimum age", []edit{{planGo, "case o.MinAge > 0 && o.Now.Sub(info.LastModified) < o.MinAge:", "case o.MinAge > 0 && o.Now.Before(info.LastModified):"}}},
