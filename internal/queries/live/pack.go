@@ -46,10 +46,17 @@ func (s *Store) scarce() bool { return s.bytes > s.cfg.PackAt }
 // pack packs segments of closed windows of a group, the oldest first, while memory is scarce, after so many values were
 // inserted. What belongs to agents that send no more stays as it is: it expires soon.
 func (s *Store) pack(g *shapeGroup, inserted int) {
-	cloned := false
+	if !s.scarce() {
+		return
+	}
+	// A map, as there may be very many.
+	open, cloned := make(map[int64]bool, len(g.open)), false
+	for _, o := range g.open {
+		open[o.number] = true
+	}
 	for at, left := 0, inserted*packAhead; at < len(g.segments) && left > 0 && s.scarce(); at++ {
 		seg := g.segments[at]
-		if seg.values == nil || seg.dense || len(seg.ms) > packRows || g.isOpen(windowOf(seg.minT(), g.width)) {
+		if seg.values == nil || seg.dense || len(seg.ms) > packRows || open[windowOf(seg.minT(), g.width)] {
 			continue
 		}
 		left -= len(seg.values)
@@ -68,11 +75,6 @@ func (s *Store) pack(g *shapeGroup, inserted int) {
 		}
 		g.segments[at] = &m
 	}
-}
-
-// isOpen reports whether a window waits to be closed.
-func (g *shapeGroup) isOpen(window int64) bool {
-	return slices.ContainsFunc(g.open, func(o openWindow) bool { return o.number == window })
 }
 
 func (k *packer) encode(seg *segment) *packed {

@@ -42,3 +42,35 @@ func TestWindowsWithMoreRowsThanABlock(t *testing.T) {
 		}
 	}
 }
+
+// A batch with a row in each of very many windows, as of a sensor that sends a year at once, is inserted as any other: the
+// work does not grow with the square of their number. With that square this test takes minutes.
+func TestBatchOfManyWindows(t *testing.T) {
+	for _, packAt := range []int64{0, 1} {
+		insertManyWindows(t, live.Config{PackAt: packAt})
+	}
+}
+
+func insertManyWindows(t *testing.T, c live.Config) {
+	t.Helper()
+	s := newStore(t, c)
+	boot := identity.Boot{Agent: "a", Boot: "b"}
+	const rows = 20_000
+	seq := uint64(1)
+	for i := range 12 {
+		times := make([]int64, rows)
+		for k := range times {
+			times[k] = start.Add(-time.Duration(rows-k)*time.Hour + time.Duration(i)*time.Minute).UnixNano()
+		}
+		a := build(t, boot, seq, 0, "x", 1, times, func(k int) float64 { return float64(k) })
+		insert(t, s, a, start, live.Inserted)
+		seq = a.Identity.SeqEnd + 1
+	}
+	snap := s.Snapshot(start)
+	defer snap.Close()
+	for name, samples := range read(t, snap, before, after) {
+		if len(samples) != 12*rows {
+			t.Errorf("%s has %d samples", name, len(samples))
+		}
+	}
+}

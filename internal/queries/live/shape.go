@@ -25,8 +25,7 @@ type shapeGroup struct {
 	width   int64        // of its windows, milliseconds; 0 before the first batch
 	batches uint64       // that came so far
 	open    []openWindow // the one that waits longest first
-	// segments by minT. The slice is replaced or appended to, never changed in place: a reader keeps the
-	// slice that it took.
+	// segments by minT. The slice is replaced, never changed in place: a reader keeps the slice that it took.
 	segments []*segment
 }
 

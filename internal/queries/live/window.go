@@ -67,38 +67,46 @@ type openWindow struct {
 	touched uint64
 }
 
-// add puts the segments of a batch, which ascend, into the time order of the group, merges in their windows, and closes
-// at most one other window.
+// add puts the segments of a batch, which ascend and are of a window each, into the time order of the group, merges in
+// their windows, and closes at most one other window. A batch may have a row in each of very many windows, so the segments
+// of the group are copied once for all of them.
 func (s *Store) add(g *shapeGroup, segs []*segment) {
 	g.batches++
-	if n := len(g.segments); n == 0 || segs[0].minT() > g.segments[n-1].minT() {
-		g.segments = append(g.segments, segs...) // safe: readers hold a shorter slice of the same array
-	} else {
-		grown := make([]*segment, 0, n+len(segs)+n/8)
-		from := 0
-		for _, seg := range segs {
-			to := from + sort.Search(n-from, func(i int) bool { return g.segments[from+i].minT() > seg.minT() })
-			grown = append(append(grown, g.segments[from:to]...), seg)
-			from = to
-		}
-		// Readers hold the old slice, so it is replaced and not changed.
-		g.segments = append(grown, g.segments[from:]...)
-	}
+	next, from := make([]*segment, 0, len(g.segments)+len(segs)), 0
 	for _, seg := range segs {
-		w := windowOf(seg.minT(), g.width)
-		g.open = slices.DeleteFunc(g.open, func(o openWindow) bool { return o.number == w })
-		g.open = append(g.open, openWindow{w, g.batches})
-		s.mergeAround(g, seg)
+		begin, end := g.bounds(windowOf(seg.minT(), g.width))
+		next = append(append(next, g.segments[from:begin]...), s.mergeAround(g.segments[begin:end:end], seg, len(g.series))...)
+		from = end
 	}
-	// One window for each batch keeps up with the windows that batches open, and bounds the work of an insert.
+	// Readers hold the old slice, so it is replaced and not changed.
+	g.segments = append(next, g.segments[from:]...)
+	g.touch(segs)
+	s.closeOne(g)
+}
+
+// touch notes that a batch came for the windows of some segments.
+func (g *shapeGroup) touch(segs []*segment) {
+	g.open = slices.DeleteFunc(g.open, func(o openWindow) bool {
+		_, ok := slices.BinarySearchFunc(segs, o.number, func(seg *segment, n int64) int { return cmp.Compare(windowOf(seg.minT(), g.width), n) })
+		return ok
+	})
+	for _, seg := range segs {
+		g.open = append(g.open, openWindow{windowOf(seg.minT(), g.width), g.batches})
+	}
+}
+
+// closeOne closes the window that waits longest, if no batch came for it for long enough. That bounds the work of an
+// insert. Windows with nothing to merge cost nothing, so those before it are closed with it: a batch may open many.
+func (s *Store) closeOne(g *shapeGroup) {
 	after := uint64(closeAfter)
 	if s.scarce() {
 		after = closeSoon
 	}
-	if o := g.open[0]; o.touched+after <= g.batches {
-		g.open = slices.Delete(g.open, 0, 1)
-		s.close(g, o.number)
+	n, merged := 0, false
+	for ; n < len(g.open) && !merged && g.open[n].touched+after <= g.batches; n++ {
+		merged = s.close(g, g.open[n].number)
 	}
+	g.open = slices.Delete(g.open, 0, n)
 }
 
 // bounds are the indexes [from, to) of the segments of a window.
@@ -109,11 +117,12 @@ func (g *shapeGroup) bounds(window int64) (from, to int) {
 	return after(window - 1), after(window)
 }
 
-// close makes one segment of a window, or one for each set of start times.
-func (s *Store) close(g *shapeGroup, window int64) {
+// close makes one segment of a window, or one for each set of start times. It reports whether there was anything to do.
+func (s *Store) close(g *shapeGroup, window int64) (merged bool) {
 	from, to := g.bounds(window)
+	segs := g.segments[from:to]
 	var classes [][]*segment
-	for _, seg := range g.segments[from:to] {
+	for _, seg := range segs {
 		i := slices.IndexFunc(classes, func(c []*segment) bool { return mergeable(c[0], seg) })
 		if i < 0 {
 			classes = append(classes, nil)
@@ -123,21 +132,30 @@ func (s *Store) close(g *shapeGroup, window int64) {
 	}
 	for _, c := range classes {
 		if len(c) > 1 {
-			s.merge(g, c)
+			segs, _ = s.merge(segs, c, len(g.series))
+			merged = true
 		}
 	}
+	if merged {
+		// Readers may hold the old slice, so it is replaced and not changed.
+		g.segments = slices.Concat(g.segments[:from], segs, g.segments[to:])
+	}
+	return merged
 }
 
-// mergeAround merges in the window of a segment that is new, and goes on with what this gives.
-func (s *Store) mergeAround(g *shapeGroup, seg *segment) {
+// mergeAround adds a new segment to those of its window, merges there, and goes on with what this gives. It returns the
+// segments that the window has then.
+func (s *Store) mergeAround(window []*segment, seg *segment, series int) []*segment {
+	at := sort.Search(len(window), func(i int) bool { return window[i].minT() > seg.minT() })
+	window = slices.Concat(window[:at], []*segment{seg}, window[at:])
 	for seg != nil {
-		from, to := g.bounds(windowOf(seg.minT(), g.width))
-		run := pick(g.segments[from:to], seg)
+		run := pick(window, seg)
 		if len(run) < 2 {
-			return
+			break
 		}
-		seg = s.merge(g, run)
+		window, seg = s.merge(window, run, series)
 	}
+	return window
 }
 
 // pick chooses which of the segments of a window, which are sorted by minT, are merged with x, one of them.
@@ -191,16 +209,14 @@ func (s *segment) tier() int {
 // mergeable reports whether rows of both can stand in one segment.
 func mergeable(a, b *segment) bool { return slices.Equal(a.starts, b.starts) }
 
-// merge replaces segments of a window by one, which it returns; nil if nothing of them is left.
-func (s *Store) merge(g *shapeGroup, run []*segment) *segment {
-	run = slices.Clone(run)
-	m := joinSegments(run, len(g.series), s.oldestOpen())
+// merge replaces some segments of a window by one, which it returns as well; nil if nothing of them is left.
+func (s *Store) merge(window, run []*segment, series int) (kept []*segment, m *segment) {
+	m = joinSegments(run, series, s.oldestOpen())
 	for _, seg := range run {
 		s.recharge(seg, -1)
 	}
-	// Readers may hold the old slice, so it is replaced and not changed.
-	kept := make([]*segment, 0, len(g.segments))
-	for _, seg := range g.segments {
+	kept = make([]*segment, 0, len(window))
+	for _, seg := range window {
 		if !slices.Contains(run, seg) {
 			kept = append(kept, seg)
 		}
@@ -210,8 +226,7 @@ func (s *Store) merge(g *shapeGroup, run []*segment) *segment {
 		at, _ := slices.BinarySearchFunc(kept, m.minT(), func(o *segment, t int64) int { return cmp.Compare(o.minT(), t) })
 		kept = slices.Insert(kept, at, m)
 	}
-	g.segments = kept
-	return m
+	return kept, m
 }
 
 // recharge adds the bytes of a segment to its batches, or takes them away.
