@@ -85,7 +85,7 @@ func (r *recentFrames) release(h *recentFrame, ok bool) (kept bool) {
 }
 
 // durable keeps the frames of entries that stand in a durable segment, in place of the oldest ones. It must be called
-// before anybody is told of the segment.
+// before a hint at the segment goes out.
 func (r *recentFrames) durable(entries []*journal.Entry) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

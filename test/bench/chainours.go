@@ -29,8 +29,8 @@ type ours struct {
 // worker is the rollup worker's name.
 var worker = cluster.RollupName(0)
 
-// newOurs prepares all services with default settings, but for pprof, followers that watch collectors, a window of live samples that reaches back
-// to the data, and a worker that rolls nothing up before it is told to.
+// newOurs prepares all services with default settings, but for pprof, followers that watch collectors, a window of live
+// samples that reaches back to the data, and a worker whose hours are not due before rollUp sets when.
 func newOurs(e *env, dir string) (*ours, error) {
 	c, err := cluster.New(cluster.Options{Bin: e.bin, Dir: dir, Collectors: 1, Rollups: 1, Shards: requestShards, Adjust: func(process string, settings map[string]any) {
 		if process != "agent" {

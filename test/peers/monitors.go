@@ -14,7 +14,7 @@ import (
 // stopTimeout is how long a server may take to write what it has in memory.
 const stopTimeout = 60 * time.Second
 
-// Monitor is a monitoring system of other hands over a directory: it takes Prometheus' remote
+// Monitor is another project's monitoring system over a directory: it takes Prometheus' remote
 // write and answers Prometheus' HTTP API.
 type Monitor struct {
 	Name string

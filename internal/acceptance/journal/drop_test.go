@@ -46,7 +46,7 @@ func lose(t *testing.T, s *mem.Store, key string) {
 }
 
 // A file that is lost stops a follower that has not read it, and the error says what to do. Once it is dropped the
-// follower has the rest, and what is lost is told; who had read it goes on all the time.
+// follower has the rest, and its poll says what is lost; a follower that had read the file goes on all the time.
 func TestADroppedFileLetsFollowersGoOn(t *testing.T) {
 	ctx := t.Context()
 	for name, spoil := range map[string]func(*mem.Store, string){

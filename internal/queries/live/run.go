@@ -222,19 +222,17 @@ func (r *Runs) whole(s *segment, pos uint32) samples.Run {
 	return run
 }
 
-// record is one sample with everything that decides between samples of one millisecond.
-type record struct {
+// rank is what decides which of several rows of one millisecond counts.
+type rank struct {
 	ms    int64
 	sub   int32
 	batch *batch
-	seq   uint64
-	st    int64
-	v     float64
-	h     *histogram.FloatHistogram
+	nth   uint64 // ascending in the batch
 }
 
-// before orders records so that of several in one millisecond the first is the one that counts.
-func (a *record) before(b *record) int {
+// before orders rows so that of several in one millisecond the first is the one that counts. Of equal times that of the
+// batch that was accepted first counts, and in a batch the first row.
+func (a *rank) before(b *rank) int {
 	if c := cmp.Or(cmp.Compare(a.ms, b.ms), cmp.Compare(b.sub, a.sub)); c != 0 {
 		return c
 	}
@@ -244,7 +242,15 @@ func (a *record) before(b *record) int {
 		}
 		return 1
 	}
-	return cmp.Compare(a.seq, b.seq)
+	return cmp.Compare(a.nth, b.nth)
+}
+
+// record is one sample, read for a series alone.
+type record struct {
+	rank
+	st int64
+	v  float64
+	h  *histogram.FloatHistogram
 }
 
 // gather merges clusters of several groups, and those whose sequence numbers decide. It leaves out what the snapshot
@@ -262,8 +268,8 @@ func (r *Runs) gather(cells []cell) samples.Run {
 		}
 	}
 	r.own.recs = recs
-	if !slices.IsSortedFunc(recs, func(a, b record) int { return a.before(&b) }) {
-		slices.SortFunc(recs, func(a, b record) int { return a.before(&b) })
+	if !slices.IsSortedFunc(recs, func(a, b record) int { return a.before(&b.rank) }) {
+		slices.SortFunc(recs, func(a, b record) int { return a.before(&b.rank) })
 	}
 	// The order puts the record that counts first in its millisecond, and CompactFunc keeps the first.
 	recs = slices.CompactFunc(recs, func(a, b record) bool { return a.ms == b.ms })
@@ -302,7 +308,7 @@ func (v *view) appendRecords(recs []record, seg *segment, column []float64, pos 
 				continue
 			}
 		}
-		rec := record{ms: seg.ms[row], sub: seg.subOf(row), batch: p.batch, seq: seq, st: seg.start(pos)}
+		rec := record{rank: rank{seg.ms[row], seg.subOf(row), p.batch, seq}, st: seg.start(pos)}
 		if seg.hists != nil {
 			rec.h = seg.hists[int(pos)*len(seg.ms)+row]
 		} else {

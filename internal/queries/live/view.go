@@ -1,7 +1,6 @@
 package live
 
 import (
-	"cmp"
 	"math"
 	"slices"
 	"sort"
@@ -109,27 +108,10 @@ func (v *view) planLocked(c *cluster) *plan {
 	return c.plan
 }
 
-// candidate is a row that may count.
+// candidate is a row of a segment that may count.
 type candidate struct {
-	ms       int64
-	sub      int32
+	rank
 	seg, row int
-	batch    *batch
-}
-
-// before orders rows so that of several in one millisecond the first is the one that counts. Of equal times that of the
-// batch that was accepted first counts, and in a batch the first row.
-func (a *candidate) before(b *candidate) int {
-	if c := cmp.Or(cmp.Compare(a.ms, b.ms), cmp.Compare(b.sub, a.sub)); c != 0 {
-		return c
-	}
-	if a.batch != b.batch {
-		if a.batch.Wins(b.batch.Claim) {
-			return -1
-		}
-		return 1
-	}
-	return cmp.Compare(a.row, b.row)
 }
 
 func (v *view) makePlan(segs []*segment) plan {
@@ -182,7 +164,7 @@ func (v *view) mergeSegments(segs []*segment) (out plan) {
 				at = i
 			case ms == segs[at].ms[heads[at].row]:
 				// One of the two counts; the other is passed over.
-				if v.candidate(segs, i, h.row).before(v.candidate(segs, at, heads[at].row)) < 0 {
+				if v.candidate(segs, i, h.row).before(&v.candidate(segs, at, heads[at].row).rank) < 0 {
 					at, i = i, at
 				}
 				heads[i].row++
@@ -211,7 +193,7 @@ func (v *view) mergeSegments(segs []*segment) (out plan) {
 func (v *view) candidate(segs []*segment, seg, row int) *candidate {
 	s := segs[seg]
 	at := uint32(0)
-	return &candidate{s.ms[row], s.subOf(row), seg, row, s.parts[s.origin(row, at).part].batch}
+	return &candidate{rank{s.ms[row], s.subOf(row), s.parts[s.origin(row, at).part].batch, uint64(row)}, seg, row}
 }
 
 // sortRows is mergeSegments for segments of which some rows do not count.
@@ -229,13 +211,13 @@ func (v *view) sortRows(segs []*segment, shown [][]shownPart) (out plan) {
 			case something:
 				return plan{bySeq: true}
 			}
-			next := candidate{seg.ms[row], seg.subOf(row), i, row, seg.parts[at.part].batch}
+			next := candidate{rank{seg.ms[row], seg.subOf(row), seg.parts[at.part].batch, uint64(row)}, i, row}
 			sorted = sorted && (len(rows) == 0 || rows[len(rows)-1].ms < next.ms)
 			rows = append(rows, next)
 		}
 	}
 	if !sorted {
-		slices.SortFunc(rows, func(a, b candidate) int { return a.before(&b) })
+		slices.SortFunc(rows, func(a, b candidate) int { return a.before(&b.rank) })
 		// The order puts the row that counts first in its millisecond, and CompactFunc keeps the first.
 		rows = slices.CompactFunc(rows, func(a, b candidate) bool { return a.ms == b.ms })
 	}

@@ -39,7 +39,7 @@ type Config struct {
 	// Copies lets a refresh take records from the copies of their days. Blocks of its views then have what copies
 	// have, wherever they come from.
 	Copies bool
-	// Unusable is told why copies could not be read, which the refresh did without; it may be nil.
+	// Unusable gets the key and the error of copies that could not be read, whose records the refresh read one by one; it may be nil.
 	Unusable func(key string, err error)
 	// Each calls fn for 0 to n-1, possibly in parallel; nil calls one after the other.
 	Each func(ctx context.Context, n int, fn func(ctx context.Context, i int) error) error
