@@ -235,6 +235,9 @@ func (w *chainWork) ours(ctx context.Context, e *env, dir string) (r chainRun, e
 	if err := o.rollUp(ctx, 0, w.samples()); err != nil {
 		return r, err
 	}
+	if r.rolled, err = o.total(); err != nil {
+		return r, err
+	}
 	(<-rolled)()
 	if err := o.merge(ctx); err != nil {
 		return r, err
@@ -253,7 +256,7 @@ func (w *chainWork) ours(ctx context.Context, e *env, dir string) (r chainRun, e
 	if err := o.packsGone(ctx, e.quick); err != nil {
 		return r, err
 	}
-	r.queryable, r.used = r.queryable.minus(before), r.used.minus(before)
+	r.queryable, r.rolled, r.used = r.queryable.minus(before), r.rolled.minus(before), r.used.minus(before)
 	if err := w.check(ctx, o.system); err != nil {
 		return r, err
 	}

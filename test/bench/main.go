@@ -74,6 +74,7 @@ type env struct {
 	days     int    // of http-query's data
 	profiles string // folder for CPU profiles of the services; "" takes none
 	quick    bool
+	alone    bool
 	cases    *regexp.Regexp // of accept and memory
 }
 
@@ -103,6 +104,7 @@ func main() {
 	flag.IntVar(&e.objects, "objects", 1_000_000, "objects in the store when its memory is measured")
 	flag.IntVar(&e.days, "days", 7, "days of data of http-query, two at least; fewer are sooner rolled up")
 	flag.BoolVar(&e.quick, "quick", false, "small sizes and one pair, to see that everything runs: no figures to rely on")
+	flag.BoolVar(&e.alone, "alone", false, "chain without the peers, to see what a change does: no figures for the page")
 	flag.Parse()
 	var err error
 	if e.cases, err = regexp.Compile(*cases); err != nil {
@@ -111,6 +113,10 @@ func main() {
 	}
 	if e.days < 2 {
 		fmt.Fprintln(os.Stderr, "bench: -days: 2 or more")
+		os.Exit(2)
+	}
+	if e.alone && o.doc != "" {
+		fmt.Fprintln(os.Stderr, "bench: -alone measures no ratio, and -doc wants them")
 		os.Exit(2)
 	}
 	if e.quick {
