@@ -93,14 +93,10 @@ func (s *activeSeries) take(seen *sketch.Sketch, l seriesLimit, now time.Time) (
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w := s.at(now, l.window)
-	known := w.cur
-	known.Merge(&w.old)
-	union := known
-	union.Merge(seen)
-	// Without a new series the sketch stays the same. The estimate is not compared then: its error
-	// must not refuse a batch of an agent that sends what it always sent.
-	if union != known {
-		if n := int(union.Estimate()); n > l.most {
+	// The estimate is compared only where there is a new series: its error must not refuse a batch of an
+	// agent that sends what it always sent.
+	if seen.Adds(&w.cur, &w.old) {
+		if n := int(sketch.EstimateUnion(&w.cur, &w.old, seen)); n > l.most {
 			s.refused = now
 			return n, false
 		}
@@ -115,11 +111,16 @@ func (s *activeSeries) at(now time.Time, window time.Duration) *seriesWindows {
 		s.windows = &seriesWindows{began: now}
 	}
 	w := s.windows
+	// Sketches are assigned one by one: a copy of both on the stack would make it grow for every batch.
 	switch age := now.Sub(w.began); {
 	case age >= 2*window || age < 0:
-		*w = seriesWindows{began: now}
+		w.began = now
+		clear(w.old[:])
+		clear(w.cur[:])
 	case age >= window:
-		w.began, w.old, w.cur = now, w.cur, sketch.Sketch{}
+		w.began = now
+		copy(w.old[:], w.cur[:])
+		clear(w.cur[:])
 	}
 	return w
 }

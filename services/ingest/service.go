@@ -61,6 +61,7 @@ type Service struct {
 	notify  *notifier
 	hub     *hub
 	recent  *recentFrames
+	workers *workers
 
 	// live are the present limits. Reload replaces those that are only compared with; sizes of pools stay.
 	live     atomic.Pointer[Limits]
@@ -121,6 +122,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 	s.bodiesRoom = int64(max(l.InFlightBytes/2, l.FrameBytes))
 	s.bodies = semaphore.NewWeighted(s.bodiesRoom)
 	s.hard, s.kill = context.WithCancel(context.Background())
+	s.workers = newWorkers(s.hard.Done())
 	s.live.Store(&l)
 	s.state.Store(&state{err: errStarting})
 	var err error

@@ -21,11 +21,14 @@ import (
 type batchStream = grpc.BidiStreamingServer[ingestv1.StreamBatchesRequest, ingestv1.StreamBatchesResponse]
 
 // stream is one StreamBatches call. Its reader receives messages while the window has room.
-// Every batch has its own goroutine; the window bounds their number.
+// Every batch is decided on a goroutine of its own; the window bounds their number.
 type stream struct {
-	s     *Service
-	grpc  batchStream
-	conn  *gateConn
+	s    *Service
+	grpc batchStream
+	conn *gateConn
+	// work is the context of the stream's batches. A frame that was read is finished even if the sender has
+	// gone: that costs less than the retry would, and the retry is then a duplicate that is answered at once.
+	work  context.Context
 	boot  identity.Boot
 	spool string
 
@@ -52,6 +55,10 @@ func (s *Service) StreamBatches(g batchStream) error {
 	defer s.streams.Add(-1)
 	st := &stream{s: s, grpc: g, conn: connOf(g.Context())}
 	st.room.L = &st.mu
+	var cancel context.CancelFunc
+	st.work, cancel = s.finishing(g.Context())
+	defer cancel()
+	defer st.finish()
 	return st.run()
 }
 
@@ -85,14 +92,12 @@ func (st *stream) run() error {
 	case <-st.s.drain:
 		return st.s.draining()
 	}
-	var err error
 	select {
-	case err = <-ended:
+	case err := <-ended:
+		return err
 	case <-st.s.drain:
-		err = st.s.draining()
+		return st.s.draining()
 	}
-	st.finish()
-	return err
 }
 
 // hello reads the first message.
@@ -163,19 +168,15 @@ func (st *stream) read() error {
 			continue
 		}
 		failpoint.Hit("ingest.stream.frame.admitted")
-		go st.batch(b)
+		st.s.workers.start(st, b)
 	}
 	return nil
 }
 
 // batch decides one admitted frame and answers it.
 func (st *stream) batch(b []byte) {
-	// A frame that was read is finished even if the sender has gone: that costs less than the
-	// retry would, and the retry is then a duplicate that is answered at once.
-	ctx, cancel := st.s.finishing(st.grpc.Context())
-	defer cancel()
 	n := len(b)
-	v := st.s.handle(ctx, submission{frame: b, spoolID: st.spool, only: &st.boot})
+	v := st.s.handle(st.work, submission{frame: b, spoolID: st.spool, only: &st.boot})
 	st.s.recycle(b, v)
 	st.s.release(n)
 	st.answer(v, n)

@@ -36,10 +36,27 @@ func (s *Sketch) Merge(o *Sketch) {
 	}
 }
 
+// Adds reports whether s has seen what neither a nor b has, as far as sketches can tell.
+func (s *Sketch) Adds(a, b *Sketch) bool {
+	for i, v := range s {
+		if v > max(a[i], b[i]) {
+			return true
+		}
+	}
+	return false
+}
+
 // Estimate returns the number of distinct hashes, with a standard error of 2.3%.
-func (s *Sketch) Estimate() float64 {
+func (s *Sketch) Estimate() float64 { return EstimateUnion(s) }
+
+// EstimateUnion returns the number of distinct hashes that the sketches have seen together.
+func EstimateUnion(sketches ...*Sketch) float64 {
 	var count [rankBits + 2]float64
-	for _, v := range s {
+	for i := range registers {
+		v := uint8(0)
+		for _, s := range sketches {
+			v = max(v, s[i])
+		}
 		count[v]++
 	}
 	const m = registers

@@ -40,3 +40,24 @@ func TestSketchMergeIsTheUnion(t *testing.T) {
 		t.Error("the merge of two sketches is not the sketch of both")
 	}
 }
+
+// TestUnions: several sketches together are what one would be that had seen everything.
+func TestUnions(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	var a, b, c, all Sketch
+	for i := range 3000 {
+		h := r.Uint64()
+		all.Add(h)
+		[]*Sketch{&a, &b, &c}[i%3].Add(h)
+	}
+	if got, want := EstimateUnion(&a, &b, &c), all.Estimate(); got != want {
+		t.Errorf("the union is estimated as %.1f, one sketch of all as %.1f", got, want)
+	}
+	if !c.Adds(&a, &b) {
+		t.Error("1,000 hashes of its own, and nothing new")
+	}
+	a.Merge(&c)
+	if c.Adds(&a, &b) || c.Adds(&b, &a) || (&Sketch{}).Adds(&Sketch{}, &Sketch{}) {
+		t.Error("something new, although another sketch has seen everything")
+	}
+}
