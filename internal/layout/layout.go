@@ -223,7 +223,36 @@ func SeqName(start, end uint64) string { return fmt.Sprintf("%020d-%020d", start
 
 func hexText(s string) string { return hex.EncodeToString([]byte(s)) }
 
-func hourDir(t time.Time) string { return t.UTC().Format("date=2006-01-02/hour=15/") }
+func hourDir(t time.Time) string { return string(appendHourDir(make([]byte, 0, 32), t)) }
+
+func appendHourDir(b []byte, t time.Time) []byte {
+	t = t.UTC()
+	year, month, day := t.Date()
+	if year < 0 || year > 9999 {
+		return t.AppendFormat(b, "date=2006-01-02/hour=15/")
+	}
+	b = append(b, "date="...)
+	b = appendDigits(b, uint64(year), 4)
+	b = append(b, '-')
+	b = appendDigits(b, uint64(month), 2)
+	b = append(b, '-')
+	b = appendDigits(b, uint64(day), 2)
+	b = append(b, "/hour="...)
+	b = appendDigits(b, uint64(t.Hour()), 2)
+	return append(b, '/')
+}
+
+// appendDigits appends n in decimal with at least the given number of digits.
+func appendDigits(b []byte, n uint64, least int) []byte {
+	var digits [20]byte
+	i := len(digits)
+	for ; n > 0 || least > 0; least-- {
+		i--
+		digits[i] = '0' + byte(n%10)
+		n /= 10
+	}
+	return append(b, digits[i:]...)
+}
 
 func digestDir(d identity.Digest) string {
 	h := d.String()

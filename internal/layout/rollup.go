@@ -80,7 +80,7 @@ func metricDir(metric string) string {
 
 // BlockManifest is the key of the manifest of a block; its creation publishes the block.
 func BlockManifest(h timegrid.Hour, s shard.ID, res timegrid.Resolution, gen uint64) string {
-	return BlockManifestsHour(h) + fmt.Sprintf("%s-%s-%010d.json", s, res, gen)
+	return BlockName{Hour: h, Shard: s, Resolution: res, Generation: gen}.Key()
 }
 
 // BlockManifestsHour is the prefix of the manifests of an hour's blocks; it ends in a slash.
@@ -98,11 +98,21 @@ type BlockName struct {
 }
 
 // Key is the object key of this name.
-func (n BlockName) Key() string {
-	if n.Span == 0 {
-		return BlockManifest(n.Hour, n.Shard, n.Resolution, n.Generation)
+func (n BlockName) Key() string { return string(n.appendKey(make([]byte, 0, 96))) }
+
+// appendKey appends the key. Readers of many hours build and check tens of thousands of keys.
+func (n BlockName) appendKey(b []byte) []byte {
+	b = append(b, ManifestsPrefix...)
+	b = appendHourDir(b, n.Hour.Start())
+	b = appendDigits(b, uint64(n.Shard), 4)
+	b = append(b, '-')
+	b = append(b, n.Resolution.String()...)
+	if n.Span > 0 {
+		b = append(b, spanName(n.Span)...)
 	}
-	return BlockManifestsHour(n.Hour) + fmt.Sprintf("%s-%s%s-%010d.json", n.Shard, n.Resolution, spanName(n.Span), n.Generation)
+	b = append(b, '-')
+	b = appendDigits(b, n.Generation, 10)
+	return append(b, ".json"...)
 }
 
 // SlotPrefix is the common prefix of the keys of all generations of the block.
@@ -137,15 +147,16 @@ func ParseBlockManifest(key string) (BlockName, error) {
 	rest, ok := strings.CutPrefix(key, ManifestsPrefix)
 	h, file, err := cutHour(rest)
 	name, isJSON := strings.CutSuffix(file, ".json")
-	parts := strings.Split(name, "-")
-	if !ok || err != nil || !isJSON || len(parts) != 3 {
+	id, name, dash := strings.Cut(name, "-")
+	resolution, digits, dash2 := strings.Cut(name, "-")
+	if !ok || err != nil || !isJSON || !dash || !dash2 {
 		return n, notAKey(key, "manifests")
 	}
 	n.Hour = h
-	if n.Shard, err = shard.Parse(parts[0]); err != nil {
+	if n.Shard, err = shard.Parse(id); err != nil {
 		return n, notAKey(key, "manifests")
 	}
-	of, span, err := cutSpan(parts[1])
+	of, span, err := cutSpan(resolution)
 	if err != nil {
 		return n, notAKey(key, "manifests")
 	}
@@ -153,7 +164,8 @@ func ParseBlockManifest(key string) (BlockName, error) {
 	if n.Resolution, err = timegrid.ParseResolution(of); err != nil {
 		return n, notAKey(key, "manifests")
 	}
-	if n.Generation, err = strconv.ParseUint(parts[2], 10, 64); err != nil || n.Key() != key {
+	var built [96]byte
+	if n.Generation, err = strconv.ParseUint(digits, 10, 64); err != nil || string(n.appendKey(built[:0])) != key {
 		return n, notAKey(key, "manifests")
 	}
 	return n, nil
@@ -184,12 +196,16 @@ func cutHour(s string) (timegrid.Hour, string, error) {
 	if len(s) < len(dir) {
 		return 0, "", ErrNotAKey
 	}
-	t, err := time.Parse(dir, s[:len(dir)])
-	if err != nil {
-		return 0, "", ErrNotAKey
+	at := func(i, digits int) (n int) {
+		for _, c := range []byte(s[i : i+digits]) {
+			n = n*10 + int(c-'0')
+		}
+		return n
 	}
-	h := timegrid.HourStarting(t)
-	if sampleHour(h) != s[:len(dir)] {
+	// What is no number, or no date, gives another hour, whose directory differs.
+	h := timegrid.HourStarting(time.Date(at(5, 4), time.Month(at(10, 2)), at(13, 2), at(21, 2), 0, 0, 0, time.UTC))
+	var built [len(dir) + 8]byte
+	if string(appendHourDir(built[:0], h.Start())) != s[:len(dir)] {
 		return 0, "", ErrNotAKey
 	}
 	return h, s[len(dir):], nil

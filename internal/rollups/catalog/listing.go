@@ -59,8 +59,7 @@ func (c *Catalog) listInfos(ctx context.Context, from, to timegrid.Hour) ([]objs
 	if page.Next == "" || at > to {
 		return infos, to + 1, nil
 	}
-	// A little less than fits, as a part that does not fit takes two requests one after the other.
-	width := max((at-from)*9/10, 1)
+	width := hoursThatFit(page.Objects, from, at)
 	type part struct {
 		from, to timegrid.Hour
 		o        objstore.ListOptions
@@ -86,6 +85,22 @@ func (c *Catalog) listInfos(ctx context.Context, from, to timegrid.Hour) ([]objs
 		}
 	}
 	return infos, to + 1, nil
+}
+
+// hoursThatFit is how many hours a page has that is like the given one, whose last hour is at and may go on behind it.
+// It is a little less than that, as a part that does not fit takes two requests one after the other.
+func hoursThatFit(page []objstore.Info, from, at timegrid.Hour) timegrid.Hour {
+	whole := len(page)
+	for whole > 0 {
+		if n, err := layout.ParseBlockManifest(page[whole-1].Key); err == nil && n.Hour < at {
+			break
+		}
+		whole--
+	}
+	if whole == 0 {
+		return 1
+	}
+	return max(timegrid.Hour(len(page)*98/100)*(at-from)/timegrid.Hour(whole), 1)
 }
 
 // listPart lists hours one page after the other.

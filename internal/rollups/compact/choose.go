@@ -29,12 +29,12 @@ type Settings struct {
 	Rows, BlockSeries, BlockValues int
 }
 
-// DefaultSettings merge raw blocks of 2 hours, then of a day; those of 1m by the day, of 5m by 7 days and of 1h by
-// 30 days.
+// DefaultSettings merge raw blocks of 2 hours, then of a day; those of 1m by the day, of 5m by the day and then 7 days,
+// of 1h by the day and then 30 days. Groups are large, since a query asks each of them for its rows.
 func DefaultSettings() Settings {
 	return Settings{
-		Spans: map[timegrid.Resolution][]uint16{timegrid.Raw: {2, 24}, timegrid.OneMinute: {24}, timegrid.FiveMinutes: {7 * 24}, timegrid.OneHour: {30 * 24}},
-		Group: 8, After: 3 * time.Hour, ObjectBytes: 128 << 20, MaxBytes: 256 << 20, Rows: 16 << 10, BlockSeries: 2048, BlockValues: 1 << 20,
+		Spans: map[timegrid.Resolution][]uint16{timegrid.Raw: {2, 24}, timegrid.OneMinute: {24}, timegrid.FiveMinutes: {24, 7 * 24}, timegrid.OneHour: {24, 30 * 24}},
+		Group: 32, After: 3 * time.Hour, ObjectBytes: 128 << 20, MaxBytes: 256 << 20, Rows: 16 << 10, BlockSeries: 2048, BlockValues: 1 << 20,
 	}
 }
 

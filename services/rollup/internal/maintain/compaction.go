@@ -34,12 +34,12 @@ type CompactConfig struct {
 	Hour     []string      `koanf:"1h" help:"spans that 1h blocks are merged to" needs:"interval"`
 }
 
-// DefaultCompactConfig merges raw blocks to 2 hours and a day, 1m to a day, 5m to 7 days, 1h to 30.
+// DefaultCompactConfig merges raw blocks to 2 hours and a day, the others to a day, then 5m to 7 days and 1h to 30.
 func DefaultCompactConfig() CompactConfig {
 	d := compact.DefaultSettings()
 	return CompactConfig{
 		Interval: 10 * time.Minute, After: d.After, Group: d.Group, Object: config.Bytes(d.ObjectBytes), Memory: config.Bytes(d.MaxBytes), Back: 3,
-		Raw: []string{"2h", "24h"}, Minute: []string{"24h"}, Five: []string{"168h"}, Hour: []string{"720h"},
+		Raw: []string{"2h", "24h"}, Minute: []string{"24h"}, Five: []string{"24h", "168h"}, Hour: []string{"24h", "720h"},
 	}
 }
 
