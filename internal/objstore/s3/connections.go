@@ -41,6 +41,8 @@ type pooled struct {
 	raw    idleCheck
 	reused bool
 	since  time.Time // when it became idle
+	// interrupt ends reads and writes. The connection is not used again.
+	interrupt func()
 }
 
 // Read implements io.Reader, for in.
@@ -92,6 +94,7 @@ func (p *connections) take(ctx context.Context, to place, fresh bool) (*pooled, 
 	}
 	c := &pooled{Conn: conn, pool: p, place: to, left: math.MaxInt64}
 	c.in = bufio.NewReader(c)
+	c.interrupt = func() { _ = c.SetDeadline(aLongTimeAgo) }
 	if c.raw, err = newIdleCheck(conn); err != nil {
 		c.release(false)
 		return nil, err

@@ -45,43 +45,46 @@ func (s *Store) get(ctx context.Context, key string, o objstore.GetOptions) ([]b
 	if o.Offset < 0 || o.Length < 0 {
 		return nil, objstore.Info{}, fmt.Errorf("%w: range %d+%d", objstore.ErrInvalid, o.Offset, o.Length)
 	}
-	h := emptyHeader(3)
-	// Without this header the store does not return the checksum that it keeps.
-	h["X-Amz-Checksum-Mode"] = []string{"ENABLED"}
+	r := plainRequest{method: http.MethodGet, key: key, withChecksum: true, limit: o.Limit}
+	if r.limit == 0 {
+		r.limit = objstore.DefaultGetLimit
+	}
 	ranged := o.Offset > 0 || o.Length > 0
 	if ranged {
-		h["Range"] = []string{rangeHeader(o)}
+		r.byteRange = rangeHeader(o)
 	}
-	resp, err := s.send(ctx, request{method: http.MethodGet, key: key, header: h})
+	p, err := s.ask(ctx, &r)
 	if err != nil {
 		return nil, objstore.Info{}, fmt.Errorf("%w: %w", objstore.ErrUnavailable, err)
 	}
 	switch {
-	case resp.StatusCode == http.StatusRequestedRangeNotSatisfiable && o.Offset == 0:
+	case p.status == http.StatusRequestedRangeNotSatisfiable && o.Offset == 0:
 		// Only an empty object has no first byte. It is read whole, which gives its description, too.
-		drain(resp)
 		return s.get(ctx, key, objstore.GetOptions{Limit: o.Limit})
-	case resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusPartialContent:
-		b, _ := readAnswer(resp)
-		return nil, objstore.Info{}, classify("get", resp.StatusCode, parseAnswer(b))
+	case !p.isObject(r.method):
+		return nil, objstore.Info{}, classify("get", p.status, parseAnswer(p.body))
 	}
-	defer resp.Body.Close()
-	info, err := object(key, resp)
+	info, err := p.object(key)
 	// A server that ignores Range sends other bytes than were asked for.
-	if err == nil && ranged != (resp.StatusCode == http.StatusPartialContent) {
-		err = fmt.Errorf("%w: status %d for a range of %q", objstore.ErrUnavailable, resp.StatusCode, h.Get("Range"))
+	if err == nil && ranged != (p.status == http.StatusPartialContent) {
+		err = fmt.Errorf("%w: status %d for a range of %q", objstore.ErrUnavailable, p.status, r.byteRange)
 	}
 	if err == nil && ranged {
-		info.Size, err = totalSize(resp, o)
+		info.Size, err = p.totalSize(o)
+	}
+	switch {
+	case err != nil:
+	case p.unread:
+		err = fmt.Errorf("%w: %d bytes, limit %d", objstore.ErrInvalid, p.length, r.limit)
+	case p.err != nil:
+		err = fmt.Errorf("%w: cut body: %w", objstore.ErrUnavailable, p.err)
+	case !ranged && !info.SHA256.IsZero() && identity.Sum(p.body) != info.SHA256:
+		err = fmt.Errorf("%w: the bytes do not hash to %s", objstore.ErrChecksum, info.SHA256)
 	}
 	if err != nil {
 		return nil, objstore.Info{}, err
 	}
-	body, err := readBody(resp, o.Limit)
-	if err == nil && !ranged && !info.SHA256.IsZero() && identity.Sum(body) != info.SHA256 {
-		err = fmt.Errorf("%w: the bytes do not hash to %s", objstore.ErrChecksum, info.SHA256)
-	}
-	return body, info, err
+	return p.body, info, nil
 }
 
 func rangeHeader(o objstore.GetOptions) string {
@@ -93,8 +96,8 @@ func rangeHeader(o objstore.GetOptions) string {
 }
 
 // totalSize returns the object's size from Content-Range and checks that the range is the requested one.
-func totalSize(resp *http.Response, o objstore.GetOptions) (int64, error) {
-	cr := resp.Header.Get("Content-Range")
+func (p *reply) totalSize(o objstore.GetOptions) (int64, error) {
+	cr := p.contentRange
 	span, total, _ := strings.Cut(strings.TrimPrefix(cr, "bytes "), "/")
 	first, last, _ := strings.Cut(span, "-")
 	from, err1 := strconv.ParseInt(first, 10, 64)
@@ -104,41 +107,24 @@ func totalSize(resp *http.Response, o objstore.GetOptions) (int64, error) {
 	if o.Length > 0 {
 		want = min(want, o.Offset+o.Length-1)
 	}
-	if errors.Join(err1, err2, err3) != nil || from != o.Offset || to != want || resp.ContentLength != to-from+1 {
-		return 0, fmt.Errorf("%w: asked for %q, got Content-Range %q and %d bytes", objstore.ErrUnavailable, rangeHeader(o), cr, resp.ContentLength)
+	if errors.Join(err1, err2, err3) != nil || from != o.Offset || to != want || p.length != to-from+1 {
+		return 0, fmt.Errorf("%w: asked for %q, got Content-Range %q and %d bytes", objstore.ErrUnavailable, rangeHeader(o), cr, p.length)
 	}
 	return size, nil
 }
 
-func readBody(resp *http.Response, limit int64) ([]byte, error) {
-	if limit == 0 {
-		limit = objstore.DefaultGetLimit
-	}
-	if resp.ContentLength > limit {
-		return nil, fmt.Errorf("%w: %d bytes, limit %d", objstore.ErrInvalid, resp.ContentLength, limit)
-	}
-	body := make([]byte, resp.ContentLength)
-	if _, err := io.ReadFull(resp.Body, body); err != nil {
-		return nil, fmt.Errorf("%w: cut body: %w", objstore.ErrUnavailable, err)
-	}
-	return body, nil
-}
-
 func (s *Store) head(ctx context.Context, key string) (objstore.Info, error) {
-	h := emptyHeader(3)
-	h["X-Amz-Checksum-Mode"] = []string{"ENABLED"}
-	resp, err := s.send(ctx, request{method: http.MethodHead, key: key, header: h})
+	p, err := s.ask(ctx, &plainRequest{method: http.MethodHead, key: key, withChecksum: true})
 	if err != nil {
 		return objstore.Info{}, fmt.Errorf("%w: %w", objstore.ErrUnavailable, err)
 	}
-	drain(resp)
-	switch resp.StatusCode {
+	switch p.status {
 	case http.StatusOK:
-		return object(key, resp)
+		return p.object(key)
 	case http.StatusNotFound:
 		return objstore.Info{}, s.absent(ctx)
 	}
-	return objstore.Info{}, classify("head", resp.StatusCode, answer{})
+	return objstore.Info{}, classify("head", p.status, answer{})
 }
 
 // absent finds out what the 404 of a HEAD means: no key or no bucket.
@@ -159,16 +145,16 @@ func (s *Store) absent(ctx context.Context) error {
 }
 
 // object reads the description from the headers. An answer without size or ETag is not from an S3 server.
-func object(key string, resp *http.Response) (objstore.Info, error) {
-	info := objstore.Info{Key: key, Size: resp.ContentLength, ETag: resp.Header.Get("Etag")}
+func (p *reply) object(key string) (objstore.Info, error) {
+	info := objstore.Info{Key: key, Size: p.length, ETag: p.etag}
 	if info.ETag == "" || info.Size < 0 {
-		return info, fmt.Errorf("%w: status %d with ETag %q and length %d", objstore.ErrUnavailable, resp.StatusCode, info.ETag, info.Size)
+		return info, fmt.Errorf("%w: status %d with ETag %q and length %d", objstore.ErrUnavailable, p.status, info.ETag, info.Size)
 	}
-	info.LastModified, _ = http.ParseTime(resp.Header.Get("Last-Modified"))
+	info.LastModified, _ = http.ParseTime(p.modified)
 	// The source of a replication says PENDING, COMPLETED or FAILED here.
-	info.Replica = strings.EqualFold(resp.Header.Get("X-Amz-Replication-Status"), "REPLICA")
+	info.Replica = strings.EqualFold(p.replication, "REPLICA")
 	// The composite checksum of a multipart object ("…-2") is not the hash of its bytes; it does not decode.
-	if b, err := base64.StdEncoding.DecodeString(resp.Header.Get("X-Amz-Checksum-Sha256")); err == nil && len(b) == len(info.SHA256) {
+	if b, err := base64.StdEncoding.DecodeString(p.checksum); err == nil && len(b) == len(info.SHA256) {
 		copy(info.SHA256[:], b)
 	}
 	return info, nil

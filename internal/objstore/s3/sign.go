@@ -4,8 +4,6 @@ import (
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
-	"encoding/hex"
-	"hash"
 	"net/http"
 	"slices"
 	"strconv"
@@ -18,9 +16,9 @@ import (
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 )
 
-// signer signs requests with Signature Version 4. Those on the hot path, which have no query and
-// plain headers, it signs itself, with the bytes of the SDK's signer and a fraction of its work;
-// the SDK signs all others.
+// signer signs requests of net/http with Signature Version 4. Those which have no query and plain headers it
+// signs itself, with the bytes of the SDK's signer and a fraction of its work; the SDK signs all others. It keeps
+// the key that plain requests are signed with, too.
 type signer struct {
 	sdk    *v4.Signer
 	region string
@@ -110,25 +108,14 @@ func (g *signer) sign(ctx context.Context, c aws.Credentials, r *http.Request, n
 	}
 	names := string(b[from:])
 	b = append(append(b, '\n'), payload...)
-	sum := sha256.Sum256(b)
-
 	k := g.keyOf(c, stamp[:8])
-	b = append(append(append(b[:0], signAlgorithm+"\n"...), stamp...), '\n')
-	b = append(append(b, k.scope...), '\n')
-	b = hex.AppendEncode(b, sum[:])
-	m, ok := k.macs.Get().(hash.Hash)
-	if !ok {
-		m = hmac.New(sha256.New, k.key)
-	}
-	m.Reset()
-	m.Write(b)
-	signature := m.Sum(sum[:0])
-	k.macs.Put(m)
+	var room2 [64]byte
+	signature := k.appendSignature(room2[:0], &b, stamp)
 
 	b = append(append(append(b[:0], signAlgorithm+" Credential="...), k.id...), '/')
 	b = append(append(b, k.scope...), ", SignedHeaders="...)
 	b = append(append(b, names...), ", Signature="...)
-	b = hex.AppendEncode(b, signature)
+	b = append(b, signature...)
 	r.Header["Authorization"] = []string{string(b)}
 	out.b = b
 	return nil
@@ -137,7 +124,7 @@ func (g *signer) sign(ctx context.Context, c aws.Credentials, r *http.Request, n
 // signsItself reports whether nothing in r needs one of the rules that only the SDK knows: the
 // order of a query, the default port in a host, several values or runs of spaces in a header.
 func signsItself(r *http.Request) bool {
-	if r.URL.RawQuery != "" || r.URL.Opaque != "" || r.Host == "" || !isPlain(r.Host) || strings.HasSuffix(r.Host, ":80") || strings.HasSuffix(r.Host, ":443") {
+	if r.URL.RawQuery != "" || r.URL.Opaque != "" || !signsHost(r.Host) {
 		return false
 	}
 	for name, v := range r.Header {

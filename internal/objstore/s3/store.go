@@ -9,7 +9,6 @@ package s3
 import (
 	"bytes"
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/http"
@@ -43,6 +42,7 @@ type Store struct {
 	creds  aws.CredentialsProvider
 	signer *signer
 	rt     http.RoundTripper
+	plain  *plainSender // nil: rt sends plain requests, too
 	now    func() time.Time
 }
 
@@ -67,6 +67,7 @@ func New(ctx context.Context, cfg Config, o Options) (*Store, error) {
 			return nil, err
 		}
 	}
+	s.plain = newPlainSender(s)
 	if cfg.AccessKeyID != "" {
 		s.creds = credentials.NewStaticCredentialsProvider(cfg.AccessKeyID, cfg.SecretAccessKey.Reveal(), "")
 		return s, nil
@@ -150,16 +151,15 @@ func (s *Store) Put(ctx context.Context, key string, body []byte, o objstore.Put
 // CreateMismatched sends body with a valid signature and a wrong checksum header: a store
 // that verifies checksums answers ErrChecksum. It is for the start-up probe.
 func (s *Store) CreateMismatched(ctx context.Context, key string, body []byte, claimed identity.Digest) error {
-	sum := identity.Sum(body)
-	h := putHeader(sum, objstore.PutOptions{}, "If-None-Match", "*")
-	h["X-Amz-Checksum-Sha256"] = []string{base64.StdEncoding.EncodeToString(claimed[:])}
-	_, err := s.write(ctx, "create", request{method: http.MethodPut, key: key, header: h, body: body})
+	r := newPut(key, body, objstore.PutOptions{SHA256: identity.Sum(body)}, "If-None-Match", "*")
+	r.checksum = claimed
+	_, err := s.write(ctx, "create", r)
 	return s.wrap("create", key, err)
 }
 
 // Delete removes the object; an absent key is no error.
 func (s *Store) Delete(ctx context.Context, key string) error {
-	_, err := s.write(ctx, "delete", request{method: http.MethodDelete, key: key, header: emptyHeader(2)})
+	_, err := s.write(ctx, "delete", &plainRequest{method: http.MethodDelete, key: key})
 	// S3 answers 204 for an absent key, some other stores answer 404.
 	if errors.Is(err, objstore.ErrNotFound) {
 		err = nil
@@ -171,34 +171,21 @@ func (s *Store) put(ctx context.Context, op, key string, body []byte, o objstore
 	if o.SHA256.IsZero() {
 		o.SHA256 = identity.Sum(body)
 	}
-	h := putHeader(o.SHA256, o, condition, value)
-	answer, err := s.write(ctx, op, request{method: http.MethodPut, key: key, header: h, body: body})
+	p, err := s.write(ctx, op, newPut(key, body, o, condition, value))
 	info := objstore.Info{}
 	if err == nil {
-		info = objstore.Info{Key: key, Size: int64(len(body)), SHA256: o.SHA256, ETag: answer.Get("Etag")}
 		// The answer to a PUT has no Last-Modified. Its Date is the store's clock.
-		info.LastModified, _ = http.ParseTime(answer.Get("Date"))
+		info = objstore.Info{Key: key, Size: int64(len(body)), SHA256: o.SHA256, ETag: p.etag, LastModified: parseDate(p.date)}
 	}
 	return info, s.wrap(op, key, err)
 }
 
-// putHeader sends one hash of the body in two headers: as the payload hash of the
-// signature, and as the checksum that the store verifies and keeps. All values share one
-// slice, because a header per frame is on the hot path.
-func putHeader(sum identity.Digest, o objstore.PutOptions, condition, value string) http.Header {
-	h := make(http.Header, 8)
-	v := make([]string, 0, 5)
-	set := func(name, value string) {
-		v = append(v, value)
-		h[name] = v[len(v)-1 : len(v) : len(v)]
-	}
-	set("X-Amz-Content-Sha256", sum.String())
-	set("X-Amz-Checksum-Sha256", base64.StdEncoding.EncodeToString(sum[:]))
-	if condition != "" {
-		set(condition, value)
-	}
-	if o.ContentType != "" {
-		set("Content-Type", o.ContentType)
+// newPut makes a request that writes an object. One hash of the body is sent in two headers: as the payload hash of
+// the signature, and as the checksum that the store verifies and keeps.
+func newPut(key string, body []byte, o objstore.PutOptions, condition, value string) *plainRequest {
+	r := &plainRequest{
+		method: http.MethodPut, key: key, body: body, sum: o.SHA256, checksum: o.SHA256,
+		condition: condition, conditionValue: value, contentType: o.ContentType,
 	}
 	if len(o.Tags) > 0 {
 		q := make(url.Values, len(o.Tags))
@@ -206,49 +193,48 @@ func putHeader(sum identity.Digest, o objstore.PutOptions, condition, value stri
 			q.Set(k, v)
 		}
 		// Encode writes a space as "+", which S3 stores as a plus sign.
-		set("X-Amz-Tagging", strings.ReplaceAll(q.Encode(), "+", "%20"))
+		r.tagging = strings.ReplaceAll(q.Encode(), "+", "%20")
 	}
-	return h
+	return r
 }
 
 // write sends one request once. It succeeds only if the answer is complete and plausible.
-func (s *Store) write(ctx context.Context, op string, r request) (http.Header, error) {
+func (s *Store) write(ctx context.Context, op string, r *plainRequest) (reply, error) {
 	if err := s.check(r.key); err != nil {
-		return nil, err
+		return reply{}, err
 	}
-	resp, err := s.send(ctx, r)
+	p, err := s.ask(ctx, r)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", objstore.ErrUnknown, err)
+		return reply{}, fmt.Errorf("%w: %w", objstore.ErrUnknown, err)
 	}
-	body, err := readAnswer(resp)
 	// A success whose answer is cut off or odd is unknown and no failure: the write was probably applied.
-	if resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusNoContent {
+	if p.status == http.StatusOK || p.status == http.StatusNoContent {
+		err := p.err
 		if err == nil {
-			err = plausible(op, resp, body, r.header)
+			err = p.plausible(op, r)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%w: %w", objstore.ErrUnknown, err)
+			return reply{}, fmt.Errorf("%w: %w", objstore.ErrUnknown, err)
 		}
-		return resp.Header, nil
+		return p, nil
 	}
-	return nil, classify(op, resp.StatusCode, parseAnswer(body))
+	return reply{}, classify(op, p.status, parseAnswer(p.body))
 }
 
 // plausible refuses a success that an S3 server would not answer, such as the page of a proxy.
-func plausible(op string, resp *http.Response, body []byte, sent http.Header) error {
+func (p *reply) plausible(op string, r *plainRequest) error {
 	if op == "delete" {
-		if resp.StatusCode == http.StatusOK && len(bytes.TrimSpace(body)) > 0 {
-			return fmt.Errorf("status 200 with a body of %d bytes", len(body))
+		if p.status == http.StatusOK && len(bytes.TrimSpace(p.body)) > 0 {
+			return fmt.Errorf("status 200 with a body of %d bytes", len(p.body))
 		}
 		return nil
 	}
-	if resp.StatusCode != http.StatusOK || resp.Header.Get("Etag") == "" || len(bytes.TrimSpace(body)) > 0 {
-		return fmt.Errorf("status %d, ETag %q, body of %d bytes", resp.StatusCode, resp.Header.Get("Etag"), len(body))
+	if p.status != http.StatusOK || p.etag == "" || len(bytes.TrimSpace(p.body)) > 0 {
+		return fmt.Errorf("status %d, ETag %q, body of %d bytes", p.status, p.etag, len(p.body))
 	}
 	// Not every store repeats the checksum. One that repeats another one has kept other bytes.
-	got := resp.Header.Get("X-Amz-Checksum-Sha256")
-	if want := sent.Get("X-Amz-Checksum-Sha256"); got != "" && got != want {
-		return fmt.Errorf("the store kept checksum %s, sent %s", got, want)
+	if p.checksum != "" && p.checksum != r.checksumText() {
+		return fmt.Errorf("the store kept checksum %s, sent %s", p.checksum, r.checksumText())
 	}
 	return nil
 }

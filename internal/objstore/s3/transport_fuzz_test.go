@@ -120,6 +120,28 @@ func FuzzAnswers(f *testing.F) {
 		if status, h, _, err := ask(ours, "/next"); err == nil && (status != 200 || h.Get("X-Next") != "yes") {
 			t.Fatalf("%q: the next request got %d %v", answer, status, h)
 		}
+		// The same for plain requests, whose answers are parsed here where they have the usual form.
+		for len(orders) > 0 {
+			<-orders
+		}
+		orders <- order{answer, closes}
+		out := method + " /first HTTP/1.1\r\nHost: h\r\n\r\n"
+		if method == "PUT" {
+			out = method + " /first HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbody"
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		p, err := ours.ask(ctx, place{base.Scheme, base.Host}, &plainRequest{method: method, limit: 64 << 10}, []byte(out))
+		cancel()
+		if whole := err == nil && p.err == nil && !p.unread; whole && err1 == nil {
+			if p.status != s1 || method != "HEAD" && !bytes.Equal(p.body, b1) || p.etag != h1.Get("Etag") || p.checksum != h1.Get("X-Amz-Checksum-Sha256") {
+				t.Fatalf("%s, closes %v, %q: a plain request got %+v, another one %d %v %q", method, closes, answer, p, s1, h1, b1)
+			}
+		} else if whole {
+			t.Fatalf("%s, closes %v, %q: a plain request got %+v, another one %v", method, closes, answer, p, err1)
+		}
+		if status, h, _, err := ask(ours, "/next"); err == nil && (status != 200 || h.Get("X-Next") != "yes") {
+			t.Fatalf("%q: the request after a plain one got %d %v", answer, status, h)
+		}
 		s2, h2, b2, err2 := first(theirs)
 		if s1 == http.StatusSwitchingProtocols || s2 == http.StatusSwitchingProtocols {
 			return
