@@ -82,12 +82,20 @@ func Deadline(s Store, timeout time.Duration) Store {
 // the object and compares: only the caller knows what makes a record its own.
 func Retry(s Store, r retry.Retrier, onRetry func(Op, error)) Store {
 	return Decorate(s, func(ctx context.Context, op Op, do func(context.Context) error) error {
-		unknown := false
-		var last error
+		// The first attempt stands here, and not in Do, since hardly any is followed by another one.
+		last := do(ctx)
+		if last == nil || !retryable(last) {
+			return last
+		}
+		unknown, first := errors.Is(last, ErrUnknown), true
 		err := r.Do(ctx, func(ctx context.Context) error {
+			if first {
+				first = false
+				return last
+			}
 			// It is called at the start of the next attempt and not after a failure, so that the last
 			// failure, which nothing follows, is not counted.
-			if last != nil && onRetry != nil {
+			if onRetry != nil {
 				onRetry(op, last)
 			}
 			last = do(ctx)
