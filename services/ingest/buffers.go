@@ -5,13 +5,13 @@ import (
 	"sync"
 )
 
-// buffers pools byte slices for frames, in powers of two from 4 KiB on, so that a
+// buffers pools byte slices for frames, in powers of two from 1 KiB on, so that a
 // steady flow of frames allocates nothing.
 type buffers struct {
-	classes [19]sync.Pool // 4 KiB to 1 GiB, of *[]byte
+	classes [21]sync.Pool // 1 KiB to 1 GiB, of *[]byte
 }
 
-const smallestClass = 12
+const smallestClass = 10
 
 func class(n int) int {
 	return max(bits.Len(uint(n-1)), smallestClass) - smallestClass
