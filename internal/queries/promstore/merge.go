@@ -76,6 +76,35 @@ func join(ls []live.Series, ps []published.Series) []merged {
 	return out[:n]
 }
 
+// joinUnsorted puts together series with equal labels, those in memory first.
+func joinUnsorted(ls []live.Series, ps []published.Series) []merged {
+	out := make([]merged, 0, len(ls)+len(ps))
+	for i := range ls {
+		out = append(out, merged{labels: ls[i].Labels, live: &ls[i]})
+	}
+	var at map[uint64][]int32 // by hash of labels: different ones may have the same
+	if len(ps) > 0 && len(ls) > 0 {
+		at = make(map[uint64][]int32, len(ls))
+		for i := range ls {
+			h := ls[i].Labels.Hash()
+			at[h] = append(at[h], int32(i))
+		}
+	}
+next:
+	for i := range ps {
+		if at != nil {
+			for _, k := range at[ps[i].Labels.Hash()] {
+				if labels.Equal(out[k].labels, ps[i].Labels) {
+					out[k].published = &ps[i]
+					continue next
+				}
+			}
+		}
+		out = append(out, merged{labels: ps[i].Labels, published: &ps[i]})
+	}
+	return out
+}
+
 // runs reads both parts of a series as one, in time order. Of two samples in one
 // millisecond the published one is shown.
 type runs struct {

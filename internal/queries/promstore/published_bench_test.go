@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/promql/promqltest"
@@ -44,6 +45,53 @@ func publishHosts(b *testing.B, r *rolled, d *tsbs.Dataset) {
 	for _, h := range publishedtest.Hours(r.done) {
 		if _, err := r.publish.Publish(b.Context(), h, 1, r.done, timegrid.Resolutions()...); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkPublishedListings lists the series of blocks over all of the data, and over its last five minutes.
+func BenchmarkPublishedListings(b *testing.B) {
+	d := devops(b)
+	r := newRolled(b, 1, 1, true)
+	r.publish.PerChunk, r.publish.Shards = 0, 4
+	var err error
+	if r.reader, err = published.New(published.Config{Store: r.publish.Store}); err != nil {
+		b.Fatal(err)
+	}
+	publishHosts(b, r, d)
+	views, err := publishedtest.NewViews(r.publish.Store, "test")
+	if err != nil {
+		b.Fatal(err)
+	}
+	ts := d.Series[0].Timestamps
+	last := ts[len(ts)-1]
+	span := published.Span{Oldest: timegrid.HourOf(ts[0]) - 1, Newest: timegrid.HourOf(last) + 1}
+	view, err := views.View(b.Context(), span.Oldest, span.Newest)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for what, m := range map[string]*labels.Matcher{
+		"all": labels.MustNewMatcher(labels.MatchRegexp, "__name__", ".+"), "host": labels.MustNewMatcher(labels.MatchEqual, "hostname", d.Hosts()[0].Name),
+		"metric": labels.MustNewMatcher(labels.MatchEqual, "__name__", d.Series[0].Label("__name__")),
+	} {
+		for _, minutes := range []int64{5, 120} {
+			b.Run(fmt.Sprintf("%s/minutes=%d", what, minutes), func(b *testing.B) {
+				loop(b, func() {
+					snap := r.store.Snapshot(testNow)
+					q, err := promstore.New(snap, promstore.Limits{}).WithPublished(r.reader.Query(fixed{view}, 4, span, published.Limits{})).Querier(last-minutes*60_000, last)
+					if err != nil {
+						b.Fatal(err)
+					}
+					n := 0
+					for set := q.Select(b.Context(), false, &storage.SelectHints{Start: last - minutes*60_000, End: last, Func: "series", DisableTrimming: true}, m); set.Next(); n++ {
+						_ = set.At().Labels()
+					}
+					if n == 0 {
+						b.Fatal("no series")
+					}
+					snap.Close()
+				})
+			})
 		}
 	}
 }

@@ -136,7 +136,7 @@ type querier struct {
 func (*querier) Close() error { return nil }
 
 // Select reads the series that match; hints narrow the time range.
-func (q *querier) Select(ctx context.Context, _ bool, hints *storage.SelectHints, ms ...*labels.Matcher) storage.SeriesSet {
+func (q *querier) Select(ctx context.Context, sorted bool, hints *storage.SelectHints, ms ...*labels.Matcher) storage.SeriesSet {
 	if set, ok := q.q.preparedSet(ms); ok {
 		return set
 	}
@@ -148,7 +148,12 @@ func (q *querier) Select(ctx context.Context, _ bool, hints *storage.SelectHints
 		}
 		limit = hints.Limit
 	}
-	found, err := q.find(ctx, hintOf(hints), mint, maxt, ms)
+	find := q.find
+	if hints != nil && hints.Func == "series" {
+		// A limit leaves the same ones on each node only if they are sorted.
+		find = q.list(sorted || limit > 0)
+	}
+	found, err := find(ctx, hintOf(hints), mint, maxt, ms)
 	if err == nil {
 		err = q.q.touch(mint, maxt, len(found))
 	}
@@ -157,34 +162,6 @@ func (q *querier) Select(ctx context.Context, _ bool, hints *storage.SelectHints
 	}
 	if err != nil {
 		return storage.ErrSeriesSet(err)
-	}
-	// A listing of series shows only those with a sample in the range. A segment that overlaps the range
-	// need not have one there. Of what is in memory, times decide; samples are read from blocks alone.
-	if hints != nil && hints.Func == "series" {
-		var r runs
-		found = slices.DeleteFunc(found, func(m merged) bool {
-			// DeleteFunc can't be stopped: after an error the others are deleted without being read.
-			if err == nil {
-				err = q.q.check()
-			}
-			if err != nil {
-				return true
-			}
-			if m.live != nil && m.live.Has() {
-				return false
-			}
-			if m.published == nil {
-				return true
-			}
-			m.live = nil
-			r.reset(&m, mint, maxt)
-			_, ok := r.Next()
-			err = r.Err()
-			return !ok
-		})
-		if err != nil {
-			return storage.ErrSeriesSet(err)
-		}
 	}
 	if hints != nil && hints.ShardCount > 0 {
 		found = slices.DeleteFunc(found, func(m merged) bool {
@@ -228,6 +205,41 @@ func (q *querier) find(ctx context.Context, hint published.Hint, mint, maxt int6
 	found := join(ls, ps)
 	q.q.noteMerges(len(found), func(i int) (labels.Labels, agentlabel.Seen) { return found[i].labels, found[i].agents(mint, maxt) })
 	return found, nil
+}
+
+// list finds the series that have a sample in the range. A segment that overlaps the range need not have one there.
+func (q *querier) list(sorted bool) func(ctx context.Context, hint published.Hint, mint, maxt int64, ms []*labels.Matcher) ([]merged, error) {
+	return func(ctx context.Context, _ published.Hint, mint, maxt int64, ms []*labels.Matcher) ([]merged, error) {
+		var ps []published.Series
+		if q.q.pub != nil {
+			var err error
+			if ps, err = q.q.pub.Listed(ctx, mint, maxt, ms...); err != nil {
+				return nil, err
+			}
+		}
+		ls, err := q.q.snap.Select(ctx, mint, maxt, ms...)
+		if err != nil {
+			return nil, err
+		}
+		n := 0
+		for i := range ls {
+			// Some series are read for it.
+			if err := q.q.check(); err != nil {
+				return nil, err
+			}
+			if ls[i].Has() {
+				ls[n] = ls[i]
+				n++
+			}
+		}
+		put := joinUnsorted
+		if sorted {
+			put = join
+		}
+		found := put(ls[:n], ps)
+		q.q.noteMerges(len(found), func(i int) (labels.Labels, agentlabel.Seen) { return found[i].labels, found[i].agents(mint, maxt) })
+		return found, nil
+	}
 }
 
 // sizeOf is about what the found series take while the query runs.

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -11,6 +14,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 
 	"lightmetrics.dev/lightmetrics/internal/derived/ledger"
+	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
 	"lightmetrics.dev/lightmetrics/internal/queries/published"
@@ -278,4 +282,68 @@ func TestConcurrentQueries(t *testing.T) {
 		}()
 	}
 	wg.Wait()
+}
+
+// TestListedSeries: a listing has the series with a sample in the range, whatever the range, as reading their samples
+// tells; where it ends between two samples of a block, and only there, chunks are read.
+func TestListedSeries(t *testing.T) {
+	const second = int64(time.Second)
+	f := newFixtureAt(t, chunk.Options{BlockSeries: 64}, func(s, k int) int64 {
+		hour, of := int64(k/60)*3600*second, int64(k%60)
+		switch s % 3 {
+		case 0: // the first twenty minutes of each hour
+			return hour + (of+1)*20*second
+		case 1: // a gap of half an hour in the middle
+			return hour + (of+1)*10*second + of/30*2700*second
+		}
+		return hour + (of+1)*60*second + int64(s)
+	})
+	rng := rand.New(rand.NewPCG(1, 0))
+	all := labels.MustNewMatcher(labels.MatchRegexp, "s", ".+")
+	listed := func(q *published.Query, mint, maxt int64) (out []string) {
+		list, err := q.Listed(t.Context(), mint, maxt, all)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range list {
+			out = append(out, list[i].Labels.String())
+		}
+		slices.Sort(out)
+		return out
+	}
+	some := 0
+	for range 60 {
+		mint := f.first.StartMS() - 600_000 + rng.Int64N(8_400_000)
+		maxt := mint + rng.Int64N([]int64{1_000, 60_000, 2_000_000, 8_000_000}[rng.IntN(4)])
+		got := listed(f.query(t, f.reader(t, published.Config{}), published.Limits{}), mint, maxt)
+		var want []string
+		list, err := f.query(t, f.reader(t, published.Config{}), published.Limits{}).Select(t.Context(), mint, maxt, all)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range list {
+			if _, ok := list[i].Runs(mint, maxt).Next(); ok {
+				want = append(want, list[i].Labels.String())
+			}
+		}
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Fatalf("%d to %d: %d series, want %d", mint, maxt, len(got), len(want))
+		}
+		if len(want) > 0 && len(want) < 2*fixtureSeries {
+			some++
+		}
+	}
+	if some < 5 {
+		t.Errorf("only %d ranges with some of the series", some)
+	}
+	f.store.gets = nil
+	if n := len(listed(f.query(t, f.reader(t, published.Config{}), published.Limits{}), f.first.StartMS(), f.first.EndMS())); n != 2*fixtureSeries {
+		t.Errorf("%d series in the whole hour", n)
+	}
+	for _, key := range f.store.gets {
+		if !strings.HasPrefix(key, layout.IndexPrefix) {
+			t.Errorf("%s was read", key)
+		}
+	}
 }

@@ -292,6 +292,77 @@ func (q *Query) SelectFor(ctx context.Context, hint Hint, mint, maxt int64, ms .
 	return gather(objects), nil
 }
 
+// Listed returns the raw series that match all matchers and have samples in [mint, maxt] (milliseconds, inclusive), in
+// no order. Mostly the times in the indexes tell, and no chunk is read. Errors are those of Select.
+func (q *Query) Listed(ctx context.Context, mint, maxt int64, ms ...*labels.Matcher) ([]Series, error) {
+	from, to, ok := q.span(mint, maxt)
+	if !ok {
+		return nil, nil
+	}
+	if err := q.pin(ctx, from, to); err != nil {
+		return nil, err
+	}
+	objects, instead, err := q.objects(ctx, Hint{Func: "series"}, from, to, mint, maxt, ms)
+	if err != nil {
+		return nil, err
+	}
+	q.reduceFound(instead, objects)
+	found, unknown := gather(objects), map[*object]bool{}
+	has := make([]bool, len(found))
+	for i := range found {
+		known := false
+		if has[i], known = found[i].has(mint, maxt); !known {
+			for _, p := range found[i].pieces {
+				unknown[p.ob] = true
+			}
+		}
+	}
+	if len(unknown) > 0 {
+		// In the order of objects, and not that of the map: requests are made in the same order each time.
+		if err := q.load(ctx, slices.DeleteFunc(objects, func(ob *object) bool { return !unknown[ob] }), mint, maxt); err != nil {
+			return nil, err
+		}
+	}
+	out := found[:0]
+	var r Runs
+	for i := range found {
+		if _, known := found[i].has(mint, maxt); !has[i] && !known {
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
+			r.Reset(&found[i], mint, maxt)
+			if _, has[i] = r.Next(); r.Err() != nil {
+				return nil, r.Err()
+			}
+		}
+		if has[i] {
+			out = append(out, found[i])
+		}
+	}
+	return out, nil
+}
+
+// has reports whether the series has a sample in [mint, maxt], milliseconds, as far as the indexes tell.
+func (s *Series) has(mint, maxt int64) (has, known bool) {
+	known = true
+	for _, p := range s.pieces {
+		if p.ob.as != nil {
+			known = false // what its rows show of the range is found by reading them
+			continue
+		}
+		h := p.ob.hour
+		if h.EndMS() < mint || h.StartMS() >= maxt {
+			continue
+		}
+		got, sure := p.ob.x.HasRow(p.i, firstNS(max(mint, h.StartMS()+1)), lastNS(min(maxt, h.EndMS())))
+		if got {
+			return true, true
+		}
+		known = known && sure
+	}
+	return false, known
+}
+
 func (q *Query) blocksOf(res timegrid.Resolution, from, to timegrid.Hour) []*catalog.Block {
 	var blocks []*catalog.Block
 	for h := from; h <= to; h++ {

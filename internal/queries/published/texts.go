@@ -52,7 +52,7 @@ func (q *Query) texts(ctx context.Context, what string, mint, maxt int64, ms []*
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		of(s.x, len(ms) == 0, s.series, func(v string) {
+		of(s.x, s.whole(), s.series, func(v string) {
 			if _, ok := set[v]; !ok {
 				set[v] = struct{}{}
 				out = append(out, v)
@@ -77,6 +77,10 @@ type textSource struct {
 	x      *index
 	series []int
 }
+
+// whole reports whether these are all series of the index, whose tables have their texts then. Matchers, or agents that
+// are masked, leave out others.
+func (s *textSource) whole() bool { return len(s.series) == s.x.Len() }
 
 // textsOf are the different sources of objects - the hours of a compaction have one - and a key of what they, the
 // matchers and what determine.

@@ -3,6 +3,7 @@ package published
 import (
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -119,5 +120,25 @@ func TestTextsOfSources(t *testing.T) {
 	_, b := textsOf("names", nil, of(x, all, all, all))
 	if a != b {
 		t.Error("one hour of an index and two have different keys")
+	}
+}
+
+// TestTextsOfMaskedSeries: where the series of some agents do not count, names and values are those of the others.
+func TestTextsOfMaskedSeries(t *testing.T) {
+	x := indexOf(t, 1, []string{"a", "b"}, []string{"m", "n"})
+	x.metas = make([]atomic.Pointer[meta], x.Len())
+	values := func(series []int) (out []string) {
+		s := textSource{x, series}
+		x.labelValues("__name__", s.whole(), s.series, func(v string) { out = append(out, v) })
+		slices.Sort(out)
+		return slices.Compact(out)
+	}
+	for i := range x.Len() {
+		if got, want := values([]int{i}), []string{x.Metric(i)}; !slices.Equal(got, want) {
+			t.Errorf("series %d: %q, want %q", i, got, want)
+		}
+	}
+	if got := values([]int{0, 1, 2, 3}); !slices.Equal(got, []string{"m", "n"}) {
+		t.Errorf("%q", got)
 	}
 }

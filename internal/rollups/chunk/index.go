@@ -136,6 +136,21 @@ func (x *Index) Parts(i int, mint, maxt int64) (first, last int, ok bool) {
 	return first, last, ok
 }
 
+// HasRow reports whether series i has a row in [mint, maxt] nanoseconds, as far as the first and the last times of its
+// parts tell; known is false where its rows must be read.
+func (x *Index) HasRow(i int, mint, maxt int64) (has, known bool) {
+	known = true
+	for _, p := range x.partsOf(i) {
+		switch t := &x.times[p.times]; {
+		case t.minT >= mint && t.minT <= maxt, t.maxT >= mint && t.maxT <= maxt:
+			return true, true
+		case t.minT < mint && t.maxT > maxt:
+			known = false
+		}
+	}
+	return false, known
+}
+
 func (x *Index) partsOf(i int) []part {
 	from, to := x.series[i].parts, uint32(len(x.parts))
 	if i+1 < len(x.series) {

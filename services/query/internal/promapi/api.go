@@ -361,7 +361,8 @@ func (a *API) series(w http.ResponseWriter, r *http.Request) error {
 		hints := &storage.SelectHints{Func: "series", DisableTrimming: true}
 		sets := make([]storage.SeriesSet, len(sel.matchers))
 		for i, ms := range sel.matchers {
-			sets[i] = q.Select(ctx, true, hints, ms...)
+			// Only several sets must be sorted to be merged, and only a part of them must be the same part each time.
+			sets[i] = q.Select(ctx, len(sets) > 1 || sel.limit > 0, hints, ms...)
 		}
 		var notes annotations.Annotations
 		set := storage.NewMergeSeriesSet(sets, 0, storage.ChainedSeriesMerge)

@@ -17,7 +17,12 @@ const hex = "0123456789abcdef"
 
 func appendString(b []byte, s string) []byte {
 	b = append(b, '"')
-	for i := 0; i < len(s); {
+	plain := 0 // bytes that are written as they are
+	for plain < len(s) && s[plain] >= 0x20 && s[plain] < utf8.RuneSelf && s[plain] != '"' && s[plain] != '\\' {
+		plain++
+	}
+	b = append(b, s[:plain]...)
+	for i := plain; i < len(s); {
 		// By byte where possible: most text is ASCII, and decoding runes is several times slower.
 		c := s[i]
 		switch {
