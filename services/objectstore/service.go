@@ -16,6 +16,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
 	"lightmetrics.dev/lightmetrics/internal/platform/web"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/http1"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/notify"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/policy"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3api"
@@ -177,9 +178,10 @@ func (s *Service) start(g *run.Group, l net.Listener, eng *engine.Engine, m *met
 		MaxRequests: s.cfg.MaxRequests, MaxInFlightBytes: int64(s.cfg.MaxInFlight), IdleTimeout: s.cfg.BodyIdle,
 		MatchAbsent412: s.cfg.IfMatchAbsent412, EncryptedAtRest: s.cfg.EncryptedAtRest, Observe: m.request, SlowBody: m.slowBodies.Inc,
 	})
+	front := &http1.Server{Handler: api, Log: s.deps.Telemetry.Log}
 	addr := l.Addr().String()
 	s.addr.Store(&addr)
-	g.Go("s3", func(ctx context.Context) error { return web.ServeHTTP(ctx, web.NewHTTPServer(api), l, s.cfg.Drain) })
+	g.Go("s3", func(ctx context.Context) error { return front.Serve(ctx, l, s.cfg.Drain) })
 	g.Go("index", func(ctx context.Context) error {
 		select {
 		case <-eng.IndexDamaged():
