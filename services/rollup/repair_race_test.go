@@ -67,7 +67,7 @@ func damagedHour(t *testing.T, late bool) (*world, *driven, *Service, *aborting)
 	must(t, err)
 	_, err = o.Round(t.Context()) // it has listed requests
 	must(t, err)
-	w.rot(w.set(hour0, 0, timegrid.FiveMinutes).Objects[0].IndexKey)
+	w.rot(w.set(hour0, 0, timegrid.OneHour).Objects[0].IndexKey)
 	w.verify(repair.ObjectDamaged)
 	return w, o, svc, hook
 }
@@ -120,7 +120,7 @@ func TestARequestThatIsMadeAgain(t *testing.T) {
 		_, err := o.Round(t.Context())
 		must(t, err)
 	}
-	w.rot(w.set(hour0, 0, timegrid.OneMinute).Objects[0].IndexKey)
+	w.rot(w.set(hour0, 0, timegrid.OneHour).Objects[0].IndexKey)
 	if w.there(layout.RepairRequestsPrefix) != 1 {
 		t.Fatal("the request is gone already")
 	}

@@ -119,7 +119,7 @@ func TestADamagedHourIsRebuilt(t *testing.T) {
 		}, []repair.Problem{repair.RecordUnreadable}, "scan", true},
 		{"raw chunk", func(w *world) { w.spoil(w.set(hour0, 0, timegrid.Raw).Objects[0].ChunkKey, "rotten") }, []repair.Problem{repair.ObjectDamaged}, "plans", false},
 		{"5m index gone", func(w *world) {
-			must(t, w.store.Delete(t.Context(), w.set(hour0, 0, timegrid.FiveMinutes).Objects[0].IndexKey))
+			must(t, w.store.Delete(t.Context(), w.set(hour0, 0, timegrid.OneHour).Objects[0].IndexKey))
 		}, []repair.Problem{repair.ObjectMissing}, "plans", false},
 	} {
 		t.Run(d.name, func(t *testing.T) {
@@ -358,7 +358,7 @@ func TestCrashAtEveryStoreCallOfARequest(t *testing.T) {
 			cfg := testConfig()
 			w.some(agentOf(0, 0), hour0, 0, 4, 0)
 			w.drive(cfg, ownership.Grant{Shard: 0, Fence: 1})
-			w.spoil(w.set(hour0, 0, timegrid.OneMinute).Objects[0].IndexKey, "rotten")
+			w.spoil(w.set(hour0, 0, timegrid.OneHour).Objects[0].IndexKey, "rotten")
 			w.spoil(layout.BlockManifest(hour0, 0, timegrid.Raw, 1), "x")
 			_, err := w.repairer().Request(t.Context(), hour0, 0, "damaged", false)
 			must(t, err)

@@ -20,6 +20,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/platform/run"
 	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
 	"lightmetrics.dev/lightmetrics/internal/rollups/publish"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/arrivals"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/build"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/frames"
@@ -142,7 +143,7 @@ func newWorker(cfg Config, d Deps, log *slog.Logger, m *metrics.Metrics, board *
 	w.builder = build.New(build.Config{
 		Store: d.Store, Frames: &packed, Metrics: m, Log: log, AuthorityID: cfg.AuthorityID, Memory: limits.Memory, Dir: cfg.Jobs.Dir,
 		Learn:      learned.Learn,
-		MetricRows: cfg.Chunks.MetricSamples, MaxRows: cfg.Chunks.MaxSamples,
+		MetricRows: cfg.Chunks.MetricSamples, MaxRows: cfg.Chunks.MaxSamples, MayUnroll: cfg.Retention.Within(timegrid.Raw, timegrid.OneMinute, timegrid.FiveMinutes),
 	})
 	w.owners = owner.Config{
 		Store: d.Store, Records: w.records, Frames: w.frames, Board: board, Metrics: m, Log: log, Now: d.Now, Jitter: rand.Float64, Helps: learned,

@@ -226,6 +226,8 @@ func kinds() []kind {
 		records(catalog.BlockKind, source.Key(), block),
 		records(catalog.CompactionKind, span.Key(), compaction),
 		records(catalog.CompactedKind, source.Key(), block.Compacted(span, 6, "w")),
+		records(catalog.UnrolledKind, name.Key(), &catalog.Block{AuthorityID: authority, Name: name, Shards: 4, Fence: 7, TransactionID: "t", PlanKey: layout.BlockPlan(name), PlanSHA256: digest, Supersedes: 1, CreatedAt: 9,
+			WorkerID: "w", Inputs: inputs, Counts: block.Counts, Unrolled: true}),
 		records(catalog.AbortedKind, name.Key(), &catalog.Aborted{AuthorityID: authority, Name: name, Reason: "r", AbortedAt: 5, WorkerID: "w"}),
 		records(catalog.RemovedKind, source.Key(), block.Remove(2, 6, "w")),
 		{catalog.AsideKind, aside.Marshal, at(aside.Key(), catalog.ParseAside, (*catalog.Aside).Marshal)},

@@ -22,6 +22,7 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "the last step is left out", File: "rolled.go", Old: "steps = (c.End-c.Start)/c.Step + 1", New: "steps = max((c.End-c.Start)/c.Step, 1)", By: "TestRolledDifferential"},
 			{Name: "the last row of a range is not read", File: "../published/rolled.go", Old: "slices.BinarySearch(cols.T, maxt+1)", New: "slices.BinarySearch(cols.T, maxt-nsPerMS+1)", By: "TestRolledDifferential"},
 			{Name: "rows of a single resolution are overlooked", File: "../published/rolled.go", Old: "	return len(instead.blocks) > 0", New: "	return len(instead.blocks) > 1", By: "TestRolledAtTheEdges"},
+			{Name: "blocks without rows are read", File: "../published/rolled.go", Old: "of == nil || of.Unrolled ||", New: "of == nil ||", By: "TestRolledDifferential"},
 			{Name: "rows stand in for a newer generation", File: "../published/rolled.go", Old: "of.Name.Generation != s.Name.Generation || of.PlanSHA256 != s.PlanSHA256 || raw(h)", New: "raw(h)", By: "TestRowsOfAnOlderGeneration"},
 			{Name: "rows stand in where memory has samples", File: "../published/rolled.go", Old: "of.PlanSHA256 != s.PlanSHA256 || raw(h)", New: "of.PlanSHA256 != s.PlanSHA256", By: "TestRolledDifferential"},
 			{Name: "objects that begin with the range are left out", File: "../published/select.go", Old: "o.MinTime <= lastNS(maxt)", New: "o.MinTime < firstNS(maxt)", By: "TestRolledAtTheEdges"},

@@ -171,7 +171,7 @@ func (q *Query) chooseRolled(instead *standIns, res timegrid.Resolution, from, t
 			}
 			of := q.block(h, s.Name.Shard, res)
 			// Rows that were made from another plan lack batches that the samples have, or the other way round.
-			if res == timegrid.Raw || of == nil || of.Name.Generation != s.Name.Generation || of.PlanSHA256 != s.PlanSHA256 || raw(h) {
+			if res == timegrid.Raw || of == nil || of.Unrolled || of.Name.Generation != s.Name.Generation || of.PlanSHA256 != s.PlanSHA256 || raw(h) {
 				rest = append(rest, s)
 				continue
 			}

@@ -110,6 +110,8 @@ func (s *Block) kind() record.Kind {
 		return CompactionKind
 	case s.Redirect != nil:
 		return CompactedKind
+	case s.Unrolled:
+		return UnrolledKind
 	}
 	return BlockKind
 }

@@ -62,7 +62,7 @@ func CopyOf(r Record) Record {
 	switch {
 	case r.Block != nil:
 		s := r.Block
-		c := &Block{AuthorityID: s.AuthorityID, Name: s.Name, Shards: s.Shards, PlanSHA256: s.PlanSHA256, Objects: s.Objects, Inputs: s.Inputs}
+		c := &Block{AuthorityID: s.AuthorityID, Name: s.Name, Shards: s.Shards, PlanSHA256: s.PlanSHA256, Objects: s.Objects, Inputs: s.Inputs, Unrolled: s.Unrolled}
 		if s.Redirect != nil {
 			c.Redirect = &Redirect{Name: s.Redirect.Name, Block: s.Redirect.Block}
 		}

@@ -56,6 +56,7 @@ const (
 	copyCompacted
 	copyAborted
 	copyRemoved
+	copyUnrolled
 )
 
 // ErrCopiesTooLarge means that the copies of a day do not fit into an object.
@@ -184,6 +185,9 @@ func (w *copyWriter) copy(x *Copy) error {
 		w.b = append(w.b, copyCompacted)
 		w.block(s)
 		w.name(s.Redirect.Name)
+	case s.Unrolled:
+		w.b = append(w.b, copyUnrolled)
+		w.block(s)
 	default:
 		w.b = append(w.b, copyBlock)
 		w.block(s)
@@ -353,10 +357,12 @@ func (r *copyReader) copy(x *Copy) {
 		if by := x.Record.Removed.SupersededBy; by != 0 && by <= x.Name.Generation {
 			r.fail("%s is superseded by generation %d", x.Name.Key(), by)
 		}
-	case copyBlock, copyCompacted:
-		s := &Block{AuthorityID: r.authority, Name: x.Name}
+	case copyBlock, copyCompacted, copyUnrolled:
+		s := &Block{AuthorityID: r.authority, Name: x.Name, Unrolled: kind == copyUnrolled}
 		r.block(s)
-		if kind == copyCompacted {
+		if s.Unrolled {
+			// Nothing follows: it has no objects.
+		} else if kind == copyCompacted {
 			s.Redirect = &Redirect{Name: r.name()}
 		} else if n := r.count(70); n > 0 {
 			s.Objects = make([]Object, n)

@@ -242,6 +242,9 @@ func (w *history) step() {
 		b.Name, b.PlanKey, b.PlanSHA256 = n, layout.RollupPlan(n.Hour, n.Shard, n.Generation), identity.Sum(fmt.Append(nil, w.n))
 		o := &b.Objects[0]
 		o.ChunkKey, o.IndexKey = layout.RollupChunk(n.Resolution, n.Hour, o.Metric, o.ChunkSHA256, 0), layout.RollupIndex(n.Hour, o.IndexSHA256, 0)
+		if of.Resolution != timegrid.Raw && w.rng.IntN(3) == 0 {
+			b.Unrolled, b.Objects, b.Counts.Series, b.Counts.Samples = true, nil, 0, 0
+		}
 		w.write(Record{Block: b})
 	case k == 5: // one is aborted
 		n.Generation++
@@ -255,7 +258,7 @@ func (w *history) step() {
 		if r, ok := w.read(low); ok && r.Block != nil {
 			w.write(Record{Removed: r.Block.Remove(n.Generation, 1, "w")})
 		}
-	case k == 8 && readable && r.Block != nil && r.Block.Redirect == nil: // its rows are in a compaction
+	case k == 8 && readable && r.Block != nil && r.Block.Redirect == nil && !r.Block.Unrolled: // its rows are in a compaction
 		c := compaction()
 		c.AuthorityID, c.Shards = "authority-1", 4
 		c.Name = Name{Hour: of.Hour - timegrid.Hour(w.rng.IntN(4)), Shard: 0, Resolution: of.Resolution, Span: 8, Generation: uint64(w.n + 1)}

@@ -28,6 +28,9 @@ var (
 	// CompactionKind is of blocks with Name.Span, CompactedKind of blocks with a Redirect.
 	CompactionKind = record.Kind{Schema: "lightmetrics.rollup_compaction.v1", Title: "compaction", MaxBytes: MaxRecordBytes}
 	CompactedKind  = record.Kind{Schema: "lightmetrics.rollup_block_compacted.v1", Title: "compacted block", MaxBytes: MaxRecordBytes}
+	// UnrolledKind is of Unrolled blocks. It is a schema of its own, so that a reader which does not know it never takes
+	// such a block for one without rows.
+	UnrolledKind = record.Kind{Schema: "lightmetrics.rollup_block_unrolled.v1", Title: "unrolled block", MaxBytes: MaxRecordBytes}
 )
 
 // Bounds of records. A longer record is refused before it is read.
@@ -107,6 +110,9 @@ type Block struct {
 	Sources []Name
 	// Redirect is where the rows of a block without objects went; nil otherwise.
 	Redirect *Redirect
+	// Unrolled says that the rows of this resolution were not made, because they would be no smaller than the samples:
+	// readers take the raw block of the hour. Such a block has no objects.
+	Unrolled bool
 	// Journal are the positions of the block's plan, nil where it has none. A compaction has none either: its sources
 	// keep theirs, as they keep their inputs.
 	Journal *journal.Positions
@@ -250,7 +256,7 @@ func (r *Removed) Marshal() []byte {
 // ParseRecord reads what the manifest key holds: canonical JSON of one of the three
 // schemas, of the generation that the key names. Errors wrap record.ErrCorrupt or record.ErrNewerVersion.
 func ParseRecord(key string, b []byte) (Record, error) {
-	kind, err := record.OneOf(b, BlockKind, CompactionKind, CompactedKind, AbortedKind, RemovedKind)
+	kind, err := record.OneOf(b, BlockKind, CompactionKind, CompactedKind, UnrolledKind, AbortedKind, RemovedKind)
 	if err != nil {
 		return Record{}, BlockKind.Wrap(key, err)
 	}
@@ -308,6 +314,7 @@ func parseBlock(n Name, b []byte, kind record.Kind, j *blockJSON) (*Block, error
 		AuthorityID: j.AuthorityID, Name: n, Shards: j.Shards, Fence: j.Fence, TransactionID: j.TransactionID,
 		PlanKey: j.PlanKey, PlanSHA256: j.PlanSHA256, Counts: j.Counts, Objects: j.Objects, Supersedes: j.Supersedes,
 		CreatedAt: j.CreatedAt, WorkerID: j.WorkerID, Inputs: j.Inputs, Journal: j.Journal,
+		Unrolled: kind == UnrolledKind,
 	}
 	var err error
 	if s.Sources, err = parseSources(n, j.Sources); err != nil {

@@ -49,8 +49,11 @@ func golden() map[string]Record {
 	ended.Journal = ReadThrough(journal.Positions{Head: 5})
 	empty := testSet(0, timegrid.Raw, 1, 0)
 	empty.Objects, empty.Counts = nil, Counts{}
+	unrolled := testSet(3, timegrid.OneMinute, 1, 0, batch("host/1", 0, 9))
+	unrolled.Objects, unrolled.Unrolled, unrolled.Counts.Series, unrolled.Counts.Samples = nil, true, 0, 0
 	return map[string]Record{
-		"block": {Block: block}, "positions": {Block: positions}, "ended": {Block: ended}, "empty": {Block: empty}, "removed": {Removed: block.Remove(3, 1795237506000000008, "worker 2")},
+		"unrolled": {Block: unrolled},
+		"block":    {Block: block}, "positions": {Block: positions}, "ended": {Block: ended}, "empty": {Block: empty}, "removed": {Removed: block.Remove(3, 1795237506000000008, "worker 2")},
 		"aborted": {Aborted: &Aborted{AuthorityID: "authority-1", Name: block.Name, Reason: "collected", AbortedAt: 9, WorkerID: "worker 2"}},
 	}
 }
@@ -215,4 +218,32 @@ func FuzzParseRecord(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestUnrolledBlocks: only a rolled block of one hour can be without rows. One is never taken for a block that has none.
+func TestUnrolledBlocks(t *testing.T) {
+	good := golden()["unrolled"].Block
+	if err := good.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	plain := *good
+	plain.Unrolled = false
+	if bytes.Equal(plain.Marshal(), good.Marshal()) {
+		t.Error("the record does not say that its rows were not made")
+	}
+	for name, change := range map[string]func(*Block){
+		"raw":          func(b *Block) { b.Name.Resolution = timegrid.Raw },
+		"with objects": func(b *Block) { b.Objects = golden()["block"].Block.Objects; b.Counts.Series, b.Counts.Samples = 1, 20 },
+		"in compaction": func(b *Block) {
+			b.Redirect = &Redirect{Name: Name{Hour: testHour, Resolution: timegrid.OneMinute, Generation: 1, Span: 24}, WorkerID: "w"}
+		},
+		"counts of rows": func(b *Block) { b.Counts.Samples = 1 },
+	} {
+		b := *good
+		change(&b)
+		b.PlanKey = layout.BlockPlan(b.Name)
+		if b.Validate() == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
 }

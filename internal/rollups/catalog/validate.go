@@ -6,6 +6,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/shard"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
 // Validate refuses a block that contradicts itself: keys of another block, counts that don't add up, generations
@@ -30,6 +31,9 @@ func (s *Block) Validate() error {
 		return fmt.Errorf("%d records counted, the inputs have %d", s.Counts.Records, s.Inputs.Records())
 	case len(s.Objects) > MaxObjects:
 		return fmt.Errorf("%d objects, at most %d", len(s.Objects), MaxObjects)
+	}
+	if s.Unrolled && (s.Name.Resolution == timegrid.Raw || s.Name.Span > 0 || s.Redirect != nil || len(s.Objects) > 0) {
+		return errors.New("only a rolled block of one hour can be without rows, and then it has no objects")
 	}
 	if err := s.validateCompaction(); err != nil {
 		return err

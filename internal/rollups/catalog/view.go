@@ -154,7 +154,8 @@ func (v *View) StandIns(h timegrid.Hour, res timegrid.Resolution) ([]*Block, boo
 		}
 		// An older generation was made without the late batches of the raw one, so its rows would silently be
 		// short.
-		if s := hr.blocks[slot{at.shard, res}]; s == nil || s.Name.Generation < gen {
+		// One that was not rolled up has nothing that could stand in for samples.
+		if s := hr.blocks[slot{at.shard, res}]; s == nil || s.Name.Generation < gen || s.Unrolled {
 			return nil, false
 		}
 	}

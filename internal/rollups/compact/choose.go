@@ -89,7 +89,8 @@ func (s Settings) Choose(res timegrid.Resolution, blocks []*catalog.Block, first
 			due := !(start + timegrid.Hour(span) - 1).End().Add(s.After).After(now)
 			// A source that is in a compaction of this span, or of a longer one, has arrived; only shorter ones
 			// move on.
-			if due && s.Owner(block.Name.Shard) == first && (block.Redirect == nil || block.Redirect.Name.Span < span) && !taken[block.Name] {
+			// A block that was not rolled up has no rows that could move.
+			if due && !block.Unrolled && s.Owner(block.Name.Shard) == first && (block.Redirect == nil || block.Redirect.Name.Span < span) && !taken[block.Name] {
 				bySpan[start] = append(bySpan[start], block)
 			}
 		}

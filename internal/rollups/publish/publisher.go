@@ -65,6 +65,8 @@ type Publication struct {
 	// Supersedes is the highest committed generation before this one, 0 for none. The caller takes it from its
 	// catalog; Publish checks it.
 	Supersedes uint64
+	// Unrolled: there are no outputs, and readers are to take the samples.
+	Unrolled bool
 	// Sources of a compaction, whose Name has a span; else nil.
 	Sources []catalog.Name
 	// Journal are the positions of the plan, nil for none.
@@ -177,7 +179,7 @@ func (t *transaction) draft() error {
 	s := &catalog.Block{
 		AuthorityID: t.p.cfg.AuthorityID, Name: pub.Name, Shards: pub.Shards, Fence: pub.Fence, TransactionID: string(t.id),
 		PlanKey: layout.BlockPlan(pub.Name), PlanSHA256: pub.PlanSHA256,
-		Counts: pub.Counts, Supersedes: pub.Supersedes, WorkerID: t.p.cfg.WorkerID, Inputs: pub.Inputs, Sources: pub.Sources, Journal: pub.Journal,
+		Counts: pub.Counts, Supersedes: pub.Supersedes, WorkerID: t.p.cfg.WorkerID, Inputs: pub.Inputs, Sources: pub.Sources, Journal: pub.Journal, Unrolled: pub.Unrolled,
 		CreatedAt: max(t.p.cfg.Clock.Now().UnixNano(), 0),
 	}
 	s.Counts.Series, s.Counts.Samples = 0, 0

@@ -36,6 +36,8 @@ type Publisher struct {
 	PerChunk int
 	// Chunk are the options of its writer.
 	Chunk chunk.Options
+	// Unrolled says which rolled blocks are without rows; nil: none.
+	Unrolled func(catalog.Name) bool
 }
 
 // Hours that have samples of the batches, ascending.
@@ -111,6 +113,9 @@ func (p *Publisher) shard(ctx context.Context, h timegrid.Hour, s shard.ID, gen 
 			PlanSHA256: in.Digest(), Supersedes: gen - 1, CreatedAt: 1, WorkerID: "test", Inputs: in,
 			Counts: catalog.Counts{Records: in.Records(), Published: counts.Published, OtherHours: counts.OtherHours,
 				Overlapped: counts.Overlapped, Duplicates: counts.Duplicates},
+		}
+		if block.Unrolled = res != timegrid.Raw && p.Unrolled != nil && p.Unrolled(block.Name); block.Unrolled {
+			series = nil
 		}
 		if err := p.objects(ctx, block, series); err != nil {
 			return nil, err

@@ -42,6 +42,8 @@ type Config struct {
 	Learn func(accepted.Batch, *frame.Batch)
 	// MetricRows from which on a metric has chunks of its own, MaxRows of a chunk, about.
 	MetricRows, MaxRows int
+	// MayUnroll are the resolutions whose rows are made only where they are smaller than the samples.
+	MayUnroll []timegrid.Resolution
 }
 
 // Builder builds hours. It has no state and is safe for concurrent use.
@@ -54,6 +56,8 @@ func New(c Config) *Builder { return &Builder{c} }
 type Result struct {
 	Counts  rollup.Counts
 	Outputs map[timegrid.Resolution][]publish.Output
+	// Unrolled are the resolutions that have no outputs because readers are to take the samples.
+	Unrolled map[timegrid.Resolution]bool
 	// Cost is the estimate of the memory that what was made of frames took; 0 where nothing was.
 	Cost int64
 	kept *spill // of Outputs; nil when they are in memory
@@ -148,7 +152,13 @@ func (b *Builder) build(ctx context.Context, p *hour.Plan, before *catalog.Block
 			return nil, err
 		}
 		r.Counts.Add(counts)
-		if err := b.encode(ctx, enc, raw, resolutions, r.Outputs); err != nil {
+		// The first part decides for all, since a block has rows or has none.
+		if r.Unrolled == nil {
+			if r.Unrolled, err = unrolled(raw, b.cfg.MayUnroll); err != nil {
+				return nil, err
+			}
+		}
+		if err := b.encode(ctx, enc, raw, resolutions, r); err != nil {
 			return nil, err
 		}
 		if err := step(); err != nil {
@@ -165,8 +175,8 @@ func (b *Builder) build(ctx context.Context, p *hour.Plan, before *catalog.Block
 	return r, r.Counts.Conserved()
 }
 
-// encode makes the chunks of a part at the resolutions and adds them to outputs.
-func (b *Builder) encode(ctx context.Context, enc *encoder, raw []chunk.Series, resolutions []timegrid.Resolution, outputs map[timegrid.Resolution][]publish.Output) error {
+// encode makes the chunks of a part at the resolutions and adds them to the outputs of r.
+func (b *Builder) encode(ctx context.Context, enc *encoder, raw []chunk.Series, resolutions []timegrid.Resolution, r *Result) error {
 	series := raw
 	for _, res := range timegrid.Resolutions() {
 		if err := ctx.Err(); err != nil {
@@ -174,14 +184,14 @@ func (b *Builder) encode(ctx context.Context, enc *encoder, raw []chunk.Series, 
 		}
 		// Coarser rows are made of the next finer ones, so each resolution is rolled up, also
 		// where it is published already.
-		if series = roll(raw, series, res); !slices.Contains(resolutions, res) {
+		if series = roll(raw, series, res); !slices.Contains(resolutions, res) || r.Unrolled[res] {
 			continue
 		}
 		outs, err := enc.encode(series)
 		if err != nil {
 			return fmt.Errorf("encode %s: %w", res, err)
 		}
-		outputs[res] = append(outputs[res], outs...)
+		r.Outputs[res] = append(r.Outputs[res], outs...)
 	}
 	return nil
 }

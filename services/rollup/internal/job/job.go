@@ -280,7 +280,7 @@ func (j *Jobs) publish(ctx context.Context, g *generation, made *build.Result, i
 		Name:   catalog.Name{Hour: p.Hour, Shard: p.Shard, Resolution: res, Generation: p.Generation},
 		Shards: p.Shards, Fence: g.shard.Fence, PlanSHA256: p.SHA256, Inputs: inputs,
 		Counts:  catalog.Counts{Records: c.Inputs, Published: c.Published, OtherHours: c.OtherHours, Overlapped: c.Overlapped, Duplicates: c.Duplicates},
-		Outputs: made.Outputs[res], Supersedes: g.state.Before(res, p.Generation),
+		Outputs: made.Outputs[res], Unrolled: made.Unrolled[res], Supersedes: g.state.Before(res, p.Generation),
 		Verify: g.shard.Requests.Pending(p.Hour), Damaged: g.state.Damaged, Journal: p.Journal,
 	})
 	log := j.Log.With("shard", p.Shard, "hour", p.Hour, "resolution", res, "generation", p.Generation)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/objstore"
@@ -52,6 +53,14 @@ func (c RetentionConfig) Validate() error {
 
 func (c RetentionConfig) resolutions() map[timegrid.Resolution]time.Duration {
 	return map[timegrid.Resolution]time.Duration{timegrid.Raw: c.Raw, timegrid.OneMinute: c.Minute, timegrid.FiveMinutes: c.Five, timegrid.OneHour: c.Hour}
+}
+
+// Within are those of the resolutions whose rows stay no longer than those of res.
+func (c RetentionConfig) Within(res timegrid.Resolution, of ...timegrid.Resolution) []timegrid.Resolution {
+	kept := c.resolutions()
+	return slices.DeleteFunc(of, func(r timegrid.Resolution) bool {
+		return kept[res] > 0 && (kept[r] == 0 || kept[r] > kept[res])
+	})
 }
 
 // FullEvery is how often retention goes through all hours: late batches may have made new
