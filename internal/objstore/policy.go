@@ -43,14 +43,14 @@ func WithPolicy(s Store, p Policy, clock retry.Clock, jitter func() float64, onR
 	return Retry(Deadline(s, p.Timeout), retry.Retrier{Policy: p.Retry, Clock: clock, Jitter: jitter}, onRetry)
 }
 
-// Deadline cancels each request to s after timeout. A write that it cancels is ErrUnknown, a
+// Deadline cancels each request to s after limit. A write that it cancels is ErrUnknown, a
 // read ErrUnavailable, as with any other cancelled context. But the error wraps no context
 // error: the caller's context has not ended, and it is the store that did not answer.
-func Deadline(s Store, timeout time.Duration) Store {
+func Deadline(s Store, limit time.Duration) Store {
 	return Decorate(s, func(ctx context.Context, op Op, do func(context.Context) error) error {
 		// The deadline is for each attempt, since this decorator lies below Retry.
-		bounded, cancel := context.WithTimeout(ctx, timeout)
-		defer cancel()
+		bounded := withTimeout(ctx, limit)
+		defer bounded.end()
 		err := do(bounded)
 		// When the caller's own context has ended, the error says so already, and the caller needs to see
 		// it.
@@ -66,7 +66,7 @@ func Deadline(s Store, timeout time.Duration) Store {
 		if bounded.Err() == nil { // a shorter deadline of the back end's own, such as that of a connection
 			return &Error{Op: op.Name, Key: op.Key, Err: fmt.Errorf("%w: %v", cause, err)}
 		}
-		return &Error{Op: op.Name, Key: op.Key, Err: fmt.Errorf("%w: no answer within %s", cause, timeout)}
+		return &Error{Op: op.Name, Key: op.Key, Err: fmt.Errorf("%w: no answer within %s", cause, limit)}
 	})
 }
 

@@ -43,6 +43,7 @@ type pooled struct {
 	since  time.Time // when it became idle
 	// interrupt ends reads and writes. The connection is not used again.
 	interrupt func()
+	timed     bool // it may have the deadline of an earlier request
 }
 
 // Read implements io.Reader, for in.

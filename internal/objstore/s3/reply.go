@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"sync/atomic"
 	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/objstore"
 )
 
 // reply is the answer to a plain request.
@@ -256,7 +258,9 @@ func (d *direct) ask(ctx context.Context, to place, r *plainRequest, out []byte)
 
 // ask sends a request and reads its answer. Then the connection goes back to the pool.
 func (c *pooled) ask(ctx context.Context, r *plainRequest, out []byte) (p reply, err error) {
-	stop := context.AfterFunc(ctx, c.interrupt)
+	base, deadline := objstore.Untimed(ctx)
+	c.setDeadline(deadline)
+	stop := context.AfterFunc(base, c.interrupt)
 	keep := false
 	defer func() {
 		// A connection of which the context ended in between has a deadline by now.
@@ -272,6 +276,14 @@ func (c *pooled) ask(ctx context.Context, r *plainRequest, out []byte) (p reply,
 		}
 	}
 	return p, err
+}
+
+// setDeadline sets when reads and writes end; the zero time is never.
+func (c *pooled) setDeadline(at time.Time) {
+	if c.timed || !at.IsZero() {
+		_ = c.SetDeadline(at) // a connection that is closed shows in Write
+		c.timed = !at.IsZero()
+	}
 }
 
 // readReply reads an answer; keep reports whether the connection may be used again.

@@ -168,6 +168,7 @@ func (c *pooled) exchange(r *http.Request, out *buffer) (*http.Response, error) 
 	ctx := r.Context()
 	// Reads and writes end with the context. The deadline of a connection that is cancelled stays,
 	// so it is not used again.
+	c.setDeadline(time.Time{})
 	stop := context.AfterFunc(ctx, c.interrupt)
 	resp, whole, err := c.send(r, out)
 	if err != nil {
