@@ -1,6 +1,7 @@
 package layout
 
 import (
+	"encoding/hex"
 	"strconv"
 	"strings"
 
@@ -10,7 +11,9 @@ import (
 
 // Condemned is the key of the permanent marker that generation gen of d is, or may be, deleted.
 func Condemned(d identity.Digest, gen uint32) string {
-	return CondemnedPrefix + d.String() + ".g" + strconv.FormatUint(uint64(gen), 10) + ".json"
+	b := hex.AppendEncode(append(make([]byte, 0, 128), CondemnedPrefix...), d[:])
+	b = strconv.AppendUint(append(b, ".g"...), uint64(gen), 10)
+	return string(append(b, ".json"...))
 }
 
 // CondemnedHour is the key of the record of the generations that are condemned of all frames

@@ -48,13 +48,18 @@ var ErrNotAKey = errors.New("not a key of this family")
 
 // Blob is the key of generation gen of the frame d.
 func Blob(d identity.Digest, gen uint32) string {
-	return BlobStem(d) + blobSuffix(gen)
+	return string(append(appendBlobStem(make([]byte, 0, 128), d), blobSuffix(gen)...))
 }
 
 // BlobStem is the prefix of all generations of d.
 func BlobStem(d identity.Digest) string {
-	h := d.String()
-	return RawBlobsPrefix + "sha256/" + h[0:2] + "/" + h[2:4] + "/" + h
+	return string(appendBlobStem(make([]byte, 0, 128), d))
+}
+
+func appendBlobStem(b []byte, d identity.Digest) []byte {
+	b = hex.AppendEncode(append(b, RawBlobsPrefix+"sha256/"...), d[:1])
+	b = hex.AppendEncode(append(b, '/'), d[1:2])
+	return hex.AppendEncode(append(b, '/'), d[:])
 }
 
 func blobSuffix(gen uint32) string {
@@ -138,7 +143,9 @@ func BootEnd(prefix string, b identity.Boot) string {
 }
 
 // Accepted is the key of the identity manifest.
-func Accepted(id identity.Batch) string { return AcceptedPrefix + identityPath(id) }
+func Accepted(id identity.Batch) string {
+	return string(appendIdentityPath(append(make([]byte, 0, 256), AcceptedPrefix...), id))
+}
 
 // ParseAccepted reads the identity from an identity manifest's key.
 func ParseAccepted(key string) (identity.Batch, error) {
@@ -219,7 +226,26 @@ func RepairQuarantine(id identity.Batch, submitted identity.Digest) string {
 func HexText(s string) string { return hexText(s) }
 
 // SeqName is "<start>-<end>" with 20 digits each, for keys and local file names.
-func SeqName(start, end uint64) string { return fmt.Sprintf("%020d-%020d", start, end) }
+func SeqName(start, end uint64) string {
+	return string(appendSeqName(make([]byte, 0, 2*seqDigits+1), start, end))
+}
+
+// seqDigits is the width of a sequence number: that of the largest one.
+const seqDigits = 20
+
+func appendSeqName(b []byte, start, end uint64) []byte {
+	return appendSeq(append(appendSeq(b, start), '-'), end)
+}
+
+func appendSeq(b []byte, n uint64) []byte {
+	const zeros = "00000000000000000000"
+	from := len(b)
+	b = append(b, zeros...)
+	for i := len(b) - 1; i >= from && n > 0; i-- {
+		b[i], n = byte('0'+n%10), n/10
+	}
+	return b
+}
 
 func hexText(s string) string { return hex.EncodeToString([]byte(s)) }
 
@@ -260,11 +286,29 @@ func digestDir(d identity.Digest) string {
 }
 
 func bootDir(b identity.Boot) string {
-	return "agent=" + hexText(b.Agent) + "/boot=" + hexText(b.Boot) + "/"
+	return string(appendBootDir(make([]byte, 0, 128), b))
+}
+
+func appendBootDir(b []byte, boot identity.Boot) []byte {
+	b = appendHexText(append(b, "agent="...), boot.Agent)
+	b = appendHexText(append(b, "/boot="...), boot.Boot)
+	return append(b, '/')
+}
+
+func appendHexText(b []byte, s string) []byte {
+	const digits = "0123456789abcdef"
+	for i := range len(s) {
+		b = append(b, digits[s[i]>>4], digits[s[i]&15])
+	}
+	return b
 }
 
 func identityPath(id identity.Batch) string {
-	return bootDir(id.BootOf()) + SeqName(id.SeqStart, id.SeqEnd) + ".json"
+	return string(appendIdentityPath(make([]byte, 0, 256), id))
+}
+
+func appendIdentityPath(b []byte, id identity.Batch) []byte {
+	return append(appendSeqName(appendBootDir(b, id.BootOf()), id.SeqStart, id.SeqEnd), ".json"...)
 }
 
 func parseBootDir(s string) (identity.Boot, string, error) {

@@ -2,6 +2,7 @@ package layout
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -225,4 +226,23 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("%q became %q", key, again)
 		}
 	})
+}
+
+// TestKeysOfABatchAreSpelled: keys that are written byte by byte, since every batch has them.
+func TestKeysOfABatchAreSpelled(t *testing.T) {
+	id := identity.Batch{Agent: "a/ü", Boot: "\x00b", SeqStart: 0, SeqEnd: math.MaxUint64}
+	d := identity.Sum([]byte("x"))
+	h := d.String()
+	for got, want := range map[string]string{
+		Accepted(id):     AcceptedPrefix + fmt.Sprintf("agent=%x/boot=%x/%020d-%020d.json", id.Agent, id.Boot, id.SeqStart, id.SeqEnd),
+		Blob(d, 0):       RawBlobsPrefix + "sha256/" + h[:2] + "/" + h[2:4] + "/" + h + ".lmbatch",
+		Blob(d, 7):       RawBlobsPrefix + "sha256/" + h[:2] + "/" + h[2:4] + "/" + h + ".g7.lmbatch",
+		BlobStem(d):      RawBlobsPrefix + "sha256/" + h[:2] + "/" + h[2:4] + "/" + h,
+		Condemned(d, 12): CondemnedPrefix + h + ".g12.json",
+		SeqName(1, 907):  fmt.Sprintf("%020d-%020d", 1, 907),
+	} {
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
 }

@@ -2,6 +2,7 @@ package ingest
 
 import (
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -28,6 +29,8 @@ type metrics struct {
 
 	segments, journalFailures, fences prometheus.Counter
 	segmentEntries, journalWait       prometheus.Histogram
+
+	outcomes [accept.Conflict + 1]atomic.Pointer[outcomeMetrics] // nil before the first batch
 
 	framesRead      *prometheus.CounterVec // outcome
 	framesReadBytes prometheus.Counter
@@ -172,11 +175,25 @@ func (m *metrics) countRefused(f rpc.Failure) {
 }
 
 func (m *metrics) decided(r accept.Result, bytes int, took time.Duration) {
-	outcome := r.Outcome.String()
-	m.batches.WithLabelValues(outcome, "").Inc()
-	m.bytes.WithLabelValues(outcome).Add(float64(bytes))
-	m.records.WithLabelValues(outcome).Add(float64(r.Manifest.Identity.Count()))
-	m.latency.WithLabelValues(outcome).Observe(took.Seconds())
+	c := m.outcomes[r.Outcome].Load()
+	if c == nil { // found once, since to find metrics by their labels costs more than to count
+		outcome := r.Outcome.String()
+		c = &outcomeMetrics{
+			batches: m.batches.WithLabelValues(outcome, ""), bytes: m.bytes.WithLabelValues(outcome),
+			records: m.records.WithLabelValues(outcome), latency: m.latency.WithLabelValues(outcome),
+		}
+		m.outcomes[r.Outcome].Store(c)
+	}
+	c.batches.Inc()
+	c.bytes.Add(float64(bytes))
+	c.records.Add(float64(r.Manifest.Identity.Count()))
+	c.latency.Observe(took.Seconds())
+}
+
+// outcomeMetrics are those of batches with one outcome.
+type outcomeMetrics struct {
+	batches, bytes, records prometheus.Counter
+	latency                 prometheus.Observer
 }
 
 // events are the callbacks of the acceptance protocol.

@@ -21,6 +21,9 @@ type shape struct {
 type measurer struct {
 	hashes []uint64 // by string of the table
 	sizes  []int
+	// Of the resource's labels.
+	resourceHash uint64
+	resourceSize int
 }
 
 // hashSeed differs from process to process, so that nobody can choose series whose hashes collide.
@@ -35,6 +38,7 @@ func (m *measurer) measure(b *frame.Batch, sh *shape) {
 		m.hashes = append(m.hashes, maphash.String(hashSeed, s))
 		m.sizes = append(m.sizes, len(s))
 	}
+	m.shared(b)
 	for i := range b.Groups {
 		g := &b.Groups[i]
 		sh.series += len(g.Series)
@@ -46,31 +50,32 @@ func (m *measurer) measure(b *frame.Batch, sh *shape) {
 	}
 }
 
+// shared computes what the resource's labels add to every series that has none of their names itself.
+func (m *measurer) shared(b *frame.Batch) {
+	m.resourceHash, m.resourceSize = 0, 0
+	for _, l := range b.Resource {
+		m.resourceHash += sketch.Mix(m.hashes[l.Name], m.hashes[l.Value])
+		m.resourceSize += m.sizes[l.Name] + m.sizes[l.Value]
+	}
+}
+
 // one returns the hash of a series, which does not depend on the order of its labels, and the
 // number of bytes of their names and values.
 func (m *measurer) one(b *frame.Batch, s *series.Ref) (hash uint64, size int) {
-	hash = m.hashes[s.Unit] ^ uint64(s.Type)
+	hash, size = m.hashes[s.Unit]^uint64(s.Type), m.resourceSize
+	hash += m.resourceHash
 	for _, l := range s.Labels {
-		hash += sketch.Mix(m.hashes[l.Name], m.hashes[l.Value])
+		name := m.hashes[l.Name]
+		hash += sketch.Mix(name, m.hashes[l.Value])
 		size += m.sizes[l.Name] + m.sizes[l.Value]
-	}
-	for _, l := range b.Resource {
-		if !m.has(s.Labels, m.hashes[l.Name]) {
-			hash += sketch.Mix(m.hashes[l.Name], m.hashes[l.Value])
-			size += m.sizes[l.Name] + m.sizes[l.Value]
+		for _, r := range b.Resource {
+			if m.hashes[r.Name] == name { // its own label replaces the resource's
+				hash -= sketch.Mix(name, m.hashes[r.Value])
+				size -= m.sizes[r.Name] + m.sizes[r.Value]
+			}
 		}
 	}
 	return sketch.Mix(hash, hash), size
-}
-
-// has reports whether the series has its own label with that name, which replaces the resource's.
-func (m *measurer) has(labels []series.LabelRef, name uint64) bool {
-	for _, l := range labels {
-		if m.hashes[l.Name] == name {
-			return true
-		}
-	}
-	return false
 }
 
 // activeSeries estimates how many series one agent has sent in the last one to two windows.

@@ -101,8 +101,11 @@ type decision struct {
 func (s *Service) handle(ctx context.Context, sub submission) decision {
 	start := s.now()
 	v := decision{sha256: identity.Sum(sub.frame)}
-	ctx, span := s.tracer.Start(ctx, "ingest.accept", trace.WithAttributes(attribute.Int("frame.bytes", len(sub.frame))))
+	ctx, span := s.tracer.Start(ctx, "ingest.accept")
 	defer span.End()
+	if span.IsRecording() { // attributes are allocated
+		span.SetAttributes(attribute.Int("frame.bytes", len(sub.frame)))
+	}
 	v.result, v.err = s.decideSafely(ctx, sub, &v)
 	failpoint.Hit("ingest.accept.decide.after")
 	took := s.now().Sub(start)
@@ -118,7 +121,9 @@ func (s *Service) handle(ctx context.Context, sub submission) decision {
 			"frame_sha256", v.sha256.String(), "frame_bytes", len(sub.frame))
 		return v
 	}
-	span.SetAttributes(attribute.String("outcome", v.result.Outcome.String()), attribute.String("journal.position", positionText(v.result.Position)))
+	if span.IsRecording() {
+		span.SetAttributes(attribute.String("outcome", v.result.Outcome.String()), attribute.String("journal.position", positionText(v.result.Position)))
+	}
 	s.metrics.decided(v.result, len(sub.frame), took)
 	switch v.result.Outcome {
 	case accept.Accepted:

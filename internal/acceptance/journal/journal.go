@@ -19,6 +19,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"strconv"
 
 	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/layout"
@@ -66,7 +67,10 @@ type Position struct {
 	Segment uint64
 }
 
-func (p Position) String() string { return fmt.Sprintf("%s:%d", p.Run, p.Segment) }
+func (p Position) String() string {
+	var b [64]byte
+	return string(strconv.AppendUint(append(hex.AppendEncode(b[:0], p.Run[:]), ':'), p.Segment, 10))
+}
 
 // Key is the key of the segment.
 func (p Position) Key() string { return layout.JournalSegment(p.Run, p.Segment) }

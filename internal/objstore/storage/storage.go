@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -79,10 +80,14 @@ type metrics struct {
 	requests *prometheus.CounterVec   // op, family, outcome
 	seconds  *prometheus.HistogramVec // op
 	retries  *prometheus.CounterVec   // op, family
+
+	mu    sync.RWMutex
+	kinds map[kind]counted
 }
 
 func newMetrics() *metrics {
 	return &metrics{
+		kinds: map[kind]counted{},
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "lightmetrics_store_requests_total", Help: "Requests to the object store, by operation, key family and outcome.",
 		}, []string{"op", "family", "outcome"}),
@@ -98,8 +103,39 @@ func newMetrics() *metrics {
 
 // observe is an objstore.Observer.
 func (m *metrics) observe(op, family string, took time.Duration, err error) {
-	m.requests.WithLabelValues(op, label(family), outcome(err)).Inc()
-	m.seconds.WithLabelValues(op).Observe(took.Seconds())
+	to := m.of(kind{op, family, outcome(err)})
+	to.requests.Inc()
+	to.seconds.Observe(took.Seconds())
+}
+
+// kind is what requests are counted by.
+type kind struct{ op, family, outcome string }
+
+// counted is where requests of a kind are counted.
+type counted struct {
+	requests prometheus.Counter
+	seconds  prometheus.Observer
+}
+
+// maxKinds bounds the kinds that are remembered: a key that the store refuses may begin with anything.
+const maxKinds = 1024
+
+// of gives where a kind is counted. It is remembered, since to find it by its labels costs more than to count.
+func (m *metrics) of(k kind) counted {
+	m.mu.RLock()
+	c, ok := m.kinds[k]
+	m.mu.RUnlock()
+	if ok {
+		return c
+	}
+	c = counted{m.requests.WithLabelValues(k.op, label(k.family), k.outcome), m.seconds.WithLabelValues(k.op)}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.kinds) < maxKinds {
+		// A copy: the family is a part of a key, which it would keep.
+		m.kinds[kind{k.op, strings.Clone(k.family), k.outcome}] = c
+	}
+	return c
 }
 
 func (m *metrics) retried(op objstore.Op, _ error) {
@@ -110,6 +146,9 @@ func (m *metrics) retried(op objstore.Op, _ error) {
 func label(family string) string { return strings.ToValidUTF8(family, "?") }
 
 func outcome(err error) string {
+	if err == nil {
+		return "ok"
+	}
 	// The order matters where an error wraps several: "exists" after an unknown attempt counts as
 	// exists, and a context error as the unknown or unavailable that it wraps.
 	for _, o := range []struct {
@@ -127,8 +166,5 @@ func outcome(err error) string {
 			return o.name
 		}
 	}
-	if err != nil {
-		return "error"
-	}
-	return "ok"
+	return "error"
 }
