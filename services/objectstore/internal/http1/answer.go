@@ -97,7 +97,7 @@ func (a *answer) appendHead(b []byte) []byte {
 	for name, values := range a.header {
 		switch name {
 		case "Content-Length":
-			if n, err := strconv.ParseInt(values[0], 10, 64); err == nil && n >= 0 {
+			if n, err := strconv.ParseInt(a.header.Get(name), 10, 64); err == nil && n >= 0 {
 				a.declared = n
 			}
 			continue

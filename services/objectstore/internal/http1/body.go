@@ -113,6 +113,7 @@ func (b *body) skip() bool {
 	if b.left == 0 {
 		return true
 	}
+	b.closed = true // a handler that reads on must not take the end of what was dropped for that of the body
 	// A client that waits for 100 Continue may send the body or not.
 	if b.continueDue || b.left < 0 || b.left > maxUnread || b.c.nc.SetReadDeadline(time.Now().Add(b.c.server.timeouts.unread)) != nil {
 		return false

@@ -268,6 +268,8 @@ func (c *conn) reuse() {
 	if len(c.header) > keepFields {
 		c.header = http.Header{}
 		c.blank.Header = c.header
+	}
+	if cap(c.values) > 2*keepFields { // also where many fields have one name
 		c.values = nil
 	}
 	if len(c.answer.header) > keepFields {

@@ -187,7 +187,8 @@ func (c *conn) frame() error {
 		return bad("both Content-Length and Transfer-Encoding")
 	case len(codings) > 0 && r.ProtoMinor == 0:
 		return bad("Transfer-Encoding in HTTP/1.0")
-	case len(codings) > 1 || len(codings) == 1 && !strings.EqualFold(codings[0], "chunked"):
+	// EqualFold takes the Kelvin sign for a K, which has more bytes.
+	case len(codings) > 1 || len(codings) == 1 && (len(codings[0]) != len("chunked") || !strings.EqualFold(codings[0], "chunked")):
 		return &refusal{http.StatusNotImplemented, "the transfer encoding is not known"}
 	case len(codings) == 1:
 		delete(c.header, "Transfer-Encoding")

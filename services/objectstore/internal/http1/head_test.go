@@ -98,6 +98,7 @@ var heads = []string{
 	"PUT /b/k HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
 	"PUT /b/k HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
 	"PUT /b/k HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+	"PUT /b/k HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chun\u212aed\r\n\r\n4\r\nbody\r\n0\r\n\r\n",
 	"PUT /b/k HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nContent-Length: 4\r\n\r\nbody",
 	"PUT /b/k HTTP/1.1\r\nHost: a\r\nContent-Length: 4, 4\r\n\r\nbody",
 	"PUT /b/k HTTP/1.1\r\nHost: a\r\nContent-Length: +4\r\n\r\nbody",
@@ -214,6 +215,7 @@ func TestSmuggledRequestsAreRefused(t *testing.T) {
 		{"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", 501},
 		{"Transfer-Encoding: gzip, chunked\r\n", 501},
 		{"Transfer-Encoding: \vchunked\r\n", 400},
+		{"Transfer-Encoding: chun\u212aed\r\n", 501}, // the Kelvin sign, a K by Unicode's folding of case
 		{"Transfer-Encoding: chunked\r\nTrailer: a, Content-Length\r\n", 400},
 		{"Host: b\r\n", 400},
 		{"Expect: something\r\n", 417},
@@ -251,5 +253,23 @@ func TestFieldsOfManyRequests(t *testing.T) {
 	}
 	if want := []string{"PUT|/a%20b?q|a|Content-Length=2 X-A=1+2 X-B=3|ok", "GET|/c|b|X-C=4|"}; !slices.Equal(seen, want) {
 		t.Errorf("got %q, want %q", seen, want)
+	}
+}
+
+// TestMemoryOfManyFields: a connection gives back what only a request with very many fields needs, also where all have
+// one name.
+func TestMemoryOfManyFields(t *testing.T) {
+	c := newConn(context.Background(), &Server{timeouts: defaults}, text{in: strings.NewReader(
+		"GET / HTTP/1.1\r\nHost: a\r\n" + strings.Repeat("A:\r\n", 10_000) + "\r\n")})
+	head, err := c.readHead(false)
+	if err == nil {
+		err = c.parse(head)
+	}
+	if err != nil || len(c.request.Header["A"]) != 10_000 {
+		t.Fatalf("%d fields, %v", len(c.request.Header["A"]), err)
+	}
+	c.reuse()
+	if n := cap(c.values); n > 2*keepFields {
+		t.Errorf("the connection keeps room for %d values", n)
 	}
 }

@@ -166,6 +166,25 @@ func TestAnswersBeforeTheBody(t *testing.T) {
 	chunked.closed()
 }
 
+// What is left of a body when the answer goes out was dropped: to a handler that reads on, its end must not be that of
+// the body.
+func TestBodiesEndWithTheAnswer(t *testing.T) {
+	errs := make(chan error, 1)
+	addr, _ := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write(make([]byte, 2*smallWrite))
+		_, err := io.ReadAll(r.Body)
+		errs <- err
+	}, defaults, patience)
+	c := dial(t, addr)
+	c.send("PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody")
+	if r, _ := c.answer("PUT"); r.StatusCode != 200 || r.Close {
+		t.Errorf("%v", r)
+	}
+	if err := <-errs; !errors.Is(err, http.ErrBodyReadAfterClose) {
+		t.Errorf("the rest of the body: %v", err)
+	}
+}
+
 // 100 Continue is sent when the body is read. A refusal without it ends the connection, as the body may come or not.
 func TestExpectation(t *testing.T) {
 	addr, _ := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -231,6 +250,9 @@ func TestFraming(t *testing.T) {
 		case "/short":
 			h.Set("Content-Length", "5")
 			_, _ = w.Write([]byte("x"))
+		case "/fields":
+			h["Content-Length"], h["Date"] = []string{}, nil
+			_, _ = w.Write([]byte("x"))
 		case "/abort":
 			h.Set("Content-Length", "5")
 			_, _ = w.Write([]byte("x"))
@@ -251,6 +273,7 @@ func TestFraming(t *testing.T) {
 		{"GET", "/none", "1.1", 204, 0, ""},
 		{"GET", "/same", "1.1", 304, 0, ""},
 		{"GET", "/empty", "1.1", 200, 0, ""},
+		{"GET", "/fields", "1.1", 200, 1, "x"},
 		{"GET", "/long", "1.0", 200, -1, long},
 	} {
 		c.send(k.method + " " + k.path + " HTTP/" + k.version + "\r\nHost: a\r\n\r\n")
