@@ -224,16 +224,27 @@ func (w *Writer) refuse(state queue.State, a queue.HeldBatch) {
 // ErrFull, ErrClosed, or one of the disk; with any of them nothing was queued. Only where the
 // error wraps ctx's the samples may have been queued or not.
 func (w *Writer) Append(ctx context.Context, samples ...Sample) error {
-	b, index, err := batchOf(samples, time.Now())
+	room := rooms.Get().(*[]input.Sample)
+	b, index, err := batchOf((*room)[:0], samples, time.Now())
 	if err == nil {
 		err = w.committer.Append(ctx, b)
+	}
+	if err == nil && cap(b.Samples) <= maxRoom {
+		// The samples are in the queue. After an error another call may still be writing them.
+		clear(b.Samples) // of series and histograms
+		*room = b.Samples
+		rooms.Put(room)
 	}
 	var rejected *input.RejectedError
 	if errors.As(err, &rejected) {
 		out := &InvalidError{}
 		for _, r := range rejected.Samples {
 			// The indexes are those of the sorted samples; the caller knows its own order.
-			out.Samples = append(out.Samples, invalidOf(index[r.Index], r.Err))
+			at := r.Index
+			if index != nil {
+				at = index[at]
+			}
+			out.Samples = append(out.Samples, invalidOf(at, r.Err))
 		}
 		slices.SortFunc(out.Samples, func(a, b Invalid) int { return cmp.Compare(a.Index, b.Index) })
 		err = out
@@ -244,12 +255,17 @@ func (w *Writer) Append(ctx context.Context, samples ...Sample) error {
 	return nil
 }
 
+// rooms has memory for the samples of a call, since programs call again and again with as many. maxRoom is the most
+// samples that are kept.
+var rooms = sync.Pool{New: func() any { return new([]input.Sample) }}
+
+const maxRoom = 1 << 14
+
 // batchOf sorts samples by time, since times of a series must rise within a frame. index has the
-// position of each in the arguments, for errors.
-func batchOf(samples []Sample, now time.Time) (b input.Batch, index []int, err error) {
+// position of each in the arguments, for errors; nil: they are in their places. It uses the memory of room.
+func batchOf(room []input.Sample, samples []Sample, now time.Time) (b input.Batch, index []int, err error) {
 	b.Source = "client"
-	b.Samples = make([]input.Sample, 0, len(samples))
-	index = make([]int, 0, len(samples))
+	b.Samples = slices.Grow(room, len(samples))
 	invalid := &InvalidError{}
 	for i, s := range samples {
 		if s.Series == nil {
@@ -266,7 +282,6 @@ func batchOf(samples []Sample, now time.Time) (b input.Batch, index []int, err e
 			invalid.Samples = append(invalid.Samples, invalidOf(i, err))
 			continue
 		}
-		index = append(index, i)
 		b.Samples = append(b.Samples, input.Sample{Series: prepared, Time: at, Value: s.Value, Histogram: s.Histogram})
 	}
 	if len(invalid.Samples) > 0 {
@@ -277,8 +292,12 @@ func batchOf(samples []Sample, now time.Time) (b input.Batch, index []int, err e
 	if slices.IsSortedFunc(b.Samples, byTime) {
 		return b, index, nil
 	}
-	// No sample was left out, so index is still 0, 1, 2 … and can be sorted in place of the samples, which
-	// stay where they are until it is done.
+	// No sample was left out, so the places are sorted in place of the samples, which stay where they are
+	// until it is done.
+	index = make([]int, len(b.Samples))
+	for i := range index {
+		index[i] = i
+	}
 	slices.SortStableFunc(index, func(i, j int) int { return byTime(b.Samples[i], b.Samples[j]) })
 	sorted := make([]input.Sample, len(index))
 	for i, at := range index {
