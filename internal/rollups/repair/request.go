@@ -368,11 +368,11 @@ func (r *Repairer) checkPossible(ctx context.Context, o *Requested, p *rollup.Pl
 // createPlan stores the plan. mine is true when it is certain that the shard's owner has not made one first; a
 // plan of the owner also has all that was published.
 func (r *Repairer) createPlan(ctx context.Context, p *rollup.Plan) (mine bool, err error) {
-	body, err := p.Marshal()
+	body, err := p.Encode()
 	if err != nil {
 		return false, err
 	}
-	_, err = r.cfg.Store.Create(ctx, p.Key(), body, objstore.PutOptions{ContentType: "application/json"})
+	_, err = r.cfg.Store.Create(ctx, p.Key(), body, objstore.PutOptions{ContentType: "application/zstd"})
 	if err == nil || errors.Is(err, objstore.ErrExists) {
 		return err == nil, nil
 	}

@@ -165,7 +165,7 @@ func appendRow(b []byte, e *accepted.Batch) []byte {
 	return append(record.AppendString(append(b, ','), key), ']')
 }
 
-// ParsePlan reads what Marshal writes. Errors wrap record.ErrCorrupt or record.ErrNewerVersion.
+// ParsePlan reads what Encode and Marshal write. Errors wrap record.ErrCorrupt or record.ErrNewerVersion.
 func ParsePlan(b []byte) (*Plan, error) {
 	p, err := parsePlan(b)
 	if err != nil {
@@ -175,6 +175,10 @@ func ParsePlan(b []byte) (*Plan, error) {
 }
 
 func parsePlan(b []byte) (*Plan, error) {
+	b, err := planText(b)
+	if err != nil {
+		return nil, err
+	}
 	var j planJSON
 	if err := PlanKind.Decode(b, &j); err != nil {
 		return nil, err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -59,6 +60,49 @@ func TestPlanRoundTrip(t *testing.T) {
 	}
 }
 
+// TestPlanObjects: a plan is stored compressed, and one that a former release stored as JSON is read as well. Every damaged
+// or cut object is refused, and so is one that would take more memory than a plan may.
+func TestPlanObjects(t *testing.T) {
+	p := testPlan()
+	for i := range uint64(400) {
+		d := identity.Sum(fmt.Append(nil, "more", i))
+		p.Inputs = append(p.Inputs, accepted.Batch{Identity: identity.Batch{Agent: "a <&> é", Boot: "c", SeqStart: 10 * i, SeqEnd: 10*i + 9}, FrameSHA256: d, FrameBytes: 2000 + i%7,
+			RawBlobKey: layout.Blob(d, 0), AcceptedAt: int64(i) * 7_919_000_017, MinTime: testHour.StartMS() * 1e6, MaxTime: testHour.EndMS() * 1e6})
+	}
+	plain, err := p.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := p.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := p.Encode(); err != nil || !bytes.Equal(again, b) {
+		t.Errorf("the same plan has other bytes, %v", err)
+	}
+	if 2*len(b) > len(plain) {
+		t.Errorf("%d bytes, of %d of JSON", len(b), len(plain))
+	}
+	for name, o := range map[string][]byte{"compressed": b, "plain": plain} {
+		if got, err := ParsePlan(o); err != nil || !reflect.DeepEqual(got, p) {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+	}
+	huge := planEncoder().EncodeAll(make([]byte, PlanKind.MaxBytes+1), nil)
+	damaged := map[string][]byte{"twice": slices.Concat(b, b), "too large": huge, "empty frame": planEncoder().EncodeAll(nil, nil), "no JSON": planEncoder().EncodeAll([]byte("plan"), nil)}
+	for i := 0; i < len(b); i += 97 {
+		damaged[fmt.Sprint("cut at ", i)] = b[:i]
+		x := slices.Clone(b)
+		x[i] ^= 4
+		damaged[fmt.Sprint("damaged at ", i)] = x
+	}
+	for name, o := range damaged {
+		if _, err := ParsePlan(o); !errors.Is(err, record.ErrCorrupt) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestBadPlansAreRefused(t *testing.T) {
 	p := testPlan()
 	p.Journal = catalog.ReadThrough(journal.Positions{Head: 2, Runs: []journal.RunPosition{{Run: journal.RunID{1}, Next: 4}}})
@@ -89,11 +133,16 @@ func TestBadPlansAreRefused(t *testing.T) {
 func FuzzParsePlan(f *testing.F) {
 	good, _ := testPlan().Marshal()
 	f.Add(good)
+	object, _ := testPlan().Encode()
+	f.Add(object)
 	f.Add([]byte(`{"schema":"lightmetrics.rollup_plan.v1","boots":[{"batches":[[1,2,null]]}]}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		p, err := ParsePlan(b)
 		if err != nil {
 			return
+		}
+		if b, err = planText(b); err != nil {
+			t.Fatal(err)
 		}
 		if again, err := p.Marshal(); err != nil || string(again) != string(b) {
 			t.Errorf("%q is read and written as %q, %v", b, again, err)

@@ -146,11 +146,11 @@ func (r Records) Plan(ctx context.Context, h timegrid.Hour, id shard.ID, gen uin
 // FixPlan creates the plan unless its generation has one, and gives the one that is in the
 // store: all workers make the generation from that.
 func (r Records) FixPlan(ctx context.Context, p *rollup.Plan) (*Plan, error) {
-	body, err := p.Marshal()
+	body, err := p.Encode()
 	if err != nil {
 		return nil, err
 	}
-	_, err = r.Store.Create(ctx, p.Key(), body, objstore.PutOptions{ContentType: "application/json"})
+	_, err = r.Store.Create(ctx, p.Key(), body, objstore.PutOptions{ContentType: "application/zstd"})
 	if err == nil {
 		return &Plan{p, identity.Sum(body), false}, nil
 	}
