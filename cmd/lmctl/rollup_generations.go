@@ -21,6 +21,8 @@ type generationView struct {
 	Samples    uint64 `json:"samples"`
 	CreatedAt  string `json:"created_at"`
 	Worker     string `json:"worker_id"`
+	// Unrolled: it has no rows, since they would be no smaller than the samples.
+	Unrolled bool `json:"unrolled,omitempty"`
 	// Into is the compaction that has the rows.
 	Into string `json:"into,omitempty"`
 	// Journal is null where the record does not say.
@@ -37,7 +39,8 @@ func rollupGenerations(out *format) *cobra.Command {
 			"the inputs: the number of the journal's head, and in how many runs; --output json has all of them. Batches at or\n" +
 			"before these are inputs or in a delta, or pending: their frame could not be read, or their agent is set aside. Blocks\n" +
 			"without them were made by a former release, by a repair, or by a worker that had not caught up. Exits 3 when a\n" +
-			"record can't be read.\n\n" + bucketHelp,
+			"record can't be read. SAMPLES of a window are \"as raw\" where its rows would be no smaller than the samples, and were\n" +
+			"not made.\n\n" + bucketHelp,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if hours.from == "" {
@@ -63,7 +66,11 @@ func rollupGenerations(out *format) *cobra.Command {
 				if v.Journal != nil {
 					through = fmt.Sprintf("head %d, %d runs", v.Journal.Head, len(v.Journal.Runs))
 				}
-				t.rows = append(t.rows, []string{v.Hour, v.Shard, v.Resolution, fmt.Sprint(v.Generation), fmt.Sprint(v.Batches), fmt.Sprint(b.Counts.Samples), v.CreatedAt, v.Worker, orDash(through)})
+				samples := fmt.Sprint(b.Counts.Samples)
+				if b.Unrolled {
+					samples = "as raw"
+				}
+				t.rows = append(t.rows, []string{v.Hour, v.Shard, v.Resolution, fmt.Sprint(v.Generation), fmt.Sprint(v.Batches), samples, v.CreatedAt, v.Worker, orDash(through)})
 				return nil
 			}, func(key string, err error) {
 				bad++
@@ -90,7 +97,7 @@ func rollupGenerations(out *format) *cobra.Command {
 func viewGeneration(b *catalog.Block) generationView {
 	v := generationView{
 		Hour: b.Name.Hour.String(), Shard: b.Name.Shard.String(), Resolution: b.Name.Resolution.String(), Generation: b.Name.Generation, Fence: b.Fence,
-		Batches: b.Inputs.Batches(), Records: b.Counts.Records, Samples: b.Counts.Samples, CreatedAt: when(b.CreatedAt), Worker: b.WorkerID, Journal: b.Journal,
+		Batches: b.Inputs.Batches(), Records: b.Counts.Records, Samples: b.Counts.Samples, CreatedAt: when(b.CreatedAt), Worker: b.WorkerID, Journal: b.Journal, Unrolled: b.Unrolled,
 	}
 	if b.Redirect != nil {
 		v.Into = b.Redirect.Name.Key()
