@@ -275,3 +275,39 @@ func TestNothingIsDeferredThatExpiresSoon(t *testing.T) {
 		t.Errorf("deltas %v", left)
 	}
 }
+
+// TestLateDataIsLinear: what a late batch costs does not grow with how many came before it, although they come all the time
+// and for hours that are published: neither generations nor deltas are made again for each.
+func TestLateDataIsLinear(t *testing.T) {
+	type cost struct{ requests, bytes, generations float64 } // a batch
+	measure := func(n int) cost {
+		w := newWorld(t, newMem())
+		agent := agentOf(0, 0)
+		seq := w.dayOf(agent, 6, 30, 120)
+		store := &counting{Store: w.store}
+		cfg := deltaConfig()
+		o, err := w.owner(w.worker(cfg, store), ownership.Grant{Shard: 0, Fence: 1})
+		must(t, err)
+		must(t, rounds(t.Context(), o))
+		store.reset()
+		for i := range n {
+			e := w.accept(agent, seq, over(6, 2, i)...)
+			seq = e.SeqEnd + 1
+			must(t, rounds(t.Context(), o))
+			w.advance(cfg.Schedule.LateAfter)
+			must(t, rounds(t.Context(), o))
+		}
+		each := float64(n)
+		t.Logf("%d late batches: %s; each %.1f requests, %.0f bytes, %.2f generations", n, store, float64(store.requests)/each, float64(store.bytes)/each, float64(store.generations)/each)
+		return cost{float64(store.requests) / each, float64(store.bytes) / each, float64(store.generations) / each}
+	}
+	few, more, many := measure(64), measure(256), measure(1024)
+	// The first few meet no fold, which is once in six hours for each hour that has late batches.
+	if few.generations > 0 || more.generations > 0.2 || many.generations > 0.2 {
+		t.Errorf("%.2f, %.2f and %.2f generations a batch", few.generations, more.generations, many.generations)
+	}
+	// A fold writes the inputs that the hour had before as well, 50 bytes each.
+	if many.requests > 1.25*few.requests || many.bytes > 2*more.bytes {
+		t.Errorf("a batch costs %+v after few, %+v after many, %+v after very many", few, more, many)
+	}
+}
