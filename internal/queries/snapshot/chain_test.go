@@ -63,6 +63,10 @@ func TestWhatIsOutOfTheWindowGoes(t *testing.T) {
 	w.now = w.now.Add(2 * time.Hour)
 	w.step(c, work.Completed)
 	w.holds(nil)
+	// Should nothing come any more, no further snapshot is made, and packs must not stay for that.
+	if packs, snapshots := w.keys(layout.LivePacks(mine)), w.keys(layout.LiveSnapshots(mine)); len(packs) != 0 || len(snapshots) != 1 {
+		t.Errorf("%d packs and %d snapshots are left", len(packs), len(snapshots))
+	}
 	for range 2 {
 		c.Offer(w.accept(1))
 		w.step(c, work.Completed)

@@ -8,7 +8,9 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 )
 
-// Collect deletes all snapshots but the last three, and the packs that none of the three names. Packs with a
+// Collect deletes all snapshots but the last three, and the packs that none of the three names. Where the last one names no
+// pack, all that the two before it name has left the window, and they go too: of a shard for which nothing comes no further
+// snapshot is made, so they would stay for ever. Packs with a
 // greater number than the newest snapshot belong to a running job and stay. Only the job of its number names a
 // pack for the first time, and that number is decided, so what is deleted is never named again.
 func (c *Chain) Collect(ctx context.Context) (snapshots, packs int, err error) {
@@ -18,7 +20,14 @@ func (c *Chain) Collect(ctx context.Context) (snapshots, packs int, err error) {
 	}
 	newest := numbers[len(numbers)-1]
 	named := map[string]bool{}
-	old := numbers[:max(0, len(numbers)-keep)]
+	kept := keep
+	switch last, err := c.read(ctx, newest); {
+	case err != nil && !absent(err):
+		return 0, 0, err
+	case err == nil && len(last.Packs) == 0:
+		kept = 1
+	}
+	old := numbers[:max(0, len(numbers)-kept)]
 	for _, n := range numbers[len(old):] {
 		s, err := c.read(ctx, n)
 		// What can't be read now may still name packs, so nothing is deleted. A snapshot that is damaged for good
