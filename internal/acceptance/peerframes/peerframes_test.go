@@ -54,7 +54,7 @@ func TestCallsThatWaitForOthersAreNoFault(t *testing.T) {
 	if w.calls.Load() != 0 || w.counted("failed") != float64(2*tolerated*len(w.batches)) {
 		t.Errorf("%d calls, %v frames failed", w.calls.Load(), w.counted("failed"))
 	}
-	if w.set.Of(run) == nil {
+	if w.set.Of(aRun) == nil {
 		t.Error("a collector that nobody asked is not asked any more")
 	}
 }
@@ -81,7 +81,7 @@ type world struct {
 	batches []accepted.Batch
 }
 
-var run = journal.RunID{1}
+var aRun = journal.RunID{1}
 
 func newWorld(t *testing.T, wait time.Duration) *world {
 	w := &world{collector: &collector{}, now: time.Unix(1000, 0)}
@@ -100,7 +100,7 @@ func newWorld(t *testing.T, wait time.Duration) *world {
 	t.Cleanup(func() { _ = conn.Close(); gs.Stop(); <-served })
 	w.set = New(Config{Wait: wait, Now: func() time.Time { return w.now }, Log: telemetry.Discard().Log, Metrics: NewMetrics(prometheus.NewRegistry(), "test")})
 	w.peer = w.set.Join("collector", journalv1.NewJournalServiceClient(conn))
-	w.peer.Wrote(run)
+	w.peer.Wrote(aRun)
 	for i, n := range []int{5000, 700_000, 1, 5000} {
 		b := make([]byte, n)
 		copy(b, fmt.Sprint(i))
@@ -154,7 +154,7 @@ func TestFramesAreTaken(t *testing.T) {
 	if w.counted("taken") != 3 || w.counted("missing") != 1 || w.counted("failed") != 0 {
 		t.Errorf("%v taken, %v missing, %v failed", w.counted("taken"), w.counted("missing"), w.counted("failed"))
 	}
-	if w.set.Of(run) != w.peer {
+	if w.set.Of(aRun) != w.peer {
 		t.Error("a collector that works is not asked again")
 	}
 }
@@ -217,7 +217,7 @@ func TestLiarsCostAShortWait(t *testing.T) {
 			if w.counted("taken") != float64(len(c.taken)) || w.counted("failed")+w.counted("missing") != float64(4-len(c.taken)) {
 				t.Errorf("%v taken, %v failed", w.counted("taken"), w.counted("failed"))
 			}
-			if asked := w.set.Of(run) != nil; asked == c.reason.lies() {
+			if asked := w.set.Of(aRun) != nil; asked == c.reason.lies() {
 				t.Errorf("asked again at once: %v", asked)
 			}
 		})
@@ -230,7 +230,7 @@ func TestSilentCollectorsAreNotAskedForLong(t *testing.T) {
 	w := newWorld(t, time.Millisecond)
 	w.answer = func(_ [][]byte, s sender) error { <-s.Context().Done(); return s.Context().Err() }
 	for i := range tolerated {
-		p := w.set.Of(run)
+		p := w.set.Of(aRun)
 		if p == nil {
 			t.Fatalf("not asked after %d failures", i)
 		}
@@ -238,20 +238,20 @@ func TestSilentCollectorsAreNotAskedForLong(t *testing.T) {
 			t.Errorf("took %v", got)
 		}
 	}
-	if w.set.Of(run) != nil {
+	if w.set.Of(aRun) != nil {
 		t.Error("still asked")
 	}
 	w.now = w.now.Add(firstPause)
-	if w.set.Of(run) == nil {
+	if w.set.Of(aRun) == nil {
 		t.Error("not asked after the pause")
 	}
-	if w.set.Of(run) != nil {
+	if w.set.Of(aRun) != nil {
 		t.Error("more than one call tries after the pause")
 	}
 	w.now = w.now.Add(longestStop)
 	w.answer = func(_ [][]byte, s sender) error { return s.Send(message(piece(0, w.frames[0]))) }
 	w.set.cfg.Wait, w.batches = time.Minute, w.batches[:1]
-	if w.set.Of(run) == nil || len(w.read(t)) != 1 || w.set.Of(run) == nil || w.set.Of(run) == nil {
+	if w.set.Of(aRun) == nil || len(w.read(t)) != 1 || w.set.Of(aRun) == nil || w.set.Of(aRun) == nil {
 		t.Error("a collector that works again is not asked as before")
 	}
 }

@@ -2,98 +2,47 @@ package follow
 
 import (
 	"context"
-	"fmt"
-	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/peerframes"
 	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
-	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
-	"lightmetrics.dev/lightmetrics/internal/platform/run"
 	journalv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/journal/v1"
-)
-
-// Waits between two attempts to watch.
-const (
-	watchRetry    = 250 * time.Millisecond
-	watchRetryMax = 10 * time.Second
 )
 
 // watch follows the hints of one reconciler or collector until ctx ends.
 func (f *Follower) watch(ctx context.Context, addr string) error {
-	conn, err := rpc.Dial(addr, f.cfg.WatchClient)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	client := journalv1.NewJournalServiceClient(conn)
-	backoff := run.NewBackoff(watchRetry, watchRetryMax)
-	for ctx.Err() == nil {
-		n, err := f.watchOnce(ctx, addr, client)
-		// A connection that delivered something was good, so its end is no reason to wait long.
-		if n > 0 {
-			backoff.Reset()
-			f.pollSoon() // hints may have been lost with the stream
-		}
-		f.m.watchEnds.Inc()
-		f.d.Log.Debug("watch ended", "address", addr, "messages", n, "error", err)
-		if err := backoff.Sleep(ctx); err != nil {
-			return err
-		}
-	}
-	return ctx.Err()
+	return f.peers.Watch(ctx, addr, f.cfg.WatchClient, &watched{f: f, addr: addr})
 }
 
-// watchOnce reads one stream to its end; n counts its messages.
-func (f *Follower) watchOnce(ctx context.Context, addr string, client journalv1.JournalServiceClient) (n int, err error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	stream, err := client.WatchJournal(ctx, &journalv1.WatchJournalRequest{})
-	if err != nil {
-		return 0, fmt.Errorf("watch: %w", err)
-	}
-	w := watched{f: f, addr: addr, peer: f.peers.Join(addr, client)}
-	defer w.end()
-	for {
-		msg, err := stream.Recv()
-		if err != nil {
-			return n, fmt.Errorf("watch: %w", err)
-		}
-		n++
-		if n == 1 {
-			w.begin()
-		}
-		failpoint.Hit("query.watch.hint.received")
-		w.take(ctx, msg)
-	}
-}
-
-// watched is one watch that is on.
+// watched is what one address hints at.
 type watched struct {
 	f      *Follower
 	addr   string
 	writer string // of the collector; empty where a reconciler hints at the runs of all
-	peer   *peerframes.Peer
 }
 
-func (w *watched) begin() {
+func (w *watched) Begin() {
 	w.f.mu.Lock()
 	w.f.watches[w.addr] = true
 	w.f.mu.Unlock()
 	w.f.pollSoon() // what was accepted before the watch was on
 }
 
-func (w *watched) end() {
-	w.peer.Leave()
+func (w *watched) End(messages int) {
 	w.f.mu.Lock()
-	defer w.f.mu.Unlock()
 	delete(w.f.watches, w.addr)
 	delete(w.f.landed, w.writer)
+	w.f.mu.Unlock()
+	w.writer = ""
+	if messages > 0 {
+		w.f.pollSoon() // hints may have been lost with the stream
+	}
+	w.f.m.watchEnds.Inc()
 }
 
-// take follows a hint. Hints only save time: a failure is no reason to end the stream, since the next poll finds
-// what they name.
-func (w *watched) take(ctx context.Context, msg *journalv1.WatchJournalResponse) {
+// Take follows a hint. A failure is no reason to end the stream, since the next poll finds what it names.
+func (w *watched) Take(ctx context.Context, p *peerframes.Peer, msg *journalv1.WatchJournalResponse) {
+	failpoint.Hit("query.watch.hint.received")
 	f := w.f
 	if w.writer == "" {
 		w.writer = msg.GetWriter()
@@ -114,7 +63,7 @@ func (w *watched) take(ctx context.Context, msg *journalv1.WatchJournalResponse)
 			f.hint(at)
 			return
 		}
-		w.peer.Wrote(at.Run)
+		p.Wrote(at.Run)
 		// The count speaks of this segment, so it is read first. A collector has one run, so nothing else waits.
 		if !f.follow(ctx, at) {
 			return

@@ -83,7 +83,7 @@ func New(c Config) *Hub {
 
 // Watch takes the hints of one of Config.Watch until ctx ends.
 func (h *Hub) Watch(ctx context.Context, addr string, c rpc.ClientConfig) error {
-	return h.watches.watch(ctx, addr, c)
+	return h.watches.peers.Watch(ctx, addr, c, watched{h.watches, addr})
 }
 
 // TakeFrames takes the frames of what arrives from the collectors that have them in memory, until ctx ends.
