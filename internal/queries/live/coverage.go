@@ -19,12 +19,27 @@ type Coverage interface {
 // before the first read.
 func (p *Snapshot) Hide(c Coverage) { p.coverage = c }
 
-// covered are the numbers of the batch's boot that are to be read from blocks in an hour.
-func (p *Snapshot) covered(b *batch, h timegrid.Hour) []ledger.Range {
-	if p.coverage == nil {
+// covering gives the numbers that are to be read from blocks in the hour of a segment. The batches of a segment are
+// mostly of one boot, so it is asked for once and not for each of them.
+type covering struct {
+	from   Coverage
+	hour   timegrid.Hour
+	boot   identity.Boot
+	ranges []ledger.Range
+	asked  bool
+}
+
+func (p *Snapshot) covering(s *segment) covering { return covering{from: p.coverage, hour: s.hour()} }
+
+// of are the numbers of the batch's boot.
+func (c *covering) of(b *batch) []ledger.Range {
+	if c.from == nil {
 		return nil
 	}
-	return p.coverage.Covered(b.Identity.BootOf(), h)
+	if boot := b.Identity.BootOf(); !c.asked || boot != c.boot {
+		c.boot, c.ranges, c.asked = boot, c.from.Covered(boot, c.hour), true
+	}
+	return c.ranges
 }
 
 // holds reports whether ranges, which ascend and are disjoint, have seq.
@@ -48,10 +63,10 @@ func (p *Snapshot) publishedOf(s *segment) share {
 		return nothing
 	}
 	hidden, shown := false, false
-	h := s.hour()
+	c := p.covering(s)
 	for i := range s.parts {
 		b := s.parts[i].batch
-		switch hiddenOf(p.covered(b, h), b.Identity) {
+		switch hiddenOf(c.of(b), b.Identity) {
 		case nothing:
 			shown = true
 		case everything:

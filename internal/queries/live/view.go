@@ -280,14 +280,14 @@ type shownPart struct {
 
 func (p *Snapshot) shownOf(seg *segment) []shownPart {
 	out := make([]shownPart, len(seg.parts))
-	h := seg.hour()
+	c := p.covering(seg)
 	for i := range seg.parts {
 		b := seg.parts[i].batch
 		if !b.visible(p.version) {
 			continue
 		}
 		o := &out[i]
-		o.share, o.covered = b.unmasked(p.version), p.covered(b, h)
+		o.share, o.covered = b.unmasked(p.version), c.of(b)
 		switch hiddenOf(o.covered, b.Identity) {
 		case everything:
 			o.share = nothing

@@ -22,6 +22,8 @@ type index struct {
 	renames    bool // some series has a label of its own with that name
 	metas      []atomic.Pointer[meta]
 	selections selections
+	// every has the numbers of all series, made on first use.
+	every atomic.Pointer[[]int]
 	// agentShards are those of its agents, made on first use.
 	agentShards atomic.Pointer[agentShards]
 }
@@ -102,6 +104,6 @@ func (r *Reader) readIndex(ctx context.Context, o *catalog.Object) (*index, erro
 	// A label of the series' own with the agent label's name is renamed on reading, which costs time for each
 	// series; most indexes have none.
 	in := &index{Index: x, id: r.lastIndex.Add(1), label: label, renames: label != "" && x.HasLabel(string(label)), metas: make([]atomic.Pointer[meta], x.Len()), selections: selections{max: selectionBytes(x.Len())}}
-	r.indexes.Put(o.IndexKey, in, int64(o.IndexBytes)*indexFactor+int64(x.Len())*200+selectionBytes(x.Len()))
+	r.indexes.Put(o.IndexKey, in, int64(o.IndexBytes)*indexFactor+int64(x.Len())*208+selectionBytes(x.Len()))
 	return in, nil
 }

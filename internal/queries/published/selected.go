@@ -42,9 +42,25 @@ func selectionKey(ms []*labels.Matcher) string {
 	return string(b)
 }
 
+// all returns all series.
+func (x *index) all() []int {
+	if p := x.every.Load(); p != nil {
+		return *p
+	}
+	all := make([]int, x.Len())
+	for i := range all {
+		all[i] = i
+	}
+	x.every.Store(&all)
+	return all
+}
+
 // selected returns the series that match, ascending; the caller must not change them. An error is the context's:
 // an expression over many values may take long.
 func (x *index) selected(ctx context.Context, key string, ms []*labels.Matcher) ([]int, error) {
+	if len(ms) == 0 {
+		return x.all(), nil
+	}
 	s := &x.selections
 	s.mu.Lock()
 	found, ok := s.at[key]

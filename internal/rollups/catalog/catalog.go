@@ -120,7 +120,7 @@ func (c *Catalog) View() *View { return c.view }
 
 // Forget drops what was read of the hours outside from..to, so that memory stays bounded.
 func (c *Catalog) Forget(from, to timegrid.Hour) {
-	next := &View{hours: map[timegrid.Hour]*hour{}, expiry: c.view.expiry, unreadable: c.view.unreadable, deltas: c.view.deltas}
+	next := &View{hours: map[timegrid.Hour]*hour{}, expiry: c.view.expiry, unreadable: c.view.unreadable, deltas: c.view.deltas, order: &hourOrder{}}
 	for h, got := range c.view.hours {
 		if h >= from && h <= to {
 			next.hours[h] = got
@@ -140,7 +140,7 @@ func (c *Catalog) Refresh(ctx context.Context, from, to timegrid.Hour) (*View, e
 		return c.view, nil
 	}
 	c.left.Store(int64(c.cfg.MaxRequests))
-	p := &pass{c: c, next: &View{hours: maps.Clone(c.view.hours), expiry: c.view.expiry, unreadable: c.view.unreadable, deltas: c.view.deltas}}
+	p := &pass{c: c, next: &View{hours: maps.Clone(c.view.hours), expiry: c.view.expiry, unreadable: c.view.unreadable, deltas: c.view.deltas, order: &hourOrder{}}}
 	err := p.read(ctx, from, to)
 	if err == nil && !c.cfg.Records {
 		// The expiry is read after the listings. Retention decides before it removes, so whatever was missing in a

@@ -3,6 +3,7 @@ package catalog
 import (
 	"maps"
 	"slices"
+	"sync"
 
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
@@ -17,6 +18,15 @@ type View struct {
 	deltas     *deltas   // nil: none are known
 	// records: see Config.
 	records bool
+
+	// order has the hours in order, also for views with other deltas; nil: they are sorted whenever they are asked for.
+	order *hourOrder
+}
+
+// hourOrder is the hours of a view, sorted when they are first asked for: every query asks for the last one.
+type hourOrder struct {
+	once  sync.Once
+	hours []timegrid.Hour
 }
 
 type slot struct {
@@ -70,20 +80,25 @@ func (v *View) Hours() []timegrid.Hour {
 	if v == nil {
 		return nil
 	}
-	return slices.Sorted(maps.Keys(v.hours))
+	return slices.Clone(v.inOrder())
+}
+
+// inOrder are the hours that have records, ascending; not to be changed.
+func (v *View) inOrder() []timegrid.Hour {
+	if v.order == nil {
+		return slices.Sorted(maps.Keys(v.hours))
+	}
+	v.order.once.Do(func() { v.order.hours = slices.Sorted(maps.Keys(v.hours)) })
+	return v.order.hours
 }
 
 // Last is the last hour that has records; false when there is none.
 func (v *View) Last() (last timegrid.Hour, any bool) {
-	if v == nil {
+	if v == nil || len(v.hours) == 0 {
 		return 0, false
 	}
-	for h := range v.hours {
-		if !any || h > last {
-			last, any = h, true
-		}
-	}
-	return last, any
+	hours := v.inOrder()
+	return hours[len(hours)-1], true
 }
 
 // Any reports whether an hour of from..to has records.
@@ -91,12 +106,9 @@ func (v *View) Any(from, to timegrid.Hour) bool {
 	if v == nil {
 		return false
 	}
-	for h := range v.hours {
-		if h >= from && h <= to {
-			return true
-		}
-	}
-	return false
+	hours := v.inOrder()
+	i, _ := slices.BinarySearch(hours, from)
+	return i < len(hours) && hours[i] <= to
 }
 
 // Block is the highest committed generation; nil when there is none, or the hour has expired.

@@ -3,6 +3,8 @@ package catalog
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"lightmetrics.dev/lightmetrics/internal/layout"
@@ -178,5 +180,56 @@ func BenchmarkCovers(b *testing.B) {
 	for b.Loop() {
 		in.Covers(ids[i%len(ids)])
 		i++
+	}
+}
+
+// TestHoursOfViews: the hours of a view are those that were refreshed and not forgotten, whatever was asked before, and
+// also behind new deltas.
+func TestHoursOfViews(t *testing.T) {
+	s := mem.New(nil)
+	rng := rand.New(rand.NewPCG(3, 0))
+	c, err := New(Config{Reader: s, AuthorityID: "authority-1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[timegrid.Hour]bool{}
+	for range 40 {
+		h := day0 + timegrid.Hour(rng.IntN(30))
+		b := testSet(1, timegrid.Raw, 1, 0, batch("a", 0, 9))
+		b.Name.Hour, b.PlanKey = h, layout.RollupPlan(h, 1, 1)
+		o := &b.Objects[0]
+		o.ChunkKey, o.IndexKey = layout.RollupChunk(timegrid.Raw, h, o.Metric, o.ChunkSHA256, 0), layout.RollupIndex(h, o.IndexSHA256, 0)
+		put(t, s, Record{Block: b})
+		want[h] = true
+		from, to := day0, day0+29
+		if _, err := c.Refresh(t.Context(), from, to); err != nil {
+			t.Fatal(err)
+		}
+		switch rng.IntN(3) {
+		case 0:
+			from, to = from+timegrid.Hour(rng.IntN(10)), to-timegrid.Hour(rng.IntN(10))
+			c.Forget(from, to)
+		case 1:
+			if _, err := c.RefreshDeltas(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var hours []timegrid.Hour
+		for h := from; h <= to; h++ {
+			if want[h] {
+				hours = append(hours, h)
+			}
+		}
+		v := c.View()
+		last, any := v.Last()
+		if got := v.Hours(); !slices.Equal(got, hours) || any != (len(hours) > 0) || any && last != hours[len(hours)-1] {
+			t.Fatalf("hours %v, last %v, want %v", got, last, hours)
+		}
+		for a := day0 - 1; a <= day0+30; a++ {
+			b := a + timegrid.Hour(rng.IntN(3))
+			if got, want := v.Any(a, b), slices.ContainsFunc(hours, func(h timegrid.Hour) bool { return h >= a && h <= b }); got != want {
+				t.Fatalf("any of %v to %v of %v: %t", a, b, hours, got)
+			}
+		}
 	}
 }
