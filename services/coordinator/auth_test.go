@@ -253,7 +253,7 @@ func TestRoleIsLost(t *testing.T) {
 		t.Errorf("registers without the role: %v", err)
 	}
 	// Nothing is published without the references of what it names.
-	err := refs.Add(bounded(t), "00000000000000000000000000000000", refstest.Txn(1), []string{"k"})
+	err := refs.Add(bounded(t), "00000000000000000000000000000000", publish.Addition{Txn: refstest.Txn(1), Keys: []string{"k"}})
 	if status.Code(err) != codes.PermissionDenied {
 		t.Errorf("adds references without the role: %v", err)
 	}

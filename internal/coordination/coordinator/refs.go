@@ -51,13 +51,16 @@ func (r *Refs) InitEpoch(ctx context.Context, old *publish.Epoch, next publish.E
 	return err
 }
 
-// Add puts t into the reference sets of keys, all or none.
-func (r *Refs) Add(ctx context.Context, epoch string, t publish.Txn, keys []string) error {
-	if err := publish.CheckAdd(t, keys); err != nil {
+// Add puts transactions into the reference sets of objects, all or none.
+func (r *Refs) Add(ctx context.Context, epoch string, add ...publish.Addition) error {
+	if err := publish.CheckAdd(add); err != nil {
 		return err
 	}
-	req := &coordinatorv1.AddRefsRequest{EpochId: epoch, Transaction: string(t), Keys: keys}
-	resp, err := refsCall(ctx, r, "add references", keys[0], r.client.AddRefs, req)
+	req := &coordinatorv1.AddRefsRequest{EpochId: epoch}
+	for _, a := range add {
+		req.Additions = append(req.Additions, &coordinatorv1.RefAddition{Transaction: string(a.Txn), Keys: a.Keys})
+	}
+	resp, err := refsCall(ctx, r, "add references", add[0].Keys[0], r.client.AddRefs, req)
 	if err == nil && len(resp.GetCondemned()) > 0 {
 		return &publish.CondemnedError{Keys: resp.GetCondemned()}
 	}

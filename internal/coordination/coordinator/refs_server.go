@@ -44,9 +44,13 @@ func (s *RefsServer) InitEpoch(ctx context.Context, r *coordinatorv1.InitEpochRe
 	return answerRefs(&coordinatorv1.InitEpochResponse{}, s.refs.InitEpoch(ctx, old, decodeEpoch(r.GetNext())))
 }
 
-// AddRefs puts a transaction into the sets of objects.
+// AddRefs puts transactions into the sets of objects.
 func (s *RefsServer) AddRefs(ctx context.Context, r *coordinatorv1.AddRefsRequest) (*coordinatorv1.AddRefsResponse, error) {
-	err := s.refs.Add(ctx, r.GetEpochId(), publish.Txn(r.GetTransaction()), r.GetKeys())
+	var add []publish.Addition
+	for _, a := range r.GetAdditions() {
+		add = append(add, publish.Addition{Txn: publish.Txn(a.GetTransaction()), Keys: a.GetKeys()})
+	}
+	err := s.refs.Add(ctx, r.GetEpochId(), add...)
 	var condemned *publish.CondemnedError
 	if errors.As(err, &condemned) {
 		// An answer and not an error, because the caller needs the whole list of keys.

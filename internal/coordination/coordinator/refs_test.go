@@ -41,7 +41,7 @@ func TestDecisionsOfRefsTravel(t *testing.T) {
 	_, err := r.Epoch(bg)
 	want("epoch of an empty store", err, publish.ErrNoRecord)
 	first := publish.Epoch{ID: strings.Repeat("a", 32)}
-	want("add before a epoch", r.Add(bg, first.ID, txn(1), []string{"k"}), publish.ErrEpochMismatch)
+	want("add before a epoch", r.Add(bg, first.ID, publish.Addition{Txn: txn(1), Keys: []string{"k"}}), publish.ErrEpochMismatch)
 	want("found", r.InitEpoch(bg, nil, first), nil)
 	want("found again", r.InitEpoch(bg, nil, first), publish.ErrChanged)
 	if f, err := r.Epoch(bg); err != nil || f != first {
@@ -52,11 +52,11 @@ func TestDecisionsOfRefsTravel(t *testing.T) {
 	want("decide", r.InitEpoch(bg, &first, next), nil)
 
 	keys := []string{"k1", "k2"}
-	want("add", r.Add(bg, first.ID, txn(1), keys), nil)
-	want("add again", r.Add(bg, first.ID, txn(1), keys), nil)
-	want("add another", r.Add(bg, first.ID, txn(2), keys[:1]), nil)
-	want("add without keys", r.Add(bg, first.ID, txn(1), nil), publish.ErrRefsInvalid)
-	want("add under another epoch", r.Add(bg, strings.Repeat("b", 32), txn(1), keys), publish.ErrEpochMismatch)
+	want("add", r.Add(bg, first.ID, publish.Addition{Txn: txn(1), Keys: keys}), nil)
+	want("add again", r.Add(bg, first.ID, publish.Addition{Txn: txn(1), Keys: keys}), nil)
+	want("add another", r.Add(bg, first.ID, publish.Addition{Txn: txn(2), Keys: keys[:1]}), nil)
+	want("add without keys", r.Add(bg, first.ID, publish.Addition{Txn: txn(1), Keys: nil}), publish.ErrRefsInvalid)
+	want("add under another epoch", r.Add(bg, strings.Repeat("b", 32), publish.Addition{Txn: txn(1), Keys: keys}), publish.ErrEpochMismatch)
 	_, err = r.Get(bg, "nothing")
 	want("get nothing", err, publish.ErrNoRecord)
 	old, err := r.Get(bg, "k1")
@@ -68,7 +68,7 @@ func TestDecisionsOfRefsTravel(t *testing.T) {
 	condemned.Txns, condemned.Condemned = nil, true
 	want("swap", r.Swap(bg, first.ID, old, condemned), nil)
 	want("swap what has changed", r.Swap(bg, first.ID, old, condemned), publish.ErrChanged)
-	err = r.Add(bg, first.ID, txn(3), keys)
+	err = r.Add(bg, first.ID, publish.Addition{Txn: txn(3), Keys: keys})
 	want("add to a condemned object", err, publish.ErrCondemned)
 	var c *publish.CondemnedError
 	if !errors.As(err, &c) || !slices.Equal(c.Keys, []string{"k1"}) {
@@ -76,6 +76,10 @@ func TestDecisionsOfRefsTravel(t *testing.T) {
 	}
 	if other, err := r.Get(bg, "k2"); err != nil || len(other.Txns) != 1 {
 		t.Errorf("a refused batch was added in part: %s, %v", other, err)
+	}
+	want("add two", r.Add(bg, first.ID, publish.Addition{Txn: txn(4), Keys: keys[1:]}, publish.Addition{Txn: txn(5), Keys: keys[1:]}), nil)
+	if other, err := r.Get(bg, "k2"); err != nil || !slices.Equal(other.Txns, []publish.Txn{txn(1), txn(4), txn(5)}) {
+		t.Errorf("two transactions at once: %s, %v", other, err)
 	}
 	page, after, err := r.List(bg, "", 1)
 	want("list", err, nil)

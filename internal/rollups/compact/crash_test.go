@@ -84,8 +84,8 @@ func (r tapRefs) InitEpoch(ctx context.Context, old *publish.Epoch, next publish
 	return r.p.do(true, func() error { return r.p.refs.InitEpoch(ctx, old, next) })
 }
 
-func (r tapRefs) Add(ctx context.Context, epoch string, t publish.Txn, keys []string) error {
-	return r.p.do(true, func() error { return r.p.refs.Add(ctx, epoch, t, keys) })
+func (r tapRefs) Add(ctx context.Context, epoch string, add ...publish.Addition) error {
+	return r.p.do(true, func() error { return r.p.refs.Add(ctx, epoch, add...) })
 }
 
 func (r tapRefs) Get(ctx context.Context, key string) (rec publish.Record, err error) {

@@ -37,16 +37,12 @@ var mutants = []mutant{
 		return decision{Later,`},
 	{"delete-without-condemning", 20, "missing", "collect.go", `next := Record{Key: key, Condemned: true}`,
 		`next := Record{Key: key, Condemned: true}; if mutant == "delete-without-condemning" { return decision{action: Deleted}, nil }`},
-	{"no-references", 16, "missing end", "prepare.go", `		if len(batch) == 0 {`, `		if len(batch) == 0 || mutant == "no-references" {`},
+	{"no-references", 16, "missing end", "prepare.go", `		if len(add) == 0 {`, `		if len(add) == 0 || mutant == "no-references" {`},
 	{"references-unknown-is-done", 1590, "missing end", "prepare.go", `		case err != nil:
-			return nil, err
-		default:
-			for _, o := range batch {`, `		case err != nil && mutant != "references-unknown-is-done":
-			return nil, err
-		default:
-			for _, o := range batch {`},
-	{"condemned-is-passed-over", 1, "missing end", "prepare.go", `if err := t.replaceCondemned(ctx, batch, condemned.Keys); err != nil {`,
-		`if mutant == "condemned-is-passed-over" { for _, o := range batch { o.referred = true } } else if err := t.replaceCondemned(ctx, batch, condemned.Keys); err != nil {`},
+			return of[0].named(err)`, `		case err != nil && mutant != "references-unknown-is-done":
+			return of[0].named(err)`},
+	{"condemned-is-passed-over", 1, "missing end", "prepare.go", `if err := replaceCondemned(ctx, add, of, condemned.Keys); err != nil {`,
+		`if mutant == "condemned-is-passed-over" { for i, t := range of { t.referred(add[i].Keys) } } else if err := replaceCondemned(ctx, add, of, condemned.Keys); err != nil {`},
 	{"exists-is-right", 1, "missing", "prepare.go", `			if why != "" {`, `			if why != "" && mutant != "exists-is-right" {`},
 	{"object-unknown-is-created", 1, "missing", "prepare.go", `		case err != nil:
 			return err
@@ -79,6 +75,14 @@ var mutants = []mutant{
 	{"deletes-before-decided", 0, "TestNothingIsDeletedBeforeOlderEpochsAreDecided", "collector.go", `	if !x.epoch.Decided {`, `	if !x.epoch.Decided && mutant != "deletes-before-decided" {`},
 	{"manifests-unread", 1, "missing", "collect.go", `if by := named[key]; by != "" {`, `if by := named[key]; by != "" && mutant != "manifests-unread" {`},
 	{"generations-start-over", 0, "TestLateDeleteMeetsNoNewObject", "refs.go", `return f.Number << 16`, `if mutant == "generations-start-over" { return 0 }; return f.Number << 16`},
+}
+
+// severalMutants are bugs of publications of several generations, which TestSchedulesOfSeveral finds.
+var severalMutants = []mutant{
+	{name: "references-of-one", seed: 1, finds: "missing end", file: "prepare.go", old: `		err := b.p.cfg.Refs.Add(ctx, of[0].epoch.ID, add...)`,
+		new: `		sent := add
+		if mutant == "references-of-one" { sent = add[:1] }
+		err := b.p.cfg.Refs.Add(ctx, of[0].epoch.ID, sent...)`},
 }
 
 // lifeMutants are bugs of compaction, retention and views, which TestLifeSchedules finds.
@@ -186,7 +190,7 @@ func overlay(t *testing.T, dir string) string {
 	for _, dir := range []string{"../publish", "mem", "../catalog", "../block", "../compact"} {
 		sources[filepath.Join(dir, "mutant.go")] = fmt.Appendf(nil, mutantVariable, filepath.Base(dir))
 	}
-	for _, m := range slices.Concat(mutants, lifeMutants) {
+	for _, m := range slices.Concat(mutants, severalMutants, lifeMutants) {
 		src := sources[m.file]
 		if src == nil {
 			if src, err = os.ReadFile(m.file); err != nil {
@@ -232,7 +236,7 @@ func TestMutantsAreFound(t *testing.T) {
 		mutants   []mutant
 		in        string
 		schedules int
-	}{{mutants, "TestSchedules", 4000}, {lifeMutants, "TestLifeSchedules", 1000}} {
+	}{{mutants, "TestSchedules", 4000}, {severalMutants, "TestSchedulesOfSeveral", 1000}, {lifeMutants, "TestLifeSchedules", 1000}} {
 		if out, err := play(t, binary, of.in, mutant{seed: 1}, 20); err != nil {
 			t.Fatalf("without a mutant: %v\n%s", err, out)
 		}

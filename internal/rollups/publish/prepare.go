@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
@@ -40,13 +41,15 @@ func (t *transaction) nextGeneration(o *object, why Skip) error {
 }
 
 // prepare makes sure that every object is in the store.
-func (t *transaction) prepare(ctx context.Context) (*Result, error) {
-	for _, o := range t.objects {
-		if err := t.put(ctx, o); err != nil {
-			return nil, err
+func (b *batch) prepare(ctx context.Context) error {
+	for _, t := range b.open {
+		for _, o := range t.objects {
+			if err := t.put(ctx, o); err != nil {
+				return t.named(err)
+			}
 		}
 	}
-	return nil, nil
+	return nil
 }
 
 func (t *transaction) put(ctx context.Context, o *object) error {
@@ -112,72 +115,84 @@ func (c *core) compare(ctx context.Context, key string, o *object, read bool) (S
 	return "", nil
 }
 
-// refer puts the transaction into the reference sets of the objects, in batches. If an object is condemned, its
-// next generation is written and referred to instead.
-func (t *transaction) refer(ctx context.Context) (*Result, error) {
+// refer puts the transactions into the reference sets of their objects, as many at a time as one request takes. If an
+// object is condemned, its next generation is written and referred to instead.
+func (b *batch) refer(ctx context.Context) error {
 	for {
-		batch := t.unreferred()
-		if len(batch) == 0 {
-			return nil, nil
+		add, of := b.unreferred()
+		if len(add) == 0 {
+			return nil
 		}
-		keys := make([]string, len(batch))
-		for i, o := range batch {
-			keys[i] = o.name.Key()
-		}
-		err := t.p.cfg.Refs.Add(ctx, t.epoch.ID, t.id, keys)
+		err := b.p.cfg.Refs.Add(ctx, of[0].epoch.ID, add...)
 		var condemned *CondemnedError
 		switch {
 		case errors.As(err, &condemned):
-			if err := t.replaceCondemned(ctx, batch, condemned.Keys); err != nil {
-				return nil, err
+			if err := replaceCondemned(ctx, add, of, condemned.Keys); err != nil {
+				return err
 			}
 		case err != nil:
-			return nil, err
+			return of[0].named(err)
 		default:
-			for _, o := range batch {
-				o.referred = true
+			for i, t := range of {
+				t.referred(add[i].Keys)
 			}
 		}
 	}
 }
 
-func (t *transaction) unreferred() []*object {
-	var batch []*object
-	// Two outputs with equal bytes share one object, and a batch must name each key once.
-	seen := map[*object]bool{}
+// unreferred gives the next references that are to be added, and the transaction of each.
+func (b *batch) unreferred() (add []Addition, of []*transaction) {
+	room := MaxAdd
+	for _, t := range b.open {
+		if keys := t.unreferred(room); len(keys) > 0 {
+			add, of = append(add, Addition{t.id, keys}), append(of, t)
+			room -= len(keys)
+		}
+	}
+	return add, of
+}
+
+// unreferred gives keys of up to limit objects that the transaction does not refer to yet.
+func (t *transaction) unreferred(limit int) (keys []string) {
 	for _, o := range t.objects {
-		if !o.referred && !seen[o] {
-			seen[o] = true
-			if batch = append(batch, o); len(batch) == MaxAdd {
-				break
-			}
+		// Two outputs with equal bytes share one object, and a key must be named once.
+		if key := o.name.Key(); !o.referred && len(keys) < limit && !slices.Contains(keys, key) {
+			keys = append(keys, key)
 		}
 	}
-	return batch
+	return keys
 }
 
-// replaceCondemned replaces condemned objects of a batch by their next generations.
-func (t *transaction) replaceCondemned(ctx context.Context, batch []*object, keys []string) error {
-	gone := map[string]bool{}
-	for _, k := range keys {
-		gone[k] = true
+// referred notes that the transaction refers to the objects.
+func (t *transaction) referred(keys []string) {
+	for _, o := range t.objects {
+		if slices.Contains(keys, o.name.Key()) {
+			o.referred = true
+		}
 	}
+}
+
+// replaceCondemned replaces condemned objects of what was to be added by their next generations.
+func replaceCondemned(ctx context.Context, add []Addition, of []*transaction, gone []string) error {
 	renewed := 0
-	for _, o := range batch {
-		if !gone[o.name.Key()] {
-			continue
-		}
-		renewed++
-		if err := t.nextGeneration(o, SkipCondemned); err != nil {
-			return err
-		}
-		if err := t.put(ctx, o); err != nil {
-			return err
+	for i, t := range of {
+		for _, o := range t.objects {
+			key := o.name.Key()
+			if !slices.Contains(gone, key) || !slices.Contains(add[i].Keys, key) {
+				continue
+			}
+			renewed++
+			if err := t.nextGeneration(o, SkipCondemned); err != nil {
+				return t.named(err)
+			}
+			if err := t.put(ctx, o); err != nil {
+				return t.named(err)
+			}
 		}
 	}
 	// Without this check an answer that names no key of the batch would be asked again for ever.
 	if renewed == 0 {
-		return fmt.Errorf("reference sets: %w, but none of those that were asked for", ErrCondemned)
+		return of[0].named(fmt.Errorf("reference sets: %w, but none of those that were asked for", ErrCondemned))
 	}
 	return nil
 }

@@ -74,6 +74,9 @@ type Publication struct {
 	// Verify reads objects that exist already instead of trusting the store's checksum, so that a damaged one gets
 	// its next generation. It is for generations that replace damaged ones.
 	Verify bool
+	// Listed says that the caller has listed the hour's manifests, and that there was none of this generation: its key is
+	// then not read before the commit, which decides all the same.
+	Listed bool
 	// Damaged are keys of earlier generations' records that can't be read and that a repair request allows to
 	// supersede. Any other unreadable record refuses the publication.
 	Damaged []string
@@ -101,17 +104,32 @@ func NewPublisher(c Config) (*Publisher, error) {
 
 // Publish commits the generation, or finds it committed by the same plan. After any error it may be called again
 // with the same publication, by any worker. Errors: ErrAborted and ErrConflict (this generation is decided against
-// the caller; with a conflict the result has the block), ErrFenced, ErrGap, ErrNoPlan, ErrInvalid,
-// ErrEpochMismatch, ErrUndecided, and those of store and metadata store.
-func (p *Publisher) Publish(ctx context.Context, pub Publication) (Result, error) {
-	t := &transaction{p: p, pub: pub, id: NewTxn(pub.Name.Key(), pub.PlanSHA256)}
-	res, err := t.run(ctx)
-	if err != nil {
-		err = fmt.Errorf("publish %s: %w", pub.Name.Key(), err)
-	}
-	t.queueLeftovers(ctx, res.Block)
-	p.cfg.Events.published(pub.Name, outcome(res, err), err)
+// the caller), ErrFenced, ErrGap, ErrNoPlan, ErrInvalid, ErrEpochMismatch, ErrUndecided, and those of store and
+// metadata store.
+func (p *Publisher) Publish(ctx context.Context, pub Publication) (res Result, err error) {
+	err = p.PublishAll(ctx, []Publication{pub}, func(_ int, r Result, err error) error {
+		res = r
+		return err
+	})
 	return res, err
+}
+
+// PublishAll publishes several generations one after the other, such as the resolutions of an hour, and asks only once
+// for what they have in common: the epoch, the plan, and room in the reference sets. Nothing is committed before all of
+// their objects are in the store and referred to. decided is called for each one that is decided, in whichever way: with
+// no error, ErrAborted or ErrConflict. An error of decided, and any other error of one of them, ends the call, and leaves
+// open what is not decided.
+func (p *Publisher) PublishAll(ctx context.Context, pubs []Publication, decided func(i int, r Result, err error) error) error {
+	b := &batch{p: p, decided: decided}
+	for i := range pubs {
+		b.open = append(b.open, &transaction{p: p, pub: pubs[i], id: NewTxn(pubs[i].Name.Key(), pubs[i].PlanSHA256), at: i})
+	}
+	err := b.run(ctx)
+	for _, t := range b.open {
+		t.queueLeftovers(ctx, nil)
+		p.cfg.Events.published(t.pub.Name, outcome(Result{}, err), err)
+	}
+	return err
 }
 
 func outcome(r Result, err error) Outcome {
@@ -132,11 +150,19 @@ func outcome(r Result, err error) Outcome {
 	return OutcomeFailed
 }
 
-// transaction is one call of Publish.
+// batch is one call of PublishAll.
+type batch struct {
+	p       *Publisher
+	decided func(i int, r Result, err error) error
+	open    []*transaction // that are not decided, in the order in which they commit
+}
+
+// transaction publishes one generation.
 type transaction struct {
 	p   *Publisher
 	pub Publication
 	id  Txn
+	at  int // among the publications of the call
 
 	epoch  Epoch
 	block  *catalog.Block
@@ -147,30 +173,50 @@ type transaction struct {
 	touched []string
 }
 
-func (t *transaction) run(ctx context.Context) (Result, error) {
-	if err := t.draft(); err != nil {
-		return Result{}, fmt.Errorf("%w: %w", ErrInvalid, err)
+func (b *batch) run(ctx context.Context) error {
+	for _, t := range b.open {
+		if err := t.draft(); err != nil {
+			return t.named(fmt.Errorf("%w: %w", ErrInvalid, err))
+		}
 	}
 	for _, phase := range []struct {
 		name Phase
-		do   func(context.Context) (*Result, error)
-	}{{PhaseCheck, t.check}, {PhasePrepare, t.prepare}, {PhaseRefer, t.refer}, {PhaseCommit, t.commit}} {
-		start := t.p.cfg.Clock.Now()
+		do   func(context.Context) error
+	}{{PhaseCheck, b.check}, {PhasePrepare, b.prepare}, {PhaseRefer, b.refer}, {PhaseCommit, b.commit}} {
+		start := b.p.cfg.Clock.Now()
 		// The order of the phases is the protocol: objects are in the store before they are referred to, and
 		// referred to before the manifest names them.
-		r, err := phase.do(ctx)
-		t.p.cfg.Events.phase(phase.name, t.p.cfg.Clock.Now().Sub(start))
-		if err != nil {
-			return Result{}, err
-		}
-		if r != nil {
-			if r.Created {
-				t.afterCommit(ctx)
-			}
-			return *r, nil
+		err := phase.do(ctx)
+		b.p.cfg.Events.phase(phase.name, b.p.cfg.Clock.Now().Sub(start))
+		if err != nil || len(b.open) == 0 {
+			return err
 		}
 	}
-	return Result{}, errors.New("no outcome") // unreachable: commit returns a result or an error
+	return nil
+}
+
+// end takes a transaction that is decided out of the open ones, and tells the caller. An error that decides nothing is
+// given back.
+func (b *batch) end(ctx context.Context, t *transaction, r Result, err error) error {
+	if err != nil && !errors.Is(err, ErrAborted) && !errors.Is(err, ErrConflict) {
+		return t.named(err)
+	}
+	if r.Created {
+		t.afterCommit(ctx)
+	}
+	b.open = slices.DeleteFunc(b.open, func(o *transaction) bool { return o == t })
+	t.queueLeftovers(ctx, r.Block)
+	err = t.named(err)
+	b.p.cfg.Events.published(t.pub.Name, outcome(r, err), err)
+	return b.decided(t.at, r, err)
+}
+
+// named says which publication an error is of.
+func (t *transaction) named(err error) error {
+	if err != nil {
+		err = fmt.Errorf("publish %s: %w", t.pub.Name.Key(), err)
+	}
+	return err
 }
 
 // draft builds the block, with the keys that the outputs have when no generation must be skipped.
@@ -220,29 +266,61 @@ func (t *transaction) draft() error {
 	return nil
 }
 
-// check reports whether the generation is decided already, and checks the order of generations, the plan and the
-// epoch.
-func (t *transaction) check(ctx context.Context) (*Result, error) {
-	if r, err := t.decided(ctx); r != nil || err != nil {
-		return r, err
+// check reports generations that are decided already, and checks the order of generations, the plans and the epoch.
+func (b *batch) check(ctx context.Context) error {
+	for _, t := range slices.Clone(b.open) {
+		r, err := t.checkGeneration(ctx)
+		if r == nil && err == nil {
+			continue
+		}
+		if r == nil {
+			r = &Result{}
+		}
+		if err := b.end(ctx, t, *r, err); err != nil {
+			return err
+		}
+	}
+	if len(b.open) == 0 {
+		return nil
+	}
+	for i, t := range b.open {
+		// The resolutions of an hour have one plan.
+		if i > 0 && b.open[i-1].block.PlanKey == t.block.PlanKey && b.open[i-1].pub.PlanSHA256 == t.pub.PlanSHA256 {
+			continue
+		}
+		if err := t.checkPlan(ctx); err != nil {
+			return t.named(err)
+		}
+	}
+	f, err := b.p.epoch(ctx)
+	if err != nil {
+		return b.open[0].named(err)
+	}
+	for _, t := range b.open {
+		t.epoch = f
+		// Keys of an epoch begin at a generation that no earlier epoch could have condemned.
+		for _, o := range t.objects {
+			o.name.Generation = f.FirstGeneration()
+		}
+		t.startAtNamedGenerations()
+		if err := t.checkReferences(ctx, f); err != nil {
+			return t.named(err)
+		}
+	}
+	return nil
+}
+
+// checkGeneration reports whether the generation is decided already, and checks the order of generations.
+func (t *transaction) checkGeneration(ctx context.Context) (*Result, error) {
+	if !t.pub.Listed {
+		if r, err := t.decided(ctx); r != nil || err != nil {
+			return r, err
+		}
 	}
 	if err := t.checkOrder(ctx); err != nil {
 		return nil, err
 	}
-	if err := t.checkPlan(ctx); err != nil {
-		return nil, err
-	}
-	f, err := t.p.epoch(ctx)
-	if err == nil {
-		err = t.checkReferences(ctx, f)
-	}
-	t.epoch = f
-	// Keys of an epoch begin at a generation that no earlier epoch could have condemned.
-	for _, o := range t.objects {
-		o.name.Generation = f.FirstGeneration()
-	}
-	t.startAtNamedGenerations()
-	return nil, err
+	return nil, nil
 }
 
 // startAtNamedGenerations starts objects that the superseded block has as well at the generation that it names: an earlier
@@ -345,6 +423,21 @@ func (t *transaction) checkPlan(ctx context.Context) error {
 		return fmt.Errorf("%w: %q has the hash %s", ErrNoPlan, t.block.PlanKey, info.SHA256)
 	}
 	return err
+}
+
+// commit commits one after the other.
+func (b *batch) commit(ctx context.Context) error {
+	for len(b.open) > 0 {
+		t := b.open[0]
+		r, err := t.commit(ctx)
+		if r == nil {
+			r = &Result{}
+		}
+		if err := b.end(ctx, t, *r, err); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // commit creates the manifest. Its key decides the generation.

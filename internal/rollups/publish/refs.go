@@ -82,10 +82,10 @@ type Refs interface {
 	Epoch(ctx context.Context) (Epoch, error)
 	// InitEpoch replaces the epoch, if it still is old (nil: none); else ErrChanged.
 	InitEpoch(ctx context.Context, old *Epoch, next Epoch) error
-	// Add puts t into the sets of 1 to MaxAdd distinct keys in one transaction: all or none. A set that already
-	// has t stays as it is. It is refused with a CondemnedError when one of the objects is condemned, and with
-	// ErrEpochMismatch when the epoch is not the store's.
-	Add(ctx context.Context, epoch string, t Txn, keys []string) error
+	// Add puts transactions into the sets of 1 to MaxAdd keys in all, in one transaction of the metadata store: all or
+	// none. A set that already has one stays as it is. It is refused with a CondemnedError when one of the objects is
+	// condemned, and with ErrEpochMismatch when the epoch is not the store's.
+	Add(ctx context.Context, epoch string, add ...Addition) error
 	// Get reads a record; ErrNoRecord when there is none.
 	Get(ctx context.Context, key string) (Record, error)
 	// Swap writes transactions and condemnation of next if the record still has old.Version and the epoch is the
@@ -98,19 +98,38 @@ type Refs interface {
 	List(ctx context.Context, after string, limit int) (records []Record, next string, err error)
 }
 
+// Addition is the objects that one transaction is to refer to.
+type Addition struct {
+	Txn Txn
+	// Keys of the objects, each once.
+	Keys []string
+}
+
 // CheckAdd refuses with ErrRefsInvalid what no back end accepts.
-func CheckAdd(t Txn, keys []string) error {
-	if err := t.Validate(); err != nil {
-		return fmt.Errorf("%w: %w", ErrRefsInvalid, err)
-	}
-	if len(keys) < 1 || len(keys) > MaxAdd {
-		return fmt.Errorf("%w: %d keys, 1 to %d", ErrRefsInvalid, len(keys), MaxAdd)
-	}
-	sorted := slices.Sorted(slices.Values(keys))
-	for i, k := range sorted {
-		if k == "" || i > 0 && k == sorted[i-1] {
-			return fmt.Errorf("%w: key %q is empty or there twice", ErrRefsInvalid, k)
+func CheckAdd(add []Addition) error {
+	n := 0
+	for _, a := range add {
+		if err := a.Txn.Validate(); err != nil {
+			return fmt.Errorf("%w: %w", ErrRefsInvalid, err)
 		}
+		sorted := slices.Sorted(slices.Values(a.Keys))
+		for i, k := range sorted {
+			if k == "" || i > 0 && k == sorted[i-1] {
+				return fmt.Errorf("%w: key %q is empty or there twice", ErrRefsInvalid, k)
+			}
+		}
+		if len(a.Keys) == 0 {
+			return fmt.Errorf("%w: no key of %s", ErrRefsInvalid, a.Txn)
+		}
+		n += len(a.Keys)
+	}
+	for i := range add {
+		if slices.ContainsFunc(add[:i], func(a Addition) bool { return a.Txn == add[i].Txn }) {
+			return fmt.Errorf("%w: transaction %s is there twice", ErrRefsInvalid, add[i].Txn)
+		}
+	}
+	if n < 1 || n > MaxAdd {
+		return fmt.Errorf("%w: %d keys, 1 to %d", ErrRefsInvalid, n, MaxAdd)
 	}
 	return nil
 }

@@ -43,8 +43,8 @@ func (t retryingRefs) InitEpoch(ctx context.Context, old *Epoch, next Epoch) err
 	return t.try(ctx, func(ctx context.Context) error { return t.refs.InitEpoch(ctx, old, next) })
 }
 
-func (t retryingRefs) Add(ctx context.Context, epoch string, txn Txn, keys []string) error {
-	return t.try(ctx, func(ctx context.Context) error { return t.refs.Add(ctx, epoch, txn, keys) })
+func (t retryingRefs) Add(ctx context.Context, epoch string, add ...Addition) error {
+	return t.try(ctx, func(ctx context.Context) error { return t.refs.Add(ctx, epoch, add...) })
 }
 
 func (t retryingRefs) Get(ctx context.Context, key string) (r Record, err error) {

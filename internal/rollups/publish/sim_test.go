@@ -40,6 +40,8 @@ type sim struct {
 	calm   bool
 	policy publish.Policy
 	chaos  float64 // chance of a fault
+	// resolutions of an hour; several are published together.
+	resolutions []timegrid.Resolution
 
 	txns       map[string]string // manifest key -> transaction that committed it
 	parsed     map[string]*catalog.Record
@@ -204,9 +206,12 @@ func (r simRefs) InitEpoch(ctx context.Context, old *publish.Epoch, next publish
 	return r.do(fmt.Sprintf("found %v", next), true, func(m *refmem.Refs) error { return m.InitEpoch(context.Background(), old, next) })
 }
 
-func (r simRefs) Add(ctx context.Context, epoch string, t publish.Txn, keys []string) error {
-	keys = slices.Clone(keys)
-	return r.do(fmt.Sprintf("add %s %q", t, keys), true, func(m *refmem.Refs) error { return m.Add(context.Background(), epoch, t, keys) })
+func (r simRefs) Add(ctx context.Context, epoch string, add ...publish.Addition) error {
+	add = slices.Clone(add)
+	for i := range add {
+		add[i].Keys = slices.Clone(add[i].Keys)
+	}
+	return r.do(fmt.Sprintf("add %q", add), true, func(m *refmem.Refs) error { return m.Add(context.Background(), epoch, add...) })
 }
 
 func (r simRefs) Get(ctx context.Context, key string) (rec publish.Record, err error) {
@@ -362,14 +367,14 @@ func (w *sim) checkCommit(s *catalog.Block) {
 }
 
 // simPublication is a function of shard and generation, as a plan's outputs are.
-func simPublication(s shard.ID, gen, supersedes uint64, fence uint64) publish.Publication {
+func simPublication(s shard.ID, res timegrid.Resolution, gen, supersedes uint64, fence uint64) publish.Publication {
 	rng := rand.New(rand.NewPCG(uint64(s), gen))
 	var texts []string
 	for range 1 + rng.IntN(2) {
 		texts = append(texts, strconv.Itoa(rng.IntN(3))) // few, so that blocks share objects
 	}
 	p := publication(gen, supersedes, texts...)
-	p.Name.Shard, p.Fence = s, fence
+	p.Name.Shard, p.Name.Resolution, p.Fence = s, res, fence
 	return p
 }
 
@@ -388,17 +393,44 @@ func (w *sim) publish(p *port) {
 			continue
 		}
 		gen := v.Top(hour0, s, timegrid.Raw) + 1
-		var supersedes uint64
-		if block := v.Block(hour0, s, timegrid.Raw); block != nil {
-			supersedes = block.Name.Generation
+		for _, res := range w.resolutions {
+			gen = min(gen, v.Top(hour0, s, res)+1)
 		}
-		pub := simPublication(s, gen, supersedes, fence)
+		var pubs []publish.Publication
+		for _, res := range w.resolutions {
+			if v.Top(hour0, s, res) >= gen {
+				continue
+			}
+			var supersedes uint64
+			if block := v.Block(hour0, s, res); block != nil {
+				supersedes = block.Name.Generation
+			}
+			pub := simPublication(s, res, gen, supersedes, fence)
+			pub.Listed = len(w.resolutions) > 1
+			pubs = append(pubs, pub)
+		}
 		if _, err := p.Create(ctx, layout.RollupPlan(hour0, s, gen), planBody(gen), objstore.PutOptions{}); err != nil && !errors.Is(err, objstore.ErrExists) {
 			continue
 		}
-		res, err := p.publisher().Publish(ctx, pub)
-		w.note(p.name, fmt.Sprintf("published generation %d of shard %d", gen, s), err)
-		w.checkAnswer(pub.Name.Key(), string(publish.NewTxn(pub.Name.Key(), pub.PlanSHA256)), res, err)
+		open := map[int]bool{}
+		for i := range pubs {
+			open[i] = true
+		}
+		err = p.publisher().PublishAll(ctx, pubs, func(i int, res publish.Result, err error) error {
+			if !open[i] {
+				w.violated("answer: %s is decided twice", pubs[i].Name.Key())
+			}
+			delete(open, i)
+			w.note(p.name, fmt.Sprintf("published generation %d of shard %d", gen, s), err)
+			w.checkAnswer(pubs[i].Name.Key(), string(publish.NewTxn(pubs[i].Name.Key(), pubs[i].PlanSHA256)), res, err)
+			if len(w.resolutions) > 1 {
+				return nil
+			}
+			return err
+		})
+		if err == nil && len(open) > 0 {
+			w.violated("answer: nothing is said of %d publications", len(open))
+		}
 		if err == nil || errors.Is(err, publish.ErrFenced) {
 			return
 		}
@@ -488,15 +520,16 @@ func (w *sim) spoil() {
 }
 
 func newSim(rng *rand.Rand) *sim {
-	w := &sim{rng: rng, store: objmem.New(nil), refs: refmem.New(), clock: &simClock{hour0.End()}, txns: map[string]string{}, parsed: map[string]*catalog.Record{}}
+	w := &sim{rng: rng, resolutions: []timegrid.Resolution{timegrid.Raw}, store: objmem.New(nil), refs: refmem.New(), clock: &simClock{hour0.End()}, txns: map[string]string{}, parsed: map[string]*catalog.Record{}}
 	w.policy = simPolicy(rng)
 	w.chaos = []float64{0, 0.02, 0.1, 0.3}[rng.IntN(4)]
 	return w
 }
 
-// runSim plays one schedule to its end.
-func runSim(seed uint64) *sim {
+// runSim plays one schedule of publications of the resolutions to its end.
+func runSim(seed uint64, resolutions ...timegrid.Resolution) *sim {
 	w := newSim(rand.New(rand.NewPCG(seed, 1)))
+	w.resolutions = resolutions
 	losses, kills := w.rng.IntN(3) == 0, w.rng.IntN(2) == 0
 	w.initEpoch(false)
 	if w.rng.IntN(4) == 0 {
@@ -608,15 +641,19 @@ func (w *sim) finish() {
 		}
 	}
 	named := map[string]bool{}
-	top := map[shard.ID]uint64{}
+	type slot struct {
+		shard shard.ID
+		res   timegrid.Resolution
+	}
+	top := map[slot]uint64{}
 	for m := range w.txns {
 		if r := w.record(m); r != nil && r.Block != nil {
 			for _, k := range r.Block.Keys() {
 				named[k] = true
 			}
-			s := r.Block.Name.Shard
+			s := slot{r.Block.Name.Shard, r.Block.Name.Resolution}
 			if top[s] != 0 {
-				w.violated("collected: generations %d and %d of shard %d are both there", top[s], r.Block.Name.Generation, s)
+				w.violated("collected: generations %d and %d of shard %d are both there", top[s], r.Block.Name.Generation, s.shard)
 			}
 			top[s] = r.Block.Name.Generation
 		}
@@ -649,11 +686,18 @@ func fromEnv(name string, otherwise uint64) uint64 {
 	return otherwise
 }
 
-func TestSchedules(t *testing.T) {
+func TestSchedules(t *testing.T) { playSchedules(t, timegrid.Raw) }
+
+// TestSchedulesOfSeveral: the resolutions of an hour are published together, by workers that have listed the hour before.
+func TestSchedulesOfSeveral(t *testing.T) {
+	playSchedules(t, timegrid.Raw, timegrid.OneMinute, timegrid.OneHour)
+}
+
+func playSchedules(t *testing.T, resolutions ...timegrid.Resolution) {
 	first := fromEnv("LIGHTMETRICS_SEED", 1)
 	published, requests := 0, 0
 	for seed := first; seed < first+fromEnv("LIGHTMETRICS_SCHEDULES", simSchedules); seed++ {
-		w := runSim(seed)
+		w := runSim(seed, resolutions...)
 		published += w.published
 		requests += len(w.trace)
 		if len(w.violations) > 0 {

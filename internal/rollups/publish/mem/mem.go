@@ -50,9 +50,9 @@ func (r *Refs) InitEpoch(ctx context.Context, old *publish.Epoch, next publish.E
 	return nil
 }
 
-// Add puts t into the sets of keys, all or none.
-func (r *Refs) Add(ctx context.Context, epoch string, t publish.Txn, keys []string) error {
-	if err := publish.CheckAdd(t, keys); err != nil {
+// Add puts transactions into the sets of objects, all or none.
+func (r *Refs) Add(ctx context.Context, epoch string, add ...publish.Addition) error {
+	if err := publish.CheckAdd(add); err != nil {
 		return err
 	}
 	if err := r.enter(ctx); err != nil {
@@ -63,22 +63,35 @@ func (r *Refs) Add(ctx context.Context, epoch string, t publish.Txn, keys []stri
 		return err
 	}
 	var condemned []string
-	for _, k := range keys {
-		if r.records[k].Condemned {
-			condemned = append(condemned, k)
-		}
-		if _, isNew := r.records[k].With(t); isNew && len(r.records[k].Txns) >= publish.MaxTxns {
-			return fmt.Errorf("add to %q: %w", k, publish.ErrRefsFull)
+	changed := map[string]publish.Record{}
+	for _, a := range add {
+		for _, k := range a.Keys {
+			rec, ok := changed[k]
+			if !ok {
+				rec = r.records[k]
+				rec.Key = k
+			}
+			if rec.Condemned && !slices.Contains(condemned, k) {
+				condemned = append(condemned, k)
+			}
+			next, isNew := rec.With(a.Txn)
+			if isNew && len(rec.Txns) >= publish.MaxTxns {
+				return fmt.Errorf("add to %q: %w", k, publish.ErrRefsFull)
+			}
+			if isNew {
+				changed[k] = next
+			}
 		}
 	}
 	if condemned != nil {
 		return &publish.CondemnedError{Keys: condemned}
 	}
-	for _, k := range keys {
-		rec := r.records[k]
-		rec.Key = k
-		if next, isNew := rec.With(t); isNew {
-			r.put(next)
+	for _, a := range add {
+		for _, k := range a.Keys {
+			if next, ok := changed[k]; ok {
+				r.put(next)
+				delete(changed, k)
+			}
 		}
 	}
 	return nil

@@ -26,7 +26,7 @@ var (
 // Run plays the suite; open makes an empty store.
 func Run(t *testing.T, open func(t *testing.T) publish.Refs) {
 	tests := map[string]func(*testing.T, publish.Refs){
-		"epoch": epoch, "sets": sets, "batch": batch, "condemned": condemned, "swap": swap, "delete": drop, "list": list,
+		"epoch": epoch, "sets": sets, "batch": batch, "several": several, "condemned": condemned, "swap": swap, "delete": drop, "list": list,
 		"full": full, "invalid": invalid, "context": canceled,
 		"race of adds and condemnations": race, "race of epochs": raceEpochs,
 	}
@@ -49,6 +49,11 @@ func keys(n int) []string {
 		ks[i] = Key(i)
 	}
 	return ks
+}
+
+// add puts one transaction into the sets of keys, in the first epoch.
+func add(ctx context.Context, r publish.Refs, t publish.Txn, keys []string) error {
+	return r.Add(ctx, one.ID, publish.Addition{Txn: t, Keys: keys})
 }
 
 func bounded(t *testing.T) context.Context {
@@ -85,7 +90,7 @@ func epoch(t *testing.T, r publish.Refs) {
 	ctx := bounded(t)
 	_, err := r.Epoch(ctx)
 	want(t, err, publish.ErrNoRecord)
-	want(t, r.Add(ctx, one.ID, Txn(1), keys(1)), publish.ErrEpochMismatch)
+	want(t, add(ctx, r, Txn(1), keys(1)), publish.ErrEpochMismatch)
 	want(t, r.InitEpoch(ctx, &one, two), publish.ErrChanged)
 	want(t, r.InitEpoch(ctx, nil, one), nil)
 	want(t, r.InitEpoch(ctx, nil, two), publish.ErrChanged)
@@ -93,14 +98,14 @@ func epoch(t *testing.T, r publish.Refs) {
 	decided.Decided = true
 	want(t, r.InitEpoch(ctx, &one, decided), nil)
 	want(t, r.InitEpoch(ctx, &one, two), publish.ErrChanged)
-	want(t, r.Add(ctx, one.ID, Txn(1), keys(1)), nil)
+	want(t, add(ctx, r, Txn(1), keys(1)), nil)
 	want(t, r.InitEpoch(ctx, &decided, two), nil)
 	if f, err := r.Epoch(ctx); err != nil || f != two {
 		t.Fatalf("%+v, %v", f, err)
 	}
 	// The records stay, and nothing changes them for the former epoch.
 	rec := get(t, r, Key(0))
-	want(t, r.Add(ctx, one.ID, Txn(2), keys(1)), publish.ErrEpochMismatch)
+	want(t, add(ctx, r, Txn(2), keys(1)), publish.ErrEpochMismatch)
 	want(t, r.Swap(ctx, one.ID, rec, publish.Record{Condemned: true}), publish.ErrEpochMismatch)
 	want(t, r.Delete(ctx, one.ID, rec), publish.ErrEpochMismatch)
 	if now := get(t, r, Key(0)); now.Version != rec.Version || len(now.Txns) != 1 {
@@ -113,7 +118,7 @@ func sets(t *testing.T, r publish.Refs) {
 	_, err := r.Get(ctx, Key(0))
 	want(t, err, publish.ErrNoRecord)
 	for _, n := range []uint64{3, 1, 2, 1, 3} { // a retry is no second reference
-		want(t, r.Add(ctx, one.ID, Txn(n), keys(1)), nil)
+		want(t, add(ctx, r, Txn(n), keys(1)), nil)
 	}
 	if rec := get(t, r, Key(0)); !slices.Equal(rec.Txns, []publish.Txn{Txn(1), Txn(2), Txn(3)}) || rec.Condemned {
 		t.Fatalf("%+v", rec)
@@ -122,8 +127,8 @@ func sets(t *testing.T, r publish.Refs) {
 
 func batch(t *testing.T, r publish.Refs) {
 	ctx := found(t, r)
-	want(t, r.Add(ctx, one.ID, Txn(1), keys(publish.MaxAdd)), nil)
-	want(t, r.Add(ctx, one.ID, Txn(2), keys(publish.MaxAdd)), nil)
+	want(t, add(ctx, r, Txn(1), keys(publish.MaxAdd)), nil)
+	want(t, add(ctx, r, Txn(2), keys(publish.MaxAdd)), nil)
 	for _, k := range []string{Key(0), Key(publish.MaxAdd - 1)} {
 		if rec := get(t, r, k); len(rec.Txns) != 2 {
 			t.Fatalf("%+v", rec)
@@ -131,13 +136,44 @@ func batch(t *testing.T, r publish.Refs) {
 	}
 }
 
+// Several transactions are added together, to objects that they share as well: all or none.
+func several(t *testing.T, r publish.Refs) {
+	ctx := found(t, r)
+	add := []publish.Addition{{Txn: Txn(1), Keys: []string{Key(0), Key(1)}}, {Txn: Txn(2), Keys: []string{Key(1), Key(2)}}}
+	want(t, r.Add(ctx, one.ID, add...), nil)
+	want(t, r.Add(ctx, one.ID, add...), nil)
+	for n, txns := range [][]publish.Txn{{Txn(1)}, {Txn(1), Txn(2)}, {Txn(2)}} {
+		if rec := get(t, r, Key(n)); !slices.Equal(rec.Txns, txns) {
+			t.Fatalf("%+v", rec)
+		}
+	}
+	want(t, r.Swap(ctx, one.ID, get(t, r, Key(1)), publish.Record{Key: Key(1), Condemned: true}), nil)
+	err := r.Add(ctx, one.ID, publish.Addition{Txn: Txn(3), Keys: []string{Key(3), Key(1)}}, publish.Addition{Txn: Txn(4), Keys: []string{Key(1)}})
+	var c *publish.CondemnedError
+	if !errors.As(err, &c) || !slices.Equal(c.Keys, []string{Key(1)}) {
+		t.Fatalf("%v, want that %s is condemned", err, Key(1))
+	}
+	_, err = r.Get(ctx, Key(3))
+	want(t, err, publish.ErrNoRecord)
+	var txns []publish.Txn
+	for n := range uint64(publish.MaxTxns - 1) {
+		txns = append(txns, Txn(n+1))
+	}
+	want(t, r.Swap(ctx, one.ID, publish.Record{Key: Key(4)}, publish.Record{Key: Key(4), Txns: txns}), nil)
+	last := []publish.Addition{{Txn: Txn(publish.MaxTxns), Keys: []string{Key(4)}}, {Txn: Txn(publish.MaxTxns + 1), Keys: []string{Key(4)}}}
+	want(t, r.Add(ctx, one.ID, last...), publish.ErrRefsFull)
+	want(t, r.Add(ctx, one.ID, last[1], publish.Addition{Txn: Txn(1), Keys: []string{Key(4)}}), nil)
+	want(t, r.Add(ctx, one.ID, add[0], add[0]), publish.ErrRefsInvalid)
+	want(t, r.Add(ctx, one.ID, publish.Addition{Txn: Txn(1), Keys: keys(publish.MaxAdd)}, publish.Addition{Txn: Txn(2), Keys: keys(1)}), publish.ErrRefsInvalid)
+}
+
 // One condemned object refuses the batch, and is named.
 func condemned(t *testing.T, r publish.Refs) {
 	ctx := found(t, r)
-	want(t, r.Add(ctx, one.ID, Txn(1), []string{Key(1)}), nil)
+	want(t, add(ctx, r, Txn(1), []string{Key(1)}), nil)
 	want(t, r.Swap(ctx, one.ID, get(t, r, Key(1)), publish.Record{Key: Key(1), Condemned: true}), nil)
 	want(t, r.Swap(ctx, one.ID, publish.Record{Key: Key(3)}, publish.Record{Key: Key(3), Condemned: true}), nil) // was never there
-	err := r.Add(ctx, one.ID, Txn(2), keys(5))
+	err := add(ctx, r, Txn(2), keys(5))
 	want(t, err, publish.ErrCondemned)
 	var c *publish.CondemnedError
 	if !errors.As(err, &c) {
@@ -152,14 +188,14 @@ func condemned(t *testing.T, r publish.Refs) {
 	if rec := get(t, r, Key(1)); !rec.Condemned || len(rec.Txns) != 0 {
 		t.Fatalf("%+v", rec)
 	}
-	want(t, r.Add(ctx, one.ID, Txn(1), []string{Key(1)}), publish.ErrCondemned)
+	want(t, add(ctx, r, Txn(1), []string{Key(1)}), publish.ErrCondemned)
 }
 
 func swap(t *testing.T, r publish.Refs) {
 	ctx := found(t, r)
-	want(t, r.Add(ctx, one.ID, Txn(1), keys(1)), nil)
+	want(t, add(ctx, r, Txn(1), keys(1)), nil)
 	old := get(t, r, Key(0))
-	want(t, r.Add(ctx, one.ID, Txn(2), keys(1)), nil)
+	want(t, add(ctx, r, Txn(2), keys(1)), nil)
 	next := publish.Record{Key: Key(0), Condemned: true}
 	want(t, r.Swap(ctx, one.ID, old, next), publish.ErrChanged)
 	want(t, r.Swap(ctx, one.ID, publish.Record{Key: Key(0)}, next), publish.ErrChanged) // it is there
@@ -176,9 +212,9 @@ func swap(t *testing.T, r publish.Refs) {
 
 func drop(t *testing.T, r publish.Refs) {
 	ctx := found(t, r)
-	want(t, r.Add(ctx, one.ID, Txn(1), keys(1)), nil)
+	want(t, add(ctx, r, Txn(1), keys(1)), nil)
 	old := get(t, r, Key(0))
-	want(t, r.Add(ctx, one.ID, Txn(2), keys(1)), nil)
+	want(t, add(ctx, r, Txn(2), keys(1)), nil)
 	want(t, r.Delete(ctx, one.ID, old), publish.ErrChanged)
 	now := get(t, r, Key(0))
 	want(t, r.Delete(ctx, one.ID, now), nil)
@@ -189,7 +225,7 @@ func drop(t *testing.T, r publish.Refs) {
 
 func list(t *testing.T, r publish.Refs) {
 	ctx := found(t, r)
-	want(t, r.Add(ctx, one.ID, Txn(1), keys(7)), nil)
+	want(t, add(ctx, r, Txn(1), keys(7)), nil)
 	var got []string
 	after, pages := "", 0
 	for ; pages < 10; pages++ {
@@ -220,10 +256,10 @@ func full(t *testing.T, r publish.Refs) {
 		txns = append(txns, Txn(n+1))
 	}
 	want(t, r.Swap(ctx, one.ID, publish.Record{Key: Key(0)}, publish.Record{Key: Key(0), Txns: txns}), nil)
-	want(t, r.Add(ctx, one.ID, Txn(publish.MaxTxns+1), keys(2)), publish.ErrRefsFull)
+	want(t, add(ctx, r, Txn(publish.MaxTxns+1), keys(2)), publish.ErrRefsFull)
 	_, err := r.Get(ctx, Key(1))
 	want(t, err, publish.ErrNoRecord)
-	want(t, r.Add(ctx, one.ID, Txn(1), keys(2)), nil)
+	want(t, add(ctx, r, Txn(1), keys(2)), nil)
 	if rec := get(t, r, Key(0)); len(rec.Txns) != publish.MaxTxns {
 		t.Fatalf("%d transactions", len(rec.Txns))
 	}
@@ -231,17 +267,17 @@ func full(t *testing.T, r publish.Refs) {
 
 func invalid(t *testing.T, r publish.Refs) {
 	ctx := found(t, r)
-	want(t, r.Add(ctx, one.ID, Txn(1), nil), publish.ErrRefsInvalid)
-	want(t, r.Add(ctx, one.ID, Txn(1), keys(publish.MaxAdd+1)), publish.ErrRefsInvalid)
-	want(t, r.Add(ctx, one.ID, Txn(1), []string{Key(1), Key(1)}), publish.ErrRefsInvalid)
-	want(t, r.Add(ctx, one.ID, "x", keys(1)), publish.ErrRefsInvalid)
+	want(t, add(ctx, r, Txn(1), nil), publish.ErrRefsInvalid)
+	want(t, add(ctx, r, Txn(1), keys(publish.MaxAdd+1)), publish.ErrRefsInvalid)
+	want(t, add(ctx, r, Txn(1), []string{Key(1), Key(1)}), publish.ErrRefsInvalid)
+	want(t, add(ctx, r, "x", keys(1)), publish.ErrRefsInvalid)
 }
 
 func canceled(t *testing.T, r publish.Refs) {
 	found(t, r)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	err := r.Add(ctx, one.ID, Txn(1), keys(1))
+	err := add(ctx, r, Txn(1), keys(1))
 	want(t, err, publish.ErrRefsUnknown)
 	want(t, err, context.Canceled)
 	_, err = r.Get(ctx, Key(0))
@@ -258,7 +294,7 @@ func race(t *testing.T, r publish.Refs) {
 		condemned := 0
 		var wg sync.WaitGroup
 		for i := range adders {
-			wg.Go(func() { added[i] = r.Add(ctx, one.ID, Txn(uint64(i+1)), []string{key, Key(1000 + i)}) })
+			wg.Go(func() { added[i] = add(ctx, r, Txn(uint64(i+1)), []string{key, Key(1000 + i)}) })
 		}
 		wg.Go(func() {
 			rec, err := r.Get(ctx, key)

@@ -110,27 +110,38 @@ func (r *Refs) InitEpoch(ctx context.Context, old *publish.Epoch, next publish.E
 	return err
 }
 
-// Add puts t into the sets of keys, all or none. That no set exceeds MaxTxns is checked before, in another
-// transaction, so racing calls can exceed it by their number.
-func (r *Refs) Add(ctx context.Context, epoch string, t publish.Txn, keys []string) error {
-	if err := publish.CheckAdd(t, keys); err != nil {
+// Add puts transactions into the sets of keys, all or none. That no set exceeds MaxTxns is checked before, in another
+// transaction, so racing calls can exceed it by their number. New objects, which are nearly all, have no sets, and need
+// one transaction for both.
+func (r *Refs) Add(ctx context.Context, epoch string, add ...publish.Addition) error {
+	if err := publish.CheckAdd(add); err != nil {
 		return err
 	}
-	if err := r.checkRoom(ctx, t, keys); err != nil {
-		return err
-	}
-	cmps := []clientv3.Cmp{r.inEpoch(epoch)}
+	keys := keysOf(add)
 	var puts, marks []clientv3.Op
 	// Read only if the comparisons fail, in the same transaction: a later read could see another state than the one
 	// that refused.
 	marks = append(marks, clientv3.OpGet(r.epochID()))
+	absent, uncondemned := []clientv3.Cmp{r.inEpoch(epoch)}, []clientv3.Cmp{r.inEpoch(epoch)}
 	for _, k := range keys {
-		cmps = append(cmps, clientv3.Compare(clientv3.CreateRevision(r.record(k)+"c"), "=", 0))
-		// Putting a reference that exists changes nothing but its revision, so a repeated Add is harmless.
-		puts = append(puts, clientv3.OpPut(r.record(k)+"t"+string(t), ""))
+		absent = append(absent, clientv3.Compare(clientv3.CreateRevision(r.record(k)), "=", 0).WithPrefix())
+		uncondemned = append(uncondemned, clientv3.Compare(clientv3.CreateRevision(r.record(k)+"c"), "=", 0))
 		marks = append(marks, clientv3.OpGet(r.record(k)+"c", clientv3.WithCountOnly()))
 	}
-	resp, err := r.txn(ctx, "add", keys[0], cmps, puts, marks)
+	for _, a := range add {
+		for _, k := range a.Keys {
+			// Putting a reference that exists changes nothing but its revision, so a repeated Add is harmless.
+			puts = append(puts, clientv3.OpPut(r.record(k)+"t"+string(a.Txn), ""))
+		}
+	}
+	resp, err := r.txn(ctx, "add", keys[0], absent, puts, []clientv3.Op{clientv3.OpGet(r.epochID())})
+	if err != nil || resp.Succeeded {
+		return err
+	}
+	if err := r.checkRoom(ctx, add); err != nil {
+		return err
+	}
+	resp, err = r.txn(ctx, "add", keys[0], uncondemned, puts, marks)
 	if err != nil || resp.Succeeded {
 		return err
 	}
@@ -147,8 +158,18 @@ func (r *Refs) Add(ctx context.Context, epoch string, t publish.Txn, keys []stri
 	return &publish.CondemnedError{Keys: condemned}
 }
 
-// checkRoom refuses keys whose sets are full and do not have t.
-func (r *Refs) checkRoom(ctx context.Context, t publish.Txn, keys []string) error {
+// keysOf gives the keys of additions, each once: two transactions may refer to the same object.
+func keysOf(add []publish.Addition) (keys []string) {
+	for _, a := range add {
+		keys = append(keys, a.Keys...)
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+// checkRoom refuses keys whose sets are full and do not have what is to be added.
+func (r *Refs) checkRoom(ctx context.Context, add []publish.Addition) error {
+	keys := keysOf(add)
 	ops := make([]clientv3.Op, len(keys))
 	for i, k := range keys {
 		// The base sorts first. With one, the number of keys says nothing about the number of transactions.
@@ -160,7 +181,7 @@ func (r *Refs) checkRoom(ctx context.Context, t publish.Txn, keys []string) erro
 	}
 	for i, k := range keys {
 		page := resp.Responses[i].GetResponseRange()
-		if n := page.Count; n == 0 || n < publish.MaxTxns && string(page.Kvs[0].Key) != r.record(k)+"b" {
+		if n := int(page.Count); n == 0 || n+len(add) <= publish.MaxTxns && string(page.Kvs[0].Key) != r.record(k)+"b" {
 			continue
 		}
 		rec, err := r.Get(ctx, k)
@@ -170,8 +191,15 @@ func (r *Refs) checkRoom(ctx context.Context, t publish.Txn, keys []string) erro
 		if err != nil {
 			return err
 		}
-		if _, isNew := rec.With(t); isNew && len(rec.Txns) >= publish.MaxTxns {
-			return fmt.Errorf("add to %q: %w", k, publish.ErrRefsFull)
+		for _, a := range add {
+			if !slices.Contains(a.Keys, k) {
+				continue
+			}
+			next, isNew := rec.With(a.Txn)
+			if isNew && len(rec.Txns) >= publish.MaxTxns {
+				return fmt.Errorf("add to %q: %w", k, publish.ErrRefsFull)
+			}
+			rec = next
 		}
 	}
 	return nil

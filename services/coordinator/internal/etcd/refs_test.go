@@ -75,7 +75,7 @@ func TestListingOfLongSets(t *testing.T) {
 	}
 	const txns = 2*listPage/publish.MaxAdd + 1
 	for n := range uint64(txns) {
-		if err := r.Add(ctx, f.ID, refstest.Txn(n+1), keys); err != nil {
+		if err := r.Add(ctx, f.ID, publish.Addition{Txn: refstest.Txn(n + 1), Keys: keys}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -110,7 +110,7 @@ func TestNoEtcd(t *testing.T) {
 	} else if !isUnknown(err) {
 		t.Error(err)
 	}
-	if err := r.Add(context.Background(), "x", refstest.Txn(1), []string{"k"}); !isUnknown(err) {
+	if err := r.Add(context.Background(), "x", publish.Addition{Txn: refstest.Txn(1), Keys: []string{"k"}}); !isUnknown(err) {
 		t.Error(err)
 	}
 }

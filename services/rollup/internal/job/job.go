@@ -156,13 +156,7 @@ func (j *Jobs) make(ctx context.Context, s *Shard, h timegrid.Hour, gen uint64) 
 	if err := j.Helps.Save(ctx); err != nil {
 		return err
 	}
-	for _, res := range g.open {
-		if err := j.publish(ctx, g, made, inputs, res); err != nil {
-			return err
-		}
-		failpoint.Hit("rollup.job.published.after")
-	}
-	return nil
+	return j.publish(ctx, g, made, inputs)
 }
 
 // begin finds out what is left to do of the generation, and fixes its plan.
@@ -268,38 +262,62 @@ func (j *Jobs) checkElsewhere(ctx context.Context, g *generation) error {
 	return nil
 }
 
-// publish commits one resolution, or finds it decided.
-func (j *Jobs) publish(ctx context.Context, g *generation, made *build.Result, inputs catalog.Inputs, res timegrid.Resolution) error {
-	if err := g.shard.Lost(); err != nil {
-		// The manifest's key would refuse it as well; this only saves the work.
-		j.Metrics.Refused.WithLabelValues("lost").Inc()
+// publish commits the open resolutions, or finds them decided.
+func (j *Jobs) publish(ctx context.Context, g *generation, made *build.Result, inputs catalog.Inputs) error {
+	if err := j.checkGrant(g); err != nil {
 		return err
 	}
 	p, c := g.plan, made.Counts
-	done, err := j.Publisher.Publish(ctx, publish.Publication{
-		Name:   catalog.Name{Hour: p.Hour, Shard: p.Shard, Resolution: res, Generation: p.Generation},
-		Shards: p.Shards, Fence: g.shard.Fence, PlanSHA256: p.SHA256, Inputs: inputs,
-		Counts:  catalog.Counts{Records: c.Inputs, Published: c.Published, OtherHours: c.OtherHours, Overlapped: c.Overlapped, Duplicates: c.Duplicates},
-		Outputs: made.Outputs[res], Unrolled: made.Unrolled[res], Supersedes: g.state.Before(res, p.Generation),
-		Verify: g.shard.Requests.Pending(p.Hour), Damaged: g.state.Damaged, Journal: p.Journal,
+	var pubs []publish.Publication
+	for _, res := range g.open {
+		pubs = append(pubs, publish.Publication{
+			Name:   catalog.Name{Hour: p.Hour, Shard: p.Shard, Resolution: res, Generation: p.Generation},
+			Shards: p.Shards, Fence: g.shard.Fence, PlanSHA256: p.SHA256, Inputs: inputs,
+			Counts:  catalog.Counts{Records: c.Inputs, Published: c.Published, OtherHours: c.OtherHours, Overlapped: c.Overlapped, Duplicates: c.Duplicates},
+			Outputs: made.Outputs[res], Unrolled: made.Unrolled[res], Supersedes: g.state.Before(res, p.Generation), Listed: true,
+			Verify: g.shard.Requests.Pending(p.Hour), Damaged: g.state.Damaged, Journal: p.Journal,
+		})
+	}
+	left := len(pubs)
+	err := j.Publisher.PublishAll(ctx, pubs, func(i int, done publish.Result, err error) error {
+		j.decided(g, g.open[i], done, err)
+		failpoint.Hit("rollup.job.published.after")
+		if left--; left == 0 {
+			return nil
+		}
+		return j.checkGrant(g)
 	})
+	if err != nil && g.shard.Lost() == nil {
+		j.Metrics.Refused.WithLabelValues(string(refusal(err))).Inc()
+	}
+	return err
+}
+
+// checkGrant refuses what the manifest's key would refuse as well; it only saves the work.
+func (j *Jobs) checkGrant(g *generation) error {
+	err := g.shard.Lost()
+	if err != nil {
+		j.Metrics.Refused.WithLabelValues("lost").Inc()
+	}
+	return err
+}
+
+// decided notes what became of one resolution. One that is decided against this worker is no failure: the next
+// generation has the inputs.
+func (j *Jobs) decided(g *generation, res timegrid.Resolution, done publish.Result, err error) {
+	p := g.plan
 	log := j.Log.With("shard", p.Shard, "hour", p.Hour, "resolution", res, "generation", p.Generation)
 	switch {
-	case err == nil && done.Created:
-		j.Metrics.Publish(done.Block)
-		log.Info("published", "samples", done.Block.Counts.Samples, "objects", len(done.Block.Objects), "fence", done.Block.Fence)
-	case err == nil:
-		j.Metrics.Refused.WithLabelValues("exists").Inc()
-		log.Info("was published by another with the same plan", "worker", done.Block.WorkerID)
-	case errors.Is(err, publish.ErrAborted), errors.Is(err, publish.ErrConflict):
-		// Decided against this worker, which is no failure: the next generation has the inputs.
+	case err != nil:
 		j.Metrics.Refused.WithLabelValues(string(refusal(err))).Inc()
 		log.Warn("publication refused", "error", err)
+	case done.Created:
+		j.Metrics.Publish(done.Block)
+		log.Info("published", "samples", done.Block.Counts.Samples, "objects", len(done.Block.Objects), "fence", done.Block.Fence)
 	default:
-		j.Metrics.Refused.WithLabelValues(string(refusal(err))).Inc()
-		return err
+		j.Metrics.Refused.WithLabelValues("exists").Inc()
+		log.Info("was published by another with the same plan", "worker", done.Block.WorkerID)
 	}
-	return nil
 }
 
 func refusal(err error) publish.Outcome {

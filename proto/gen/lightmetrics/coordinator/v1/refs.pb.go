@@ -333,22 +333,75 @@ func (*InitEpochResponse) Descriptor() ([]byte, []int) {
 	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{5}
 }
 
+// RefAddition is the objects that one transaction is to refer to.
+type RefAddition struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The transaction.
+	Transaction string `protobuf:"bytes,1,opt,name=transaction,proto3" json:"transaction,omitempty"`
+	// Keys of the objects, each once.
+	Keys          []string `protobuf:"bytes,2,rep,name=keys,proto3" json:"keys,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RefAddition) Reset() {
+	*x = RefAddition{}
+	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RefAddition) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RefAddition) ProtoMessage() {}
+
+func (x *RefAddition) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RefAddition.ProtoReflect.Descriptor instead.
+func (*RefAddition) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *RefAddition) GetTransaction() string {
+	if x != nil {
+		return x.Transaction
+	}
+	return ""
+}
+
+func (x *RefAddition) GetKeys() []string {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
 // AddRefsRequest adds references.
 type AddRefsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the caller's epoch.
 	EpochId string `protobuf:"bytes,1,opt,name=epoch_id,json=epochId,proto3" json:"epoch_id,omitempty"`
-	// The transaction.
-	Transaction string `protobuf:"bytes,2,opt,name=transaction,proto3" json:"transaction,omitempty"`
-	// Keys of 1 to 99 objects.
-	Keys          []string `protobuf:"bytes,3,rep,name=keys,proto3" json:"keys,omitempty"`
+	// Transactions, each once, with 1 to 99 keys in all.
+	Additions     []*RefAddition `protobuf:"bytes,2,rep,name=additions,proto3" json:"additions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AddRefsRequest) Reset() {
 	*x = AddRefsRequest{}
-	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[6]
+	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -360,7 +413,7 @@ func (x *AddRefsRequest) String() string {
 func (*AddRefsRequest) ProtoMessage() {}
 
 func (x *AddRefsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[6]
+	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -373,7 +426,7 @@ func (x *AddRefsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddRefsRequest.ProtoReflect.Descriptor instead.
 func (*AddRefsRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{6}
+	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *AddRefsRequest) GetEpochId() string {
@@ -383,16 +436,9 @@ func (x *AddRefsRequest) GetEpochId() string {
 	return ""
 }
 
-func (x *AddRefsRequest) GetTransaction() string {
+func (x *AddRefsRequest) GetAdditions() []*RefAddition {
 	if x != nil {
-		return x.Transaction
-	}
-	return ""
-}
-
-func (x *AddRefsRequest) GetKeys() []string {
-	if x != nil {
-		return x.Keys
+		return x.Additions
 	}
 	return nil
 }
@@ -408,7 +454,7 @@ type AddRefsResponse struct {
 
 func (x *AddRefsResponse) Reset() {
 	*x = AddRefsResponse{}
-	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[7]
+	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -420,7 +466,7 @@ func (x *AddRefsResponse) String() string {
 func (*AddRefsResponse) ProtoMessage() {}
 
 func (x *AddRefsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[7]
+	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -433,7 +479,7 @@ func (x *AddRefsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddRefsResponse.ProtoReflect.Descriptor instead.
 func (*AddRefsResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{7}
+	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *AddRefsResponse) GetCondemned() []string {
@@ -454,7 +500,7 @@ type GetRefRecordRequest struct {
 
 func (x *GetRefRecordRequest) Reset() {
 	*x = GetRefRecordRequest{}
-	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[8]
+	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -466,7 +512,7 @@ func (x *GetRefRecordRequest) String() string {
 func (*GetRefRecordRequest) ProtoMessage() {}
 
 func (x *GetRefRecordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[8]
+	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -479,7 +525,7 @@ func (x *GetRefRecordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRefRecordRequest.ProtoReflect.Descriptor instead.
 func (*GetRefRecordRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{8}
+	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetRefRecordRequest) GetKey() string {
@@ -500,7 +546,7 @@ type GetRefRecordResponse struct {
 
 func (x *GetRefRecordResponse) Reset() {
 	*x = GetRefRecordResponse{}
-	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[9]
+	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -512,7 +558,7 @@ func (x *GetRefRecordResponse) String() string {
 func (*GetRefRecordResponse) ProtoMessage() {}
 
 func (x *GetRefRecordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[9]
+	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -525,7 +571,7 @@ func (x *GetRefRecordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRefRecordResponse.ProtoReflect.Descriptor instead.
 func (*GetRefRecordResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{9}
+	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetRefRecordResponse) GetRecord() *RefRecord {
@@ -550,7 +596,7 @@ type SwapRefRecordRequest struct {
 
 func (x *SwapRefRecordRequest) Reset() {
 	*x = SwapRefRecordRequest{}
-	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[10]
+	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -562,7 +608,7 @@ func (x *SwapRefRecordRequest) String() string {
 func (*SwapRefRecordRequest) ProtoMessage() {}
 
 func (x *SwapRefRecordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[10]
+	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -575,7 +621,7 @@ func (x *SwapRefRecordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SwapRefRecordRequest.ProtoReflect.Descriptor instead.
 func (*SwapRefRecordRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{10}
+	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *SwapRefRecordRequest) GetEpochId() string {
@@ -608,7 +654,7 @@ type SwapRefRecordResponse struct {
 
 func (x *SwapRefRecordResponse) Reset() {
 	*x = SwapRefRecordResponse{}
-	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[11]
+	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -620,7 +666,7 @@ func (x *SwapRefRecordResponse) String() string {
 func (*SwapRefRecordResponse) ProtoMessage() {}
 
 func (x *SwapRefRecordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[11]
+	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -633,7 +679,7 @@ func (x *SwapRefRecordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SwapRefRecordResponse.ProtoReflect.Descriptor instead.
 func (*SwapRefRecordResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{11}
+	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{12}
 }
 
 // DeleteRefRecordRequest drops a record.
@@ -649,7 +695,7 @@ type DeleteRefRecordRequest struct {
 
 func (x *DeleteRefRecordRequest) Reset() {
 	*x = DeleteRefRecordRequest{}
-	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[12]
+	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -661,7 +707,7 @@ func (x *DeleteRefRecordRequest) String() string {
 func (*DeleteRefRecordRequest) ProtoMessage() {}
 
 func (x *DeleteRefRecordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[12]
+	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -674,7 +720,7 @@ func (x *DeleteRefRecordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteRefRecordRequest.ProtoReflect.Descriptor instead.
 func (*DeleteRefRecordRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{12}
+	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DeleteRefRecordRequest) GetEpochId() string {
@@ -700,7 +746,7 @@ type DeleteRefRecordResponse struct {
 
 func (x *DeleteRefRecordResponse) Reset() {
 	*x = DeleteRefRecordResponse{}
-	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[13]
+	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -712,7 +758,7 @@ func (x *DeleteRefRecordResponse) String() string {
 func (*DeleteRefRecordResponse) ProtoMessage() {}
 
 func (x *DeleteRefRecordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[13]
+	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -725,7 +771,7 @@ func (x *DeleteRefRecordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteRefRecordResponse.ProtoReflect.Descriptor instead.
 func (*DeleteRefRecordResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{13}
+	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{14}
 }
 
 // ListRefRecordsRequest asks for a page.
@@ -741,7 +787,7 @@ type ListRefRecordsRequest struct {
 
 func (x *ListRefRecordsRequest) Reset() {
 	*x = ListRefRecordsRequest{}
-	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[14]
+	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -753,7 +799,7 @@ func (x *ListRefRecordsRequest) String() string {
 func (*ListRefRecordsRequest) ProtoMessage() {}
 
 func (x *ListRefRecordsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[14]
+	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -766,7 +812,7 @@ func (x *ListRefRecordsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRefRecordsRequest.ProtoReflect.Descriptor instead.
 func (*ListRefRecordsRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{14}
+	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListRefRecordsRequest) GetPageToken() string {
@@ -796,7 +842,7 @@ type ListRefRecordsResponse struct {
 
 func (x *ListRefRecordsResponse) Reset() {
 	*x = ListRefRecordsResponse{}
-	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[15]
+	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -808,7 +854,7 @@ func (x *ListRefRecordsResponse) String() string {
 func (*ListRefRecordsResponse) ProtoMessage() {}
 
 func (x *ListRefRecordsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[15]
+	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -821,7 +867,7 @@ func (x *ListRefRecordsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRefRecordsResponse.ProtoReflect.Descriptor instead.
 func (*ListRefRecordsResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{15}
+	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListRefRecordsResponse) GetRecords() []*RefRecord {
@@ -858,11 +904,13 @@ const file_lightmetrics_coordinator_v1_refs_proto_rawDesc = "" +
 	"\x10InitEpochRequest\x124\n" +
 	"\x03old\x18\x01 \x01(\v2\".lightmetrics.coordinator.v1.EpochR\x03old\x126\n" +
 	"\x04next\x18\x02 \x01(\v2\".lightmetrics.coordinator.v1.EpochR\x04next\"\x13\n" +
-	"\x11InitEpochResponse\"a\n" +
+	"\x11InitEpochResponse\"C\n" +
+	"\vRefAddition\x12 \n" +
+	"\vtransaction\x18\x01 \x01(\tR\vtransaction\x12\x12\n" +
+	"\x04keys\x18\x02 \x03(\tR\x04keys\"s\n" +
 	"\x0eAddRefsRequest\x12\x19\n" +
-	"\bepoch_id\x18\x01 \x01(\tR\aepochId\x12 \n" +
-	"\vtransaction\x18\x02 \x01(\tR\vtransaction\x12\x12\n" +
-	"\x04keys\x18\x03 \x03(\tR\x04keys\"/\n" +
+	"\bepoch_id\x18\x01 \x01(\tR\aepochId\x12F\n" +
+	"\tadditions\x18\x02 \x03(\v2(.lightmetrics.coordinator.v1.RefAdditionR\tadditions\"/\n" +
 	"\x0fAddRefsResponse\x12\x1c\n" +
 	"\tcondemned\x18\x01 \x03(\tR\tcondemned\"'\n" +
 	"\x13GetRefRecordRequest\x12\x10\n" +
@@ -906,7 +954,7 @@ func file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP() []byte {
 	return file_lightmetrics_coordinator_v1_refs_proto_rawDescData
 }
 
-var file_lightmetrics_coordinator_v1_refs_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_lightmetrics_coordinator_v1_refs_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_lightmetrics_coordinator_v1_refs_proto_goTypes = []any{
 	(*Epoch)(nil),                   // 0: lightmetrics.coordinator.v1.Epoch
 	(*RefRecord)(nil),               // 1: lightmetrics.coordinator.v1.RefRecord
@@ -914,45 +962,47 @@ var file_lightmetrics_coordinator_v1_refs_proto_goTypes = []any{
 	(*GetEpochResponse)(nil),        // 3: lightmetrics.coordinator.v1.GetEpochResponse
 	(*InitEpochRequest)(nil),        // 4: lightmetrics.coordinator.v1.InitEpochRequest
 	(*InitEpochResponse)(nil),       // 5: lightmetrics.coordinator.v1.InitEpochResponse
-	(*AddRefsRequest)(nil),          // 6: lightmetrics.coordinator.v1.AddRefsRequest
-	(*AddRefsResponse)(nil),         // 7: lightmetrics.coordinator.v1.AddRefsResponse
-	(*GetRefRecordRequest)(nil),     // 8: lightmetrics.coordinator.v1.GetRefRecordRequest
-	(*GetRefRecordResponse)(nil),    // 9: lightmetrics.coordinator.v1.GetRefRecordResponse
-	(*SwapRefRecordRequest)(nil),    // 10: lightmetrics.coordinator.v1.SwapRefRecordRequest
-	(*SwapRefRecordResponse)(nil),   // 11: lightmetrics.coordinator.v1.SwapRefRecordResponse
-	(*DeleteRefRecordRequest)(nil),  // 12: lightmetrics.coordinator.v1.DeleteRefRecordRequest
-	(*DeleteRefRecordResponse)(nil), // 13: lightmetrics.coordinator.v1.DeleteRefRecordResponse
-	(*ListRefRecordsRequest)(nil),   // 14: lightmetrics.coordinator.v1.ListRefRecordsRequest
-	(*ListRefRecordsResponse)(nil),  // 15: lightmetrics.coordinator.v1.ListRefRecordsResponse
+	(*RefAddition)(nil),             // 6: lightmetrics.coordinator.v1.RefAddition
+	(*AddRefsRequest)(nil),          // 7: lightmetrics.coordinator.v1.AddRefsRequest
+	(*AddRefsResponse)(nil),         // 8: lightmetrics.coordinator.v1.AddRefsResponse
+	(*GetRefRecordRequest)(nil),     // 9: lightmetrics.coordinator.v1.GetRefRecordRequest
+	(*GetRefRecordResponse)(nil),    // 10: lightmetrics.coordinator.v1.GetRefRecordResponse
+	(*SwapRefRecordRequest)(nil),    // 11: lightmetrics.coordinator.v1.SwapRefRecordRequest
+	(*SwapRefRecordResponse)(nil),   // 12: lightmetrics.coordinator.v1.SwapRefRecordResponse
+	(*DeleteRefRecordRequest)(nil),  // 13: lightmetrics.coordinator.v1.DeleteRefRecordRequest
+	(*DeleteRefRecordResponse)(nil), // 14: lightmetrics.coordinator.v1.DeleteRefRecordResponse
+	(*ListRefRecordsRequest)(nil),   // 15: lightmetrics.coordinator.v1.ListRefRecordsRequest
+	(*ListRefRecordsResponse)(nil),  // 16: lightmetrics.coordinator.v1.ListRefRecordsResponse
 }
 var file_lightmetrics_coordinator_v1_refs_proto_depIdxs = []int32{
 	0,  // 0: lightmetrics.coordinator.v1.GetEpochResponse.epoch:type_name -> lightmetrics.coordinator.v1.Epoch
 	0,  // 1: lightmetrics.coordinator.v1.InitEpochRequest.old:type_name -> lightmetrics.coordinator.v1.Epoch
 	0,  // 2: lightmetrics.coordinator.v1.InitEpochRequest.next:type_name -> lightmetrics.coordinator.v1.Epoch
-	1,  // 3: lightmetrics.coordinator.v1.GetRefRecordResponse.record:type_name -> lightmetrics.coordinator.v1.RefRecord
-	1,  // 4: lightmetrics.coordinator.v1.SwapRefRecordRequest.old:type_name -> lightmetrics.coordinator.v1.RefRecord
-	1,  // 5: lightmetrics.coordinator.v1.SwapRefRecordRequest.next:type_name -> lightmetrics.coordinator.v1.RefRecord
-	1,  // 6: lightmetrics.coordinator.v1.DeleteRefRecordRequest.old:type_name -> lightmetrics.coordinator.v1.RefRecord
-	1,  // 7: lightmetrics.coordinator.v1.ListRefRecordsResponse.records:type_name -> lightmetrics.coordinator.v1.RefRecord
-	2,  // 8: lightmetrics.coordinator.v1.RefsService.GetEpoch:input_type -> lightmetrics.coordinator.v1.GetEpochRequest
-	4,  // 9: lightmetrics.coordinator.v1.RefsService.InitEpoch:input_type -> lightmetrics.coordinator.v1.InitEpochRequest
-	6,  // 10: lightmetrics.coordinator.v1.RefsService.AddRefs:input_type -> lightmetrics.coordinator.v1.AddRefsRequest
-	8,  // 11: lightmetrics.coordinator.v1.RefsService.GetRefRecord:input_type -> lightmetrics.coordinator.v1.GetRefRecordRequest
-	10, // 12: lightmetrics.coordinator.v1.RefsService.SwapRefRecord:input_type -> lightmetrics.coordinator.v1.SwapRefRecordRequest
-	12, // 13: lightmetrics.coordinator.v1.RefsService.DeleteRefRecord:input_type -> lightmetrics.coordinator.v1.DeleteRefRecordRequest
-	14, // 14: lightmetrics.coordinator.v1.RefsService.ListRefRecords:input_type -> lightmetrics.coordinator.v1.ListRefRecordsRequest
-	3,  // 15: lightmetrics.coordinator.v1.RefsService.GetEpoch:output_type -> lightmetrics.coordinator.v1.GetEpochResponse
-	5,  // 16: lightmetrics.coordinator.v1.RefsService.InitEpoch:output_type -> lightmetrics.coordinator.v1.InitEpochResponse
-	7,  // 17: lightmetrics.coordinator.v1.RefsService.AddRefs:output_type -> lightmetrics.coordinator.v1.AddRefsResponse
-	9,  // 18: lightmetrics.coordinator.v1.RefsService.GetRefRecord:output_type -> lightmetrics.coordinator.v1.GetRefRecordResponse
-	11, // 19: lightmetrics.coordinator.v1.RefsService.SwapRefRecord:output_type -> lightmetrics.coordinator.v1.SwapRefRecordResponse
-	13, // 20: lightmetrics.coordinator.v1.RefsService.DeleteRefRecord:output_type -> lightmetrics.coordinator.v1.DeleteRefRecordResponse
-	15, // 21: lightmetrics.coordinator.v1.RefsService.ListRefRecords:output_type -> lightmetrics.coordinator.v1.ListRefRecordsResponse
-	15, // [15:22] is the sub-list for method output_type
-	8,  // [8:15] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	6,  // 3: lightmetrics.coordinator.v1.AddRefsRequest.additions:type_name -> lightmetrics.coordinator.v1.RefAddition
+	1,  // 4: lightmetrics.coordinator.v1.GetRefRecordResponse.record:type_name -> lightmetrics.coordinator.v1.RefRecord
+	1,  // 5: lightmetrics.coordinator.v1.SwapRefRecordRequest.old:type_name -> lightmetrics.coordinator.v1.RefRecord
+	1,  // 6: lightmetrics.coordinator.v1.SwapRefRecordRequest.next:type_name -> lightmetrics.coordinator.v1.RefRecord
+	1,  // 7: lightmetrics.coordinator.v1.DeleteRefRecordRequest.old:type_name -> lightmetrics.coordinator.v1.RefRecord
+	1,  // 8: lightmetrics.coordinator.v1.ListRefRecordsResponse.records:type_name -> lightmetrics.coordinator.v1.RefRecord
+	2,  // 9: lightmetrics.coordinator.v1.RefsService.GetEpoch:input_type -> lightmetrics.coordinator.v1.GetEpochRequest
+	4,  // 10: lightmetrics.coordinator.v1.RefsService.InitEpoch:input_type -> lightmetrics.coordinator.v1.InitEpochRequest
+	7,  // 11: lightmetrics.coordinator.v1.RefsService.AddRefs:input_type -> lightmetrics.coordinator.v1.AddRefsRequest
+	9,  // 12: lightmetrics.coordinator.v1.RefsService.GetRefRecord:input_type -> lightmetrics.coordinator.v1.GetRefRecordRequest
+	11, // 13: lightmetrics.coordinator.v1.RefsService.SwapRefRecord:input_type -> lightmetrics.coordinator.v1.SwapRefRecordRequest
+	13, // 14: lightmetrics.coordinator.v1.RefsService.DeleteRefRecord:input_type -> lightmetrics.coordinator.v1.DeleteRefRecordRequest
+	15, // 15: lightmetrics.coordinator.v1.RefsService.ListRefRecords:input_type -> lightmetrics.coordinator.v1.ListRefRecordsRequest
+	3,  // 16: lightmetrics.coordinator.v1.RefsService.GetEpoch:output_type -> lightmetrics.coordinator.v1.GetEpochResponse
+	5,  // 17: lightmetrics.coordinator.v1.RefsService.InitEpoch:output_type -> lightmetrics.coordinator.v1.InitEpochResponse
+	8,  // 18: lightmetrics.coordinator.v1.RefsService.AddRefs:output_type -> lightmetrics.coordinator.v1.AddRefsResponse
+	10, // 19: lightmetrics.coordinator.v1.RefsService.GetRefRecord:output_type -> lightmetrics.coordinator.v1.GetRefRecordResponse
+	12, // 20: lightmetrics.coordinator.v1.RefsService.SwapRefRecord:output_type -> lightmetrics.coordinator.v1.SwapRefRecordResponse
+	14, // 21: lightmetrics.coordinator.v1.RefsService.DeleteRefRecord:output_type -> lightmetrics.coordinator.v1.DeleteRefRecordResponse
+	16, // 22: lightmetrics.coordinator.v1.RefsService.ListRefRecords:output_type -> lightmetrics.coordinator.v1.ListRefRecordsResponse
+	16, // [16:23] is the sub-list for method output_type
+	9,  // [9:16] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_lightmetrics_coordinator_v1_refs_proto_init() }
@@ -966,7 +1016,7 @@ func file_lightmetrics_coordinator_v1_refs_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lightmetrics_coordinator_v1_refs_proto_rawDesc), len(file_lightmetrics_coordinator_v1_refs_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

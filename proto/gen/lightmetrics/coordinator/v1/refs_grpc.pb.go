@@ -40,7 +40,7 @@ type RefsServiceClient interface {
 	GetEpoch(ctx context.Context, in *GetEpochRequest, opts ...grpc.CallOption) (*GetEpochResponse, error)
 	// InitEpoch replaces the epoch if it still is the old one.
 	InitEpoch(ctx context.Context, in *InitEpochRequest, opts ...grpc.CallOption) (*InitEpochResponse, error)
-	// AddRefs puts a transaction into the sets of objects, all or none.
+	// AddRefs puts transactions into the sets of objects, all or none.
 	AddRefs(ctx context.Context, in *AddRefsRequest, opts ...grpc.CallOption) (*AddRefsResponse, error)
 	// GetRefRecord reads the record of an object.
 	GetRefRecord(ctx context.Context, in *GetRefRecordRequest, opts ...grpc.CallOption) (*GetRefRecordResponse, error)
@@ -142,7 +142,7 @@ type RefsServiceServer interface {
 	GetEpoch(context.Context, *GetEpochRequest) (*GetEpochResponse, error)
 	// InitEpoch replaces the epoch if it still is the old one.
 	InitEpoch(context.Context, *InitEpochRequest) (*InitEpochResponse, error)
-	// AddRefs puts a transaction into the sets of objects, all or none.
+	// AddRefs puts transactions into the sets of objects, all or none.
 	AddRefs(context.Context, *AddRefsRequest) (*AddRefsResponse, error)
 	// GetRefRecord reads the record of an object.
 	GetRefRecord(context.Context, *GetRefRecordRequest) (*GetRefRecordResponse, error)
