@@ -55,6 +55,3 @@ func Valid(algorithm, value string) bool {
 	b, err := base64.StdEncoding.DecodeString(value)
 	return h != nil && err == nil && len(b) == h.Size()
 }
-
-// Encode gives the value of a sum.
-func Encode(h hash.Hash) string { return base64.StdEncoding.EncodeToString(h.Sum(nil)) }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -176,11 +177,13 @@ func (o *op) exclusive() bool { return o.flush || o.change != nil || o.declare |
 // overlay is the state of keys after the operations of the batch that were decided so far.
 type overlay struct {
 	e    *Engine
-	keys map[string]*entry
+	keys map[name]*entry
 }
 
+type name struct{ bucket, key string }
+
 func (v *overlay) get(bucket, key string) (*entry, error) {
-	if n, ok := v.keys[bucket+"\x00"+key]; ok {
+	if n, ok := v.keys[name{bucket, key}]; ok {
 		return n, nil
 	}
 	return v.e.idx.object(bucket, key)
@@ -218,7 +221,7 @@ func (e *Engine) commit(batch []*op) {
 	}
 	start := e.head.pos.off
 	// Later operations of the batch must see earlier ones, which the index does not have yet.
-	view := &overlay{e: e, keys: make(map[string]*entry, len(batch))}
+	view := &overlay{e: e, keys: make(map[name]*entry, len(batch))}
 	next := e.head
 	buf := e.logBuffer(batch)
 	defer func() { e.reuseBuffer(buf) }()
@@ -233,7 +236,7 @@ func (e *Engine) commit(batch []*op) {
 		next.nextSeq++
 		pos := position{next.pos.seg, start + int64(len(buf))}
 		buf = append(o.rec.appendHead(buf, e.active.salt), o.rec.body...)
-		name := o.rec.bucket + "\x00" + o.rec.key
+		name := name{o.rec.bucket, o.rec.key}
 		switch o.rec.kind {
 		case kindPut, kindLost:
 			o.entry = entryOf(&o.rec, &o.obj, pos)
@@ -495,11 +498,7 @@ func (e *Engine) apply(ops []*op, next checkpoint) error {
 // applyObject puts or removes one key.
 func (e *Engine) applyObject(b *pebble.Batch, o *op, next *checkpoint, delta map[uint64]int64) error {
 	key := objectKey(o.rec.bucket, o.rec.key)
-	kept := map[string]bool{}
 	for _, x := range o.obj.Extents {
-		// SetTags and reclaiming write a new record that names the same body files: these must
-		// not be removed with the old record.
-		kept[x.File] = true
 		if err := b.Set(spaceKey(spaceFile, x.File), nil, nil); err != nil {
 			return err
 		}
@@ -515,7 +514,9 @@ func (e *Engine) applyObject(b *pebble.Batch, o *op, next *checkpoint, delta map
 			return err
 		}
 		for _, f := range p.files {
-			if kept[f] {
+			// SetTags and reclaiming write a new record that names the same body files: these must
+			// not be removed with the old record.
+			if slices.ContainsFunc(o.obj.Extents, func(x Extent) bool { return x.File == f }) {
 				continue
 			}
 			o.trash = append(o.trash, f)
@@ -533,5 +534,5 @@ func (e *Engine) applyObject(b *pebble.Batch, o *op, next *checkpoint, delta map
 	delta[o.entry.pos.seg] += o.entry.recordSize()
 	next.objects++
 	next.bytes += o.entry.size
-	return b.Set(key, o.entry.encode(nil), nil)
+	return b.Set(key, o.entry.encode(make([]byte, 0, 128)), nil)
 }

@@ -161,7 +161,7 @@ func (e *Engine) startSegment(numbers []uint64) error {
 
 func (e *Engine) replaySegment(seg *segment, from, size int64, last bool) error {
 	sc := newScanner(seg, from, size)
-	p := &replayer{e: e, seg: seg, sc: sc, view: &overlay{e: e, keys: map[string]*entry{}}, next: e.head}
+	p := &replayer{e: e, seg: seg, sc: sc, view: &overlay{e: e, keys: map[name]*entry{}}, next: e.head}
 	for {
 		r, at, err := sc.next()
 		var bad *CorruptError
@@ -321,6 +321,6 @@ func (v *overlay) toOp(r record, pos position) (*op, error) {
 		}
 		o.entry = entryOf(&r, &o.obj, pos)
 	}
-	v.keys[r.bucket+"\x00"+r.key] = o.entry
+	v.keys[name{r.bucket, r.key}] = o.entry
 	return o, nil
 }

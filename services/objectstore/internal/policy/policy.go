@@ -92,10 +92,13 @@ func (p *Principal) UnmarshalJSON(b []byte) error {
 // Request is what a policy decides about.
 type Request struct {
 	User     string
-	Action   string            // such as s3:PutObject
-	Resource string            // arn:aws:s3:::bucket/key
-	Context  map[string]string // condition keys that are present
+	Action   string  // such as s3:PutObject
+	Resource string  // arn:aws:s3:::bucket/key
+	Context  []Value // condition keys that are present
 }
+
+// Value is a condition key of a request, with its value.
+type Value struct{ Key, Value string }
 
 var contextKeys = []string{"s3:if-none-match", "s3:if-match", "s3:ObjectCreationOperation", "s3:prefix", principalKey}
 
@@ -223,9 +226,9 @@ func (s *Statement) applies(r Request) bool {
 func holds(op string, want Texts, key string, r Request) bool {
 	var have string
 	present := false
-	for k, v := range r.Context {
-		if strings.EqualFold(k, key) {
-			have, present = v, true
+	for _, v := range r.Context {
+		if strings.EqualFold(v.Key, key) {
+			have, present = v.Value, true
 		}
 	}
 	// It follows from the user, so that requests need not carry it.

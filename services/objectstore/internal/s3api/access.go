@@ -40,11 +40,7 @@ func (s *Server) bucketPolicy(b engine.Bucket) (*policy.Document, error) {
 
 // authorize decides whether the caller may do action on a bucket, or on a key in it. A missing
 // bucket has no policy.
-func (c *call) authorize(action, bucket, key string, ctx map[string]string) error {
-	req := policy.Request{User: c.user.Name, Action: "s3:" + action, Resource: "arn:aws:s3:::" + bucket, Context: ctx}
-	if key != "" {
-		req.Resource += "/" + key
-	}
+func (c *call) authorize(action, bucket, key string, ctx []policy.Value) error {
 	var doc *policy.Document
 	b, err := c.Engine.Bucket(bucket)
 	if err == nil {
@@ -52,6 +48,13 @@ func (c *call) authorize(action, bucket, key string, ctx map[string]string) erro
 			c.Log.Error("a bucket's policy cannot be read, everything is denied", "bucket", bucket, "error", err)
 			return s3err.AccessDenied
 		}
+	}
+	if doc == nil && c.user.Policy == nil {
+		return nil
+	}
+	req := policy.Request{User: c.user.Name, Action: "s3:" + action, Resource: "arn:aws:s3:::" + bucket, Context: ctx}
+	if key != "" {
+		req.Resource = "arn:aws:s3:::" + bucket + "/" + key
 	}
 	own, shared := c.user.Policy.Decide(req), doc.Decide(req)
 	switch {
@@ -65,13 +68,14 @@ func (c *call) authorize(action, bucket, key string, ctx map[string]string) erro
 }
 
 // writeContext gives the condition keys of a write, for policies.
-func writeContext(h http.Header) map[string]string {
-	ctx := map[string]string{"s3:ObjectCreationOperation": "true"}
+func writeContext(h http.Header) []policy.Value {
+	ctx := make([]policy.Value, 1, 3)
+	ctx[0] = policy.Value{Key: "s3:ObjectCreationOperation", Value: "true"}
 	if v := h.Get("If-None-Match"); v != "" {
-		ctx["s3:if-none-match"] = v
+		ctx = append(ctx, policy.Value{Key: "s3:if-none-match", Value: v})
 	}
 	if v := h.Get("If-Match"); v != "" {
-		ctx["s3:if-match"] = v
+		ctx = append(ctx, policy.Value{Key: "s3:if-match", Value: v})
 	}
 	return ctx
 }

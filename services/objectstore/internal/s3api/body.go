@@ -3,6 +3,7 @@ package s3api
 import (
 	"bytes"
 	"crypto/md5"
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/checksum"
@@ -21,12 +23,15 @@ import (
 
 // upload is a body that was read and verified. It is in memory (body) or in a file (blob).
 type upload struct {
-	body       []byte
-	blob       *engine.Blob
-	size       int64
-	etag       string
-	sum        engine.Checksum
-	freeMemory func() // gives memory back
+	body []byte
+	blob *engine.Blob
+	size int64
+	etag string
+	sum  engine.Checksum
+	// The memory that is given back.
+	buffers *sync.Pool
+	buffer  *[]byte
+	share   *share
 }
 
 // release discards the file that was not handed to the engine, and gives the memory back.
@@ -34,29 +39,86 @@ func (u *upload) release() {
 	if u.blob != nil {
 		u.blob.Discard()
 	}
-	if u.freeMemory != nil {
-		u.freeMemory()
+	if u.buffer != nil {
+		u.buffers.Put(u.buffer)
+		u.share.release()
 	}
 }
 
-// digest has the checksums that a body must have, and the hashes that compute them.
+// digest has the checksums that a body must have, and those that it has: computed by whole, or by begin, write and end
+// for a body that comes in pieces.
 type digest struct {
-	md5        hash.Hash
 	wantMD5    []byte
-	sha        hash.Hash // nil unless needed
-	wantSHA    []byte    // x-amz-content-sha256
-	algorithm  string    // of the checksum; "" none
-	sum        hash.Hash // may be sha
-	wantSum    string    // from a header; "" when it comes in the trailer
+	wantSHA    []byte // x-amz-content-sha256
+	algorithm  string // of the checksum; "" none
+	wantSum    string // from a header; "" when it comes in the trailer
 	inTrailer  bool
 	trailers   []string
 	decodedLen int64
+
+	md5, sha, sum hash.Hash // of a body in pieces; sha and sum are nil unless needed
+	gotMD5        [md5.Size]byte
+	gotSHA        [sha256.Size]byte // the payload's, and the checksum's where that is SHA256: computed once
+	gotSum        []byte            // of other algorithms
+}
+
+func (d *digest) needsSHA() bool { return d.wantSHA != nil || d.algorithm == "SHA256" }
+
+// whole computes the sums of a body that is there as a whole.
+func (d *digest) whole(body []byte) {
+	d.gotMD5 = md5.Sum(body)
+	if d.needsSHA() {
+		d.gotSHA = sha256.Sum256(body)
+	}
+	if d.algorithm != "" && d.algorithm != "SHA256" {
+		h := checksum.New(d.algorithm)
+		h.Write(body)
+		d.gotSum = h.Sum(nil)
+	}
+}
+
+func (d *digest) begin() {
+	d.md5 = md5.New()
+	if d.needsSHA() {
+		d.sha = sha256.New()
+	}
+	if d.algorithm != "" && d.algorithm != "SHA256" {
+		d.sum = checksum.New(d.algorithm)
+	}
+}
+
+func (d *digest) write(p []byte) {
+	d.md5.Write(p)
+	if d.sha != nil {
+		d.sha.Write(p)
+	}
+	if d.sum != nil {
+		d.sum.Write(p)
+	}
+}
+
+func (d *digest) end() {
+	d.md5.Sum(d.gotMD5[:0])
+	if d.sha != nil {
+		d.sha.Sum(d.gotSHA[:0])
+	}
+	if d.sum != nil {
+		d.gotSum = d.sum.Sum(nil)
+	}
+}
+
+// checksumText is the value of the checksum's header.
+func (d *digest) checksumText() string {
+	if d.algorithm == "SHA256" {
+		return base64.StdEncoding.EncodeToString(d.gotSHA[:])
+	}
+	return base64.StdEncoding.EncodeToString(d.gotSum)
 }
 
 // readExpectations reads the headers that declare the body's length and checksums.
 func (c *call) readExpectations() (*digest, error) {
 	h := c.r.Header
-	d := &digest{md5: md5.New(), wantSHA: c.auth.SHA256, decodedLen: c.r.ContentLength}
+	d := &digest{wantSHA: c.auth.SHA256, decodedLen: c.r.ContentLength}
 	if vs := h["Content-Md5"]; len(vs) > 0 {
 		b, err := base64.StdEncoding.DecodeString(vs[0])
 		if err != nil || len(b) != md5.Size || len(vs) > 1 {
@@ -80,15 +142,6 @@ func (c *call) readExpectations() (*digest, error) {
 	if err := d.checksum(h, c.auth.Payload); err != nil {
 		return nil, err
 	}
-	if d.algorithm != "" {
-		d.sum = checksum.New(d.algorithm)
-		if d.algorithm == "SHA256" {
-			d.sha = d.sum // the payload hash and the checksum are the same sum: computed once
-		}
-	}
-	if d.wantSHA != nil && d.sha == nil {
-		d.sha = checksum.New("SHA256")
-	}
 	return d, nil
 }
 
@@ -106,10 +159,10 @@ func (d *digest) checksum(h http.Header, p sigv4.Payload) error {
 		return nil
 	}
 	for name, vs := range h {
-		low := strings.ToLower(name)
-		if !strings.HasPrefix(low, "x-amz-checksum-") || low == "x-amz-checksum-mode" || low == "x-amz-checksum-type" || low == "x-amz-checksum-algorithm" {
+		if !strings.HasPrefix(name, "X-Amz-Checksum-") || name == "X-Amz-Checksum-Mode" || name == "X-Amz-Checksum-Type" || name == "X-Amz-Checksum-Algorithm" {
 			continue
 		}
+		low := strings.ToLower(name)
 		if err := set(low); err != nil {
 			return err
 		}
@@ -143,31 +196,21 @@ func (d *digest) checksum(h http.Header, p sigv4.Payload) error {
 	return nil
 }
 
-func (d *digest) write(p []byte) {
-	d.md5.Write(p)
-	if d.sha != nil {
-		d.sha.Write(p)
-	}
-	if d.sum != nil && d.sum != d.sha {
-		d.sum.Write(p)
-	}
-}
-
 // verify compares the checksums after the last byte. trailer is that of an aws-chunked body.
 func (d *digest) verify(trailer http.Header) (engine.Checksum, error) {
-	if d.wantMD5 != nil && !bytes.Equal(d.md5.Sum(nil), d.wantMD5) {
+	if d.wantMD5 != nil && !bytes.Equal(d.gotMD5[:], d.wantMD5) {
 		return engine.Checksum{}, s3err.BadDigest.With("The Content-MD5 you specified did not match what we received.")
 	}
-	if d.wantSHA != nil && !bytes.Equal(d.sha.Sum(nil), d.wantSHA) {
+	if d.wantSHA != nil && !bytes.Equal(d.gotSHA[:], d.wantSHA) {
 		return engine.Checksum{}, s3err.ContentSHAMismatch
 	}
-	if d.sum == nil {
+	if d.algorithm == "" {
 		return engine.Checksum{}, nil
 	}
 	if d.inTrailer {
 		d.wantSum = trailer.Get(checksum.Header(d.algorithm))
 	}
-	got := checksum.Encode(d.sum)
+	got := d.checksumText()
 	if got != d.wantSum {
 		return engine.Checksum{}, s3err.BadDigest.With("The %s you specified did not match the calculated checksum.", d.algorithm)
 	}
@@ -182,7 +225,7 @@ type source struct {
 }
 
 func (c *call) source(d *digest) *source {
-	pace := &pacedReader{r: c.r.Body, rc: http.NewResponseController(c.w), idle: c.IdleTimeout}
+	pace := &pacedReader{r: c.r.Body, rc: &c.conn, idle: c.IdleTimeout}
 	if c.auth.Chunked() {
 		ch := c.auth.NewChunks(pace, d.decodedLen, d.trailers)
 		return &source{ch, ch.Trailer, pace}
@@ -252,7 +295,7 @@ func (c *call) receiveWithin(d *digest, inline int64) (*upload, error) {
 		err = c.receiveFile(u, d, src)
 	}
 	if err == nil {
-		u.etag = hex.EncodeToString(d.md5.Sum(nil))
+		u.etag = hex.EncodeToString(d.gotMD5[:])
 		u.sum, err = d.verify(src.trailer())
 	}
 	if err != nil {
@@ -264,8 +307,8 @@ func (c *call) receiveWithin(d *digest, inline int64) (*upload, error) {
 
 func (c *call) receiveInline(u *upload, d *digest, src *source) error {
 	// Memory for the whole body is reserved only after its first piece has arrived; see firstPiece.
-	first := c.buffer(int(min(d.decodedLen, firstPiece)))
-	have, err := io.ReadFull(src, first[:min(d.decodedLen, firstPiece)])
+	buf := c.buffer(int(min(d.decodedLen, firstPiece)))
+	have, err := io.ReadFull(src, (*buf)[:min(d.decodedLen, firstPiece)])
 	if err != nil {
 		return bodyError(err)
 	}
@@ -273,24 +316,21 @@ func (c *call) receiveInline(u *upload, d *digest, src *source) error {
 	if err != nil {
 		return err
 	}
-	buf := first
 	if d.decodedLen > int64(have) {
+		first := buf
 		buf = c.buffer(int(d.decodedLen))
-		copy(buf, first[:have])
-		c.buffers.Put(&first)
+		copy(*buf, (*first)[:have])
+		c.buffers.Put(first)
 	}
-	u.freeMemory = func() {
-		c.buffers.Put(&buf)
-		s.release()
-	}
-	u.body = buf[:d.decodedLen]
+	u.buffers, u.buffer, u.share = &c.buffers, buf, s
+	u.body = (*buf)[:d.decodedLen]
 	if _, err := io.ReadFull(src, u.body[have:]); err != nil {
 		return bodyError(err)
 	}
 	if err := atEnd(src); err != nil {
 		return err
 	}
-	d.write(u.body)
+	d.whole(u.body)
 	return nil
 }
 
@@ -300,15 +340,13 @@ func (c *call) receiveFile(u *upload, d *digest, src *source) error {
 		return err
 	}
 	buf := c.buffer(128 << 10)
-	u.freeMemory = func() {
-		c.buffers.Put(&buf)
-		s.release()
-	}
+	u.buffers, u.buffer, u.share = &c.buffers, buf, s
 	if u.blob, err = c.Engine.NewBlob(); err != nil {
 		return err
 	}
+	d.begin()
 	for left := d.decodedLen; left > 0; {
-		p := buf[:min(left, int64(cap(buf)))]
+		p := (*buf)[:min(left, int64(len(*buf)))]
 		n, err := src.Read(p)
 		d.write(p[:n])
 		if _, werr := u.blob.Write(p[:n]); werr != nil {
@@ -319,6 +357,7 @@ func (c *call) receiveFile(u *upload, d *digest, src *source) error {
 			return bodyError(err)
 		}
 	}
+	d.end()
 	return atEnd(src)
 }
 
@@ -350,7 +389,7 @@ func bodyError(err error) error {
 // reserve waits for n bytes of the memory for bodies. pace is the body that fills them; nil when
 // the bytes come from the store itself, which is never slow.
 func (c *call) reserve(n int64, pace *pacedReader) (*share, error) {
-	s, err := c.memory.acquire(c.r.Context(), n, http.NewResponseController(c.w))
+	s, err := c.memory.acquire(c.r.Context(), n, &c.conn)
 	if err == nil && pace != nil {
 		pace.share = s
 	}
@@ -358,11 +397,12 @@ func (c *call) reserve(n int64, pace *pacedReader) (*share, error) {
 }
 
 // buffer gives a buffer of at least n bytes.
-func (c *call) buffer(n int) []byte {
-	if b, ok := c.buffers.Get().(*[]byte); ok && cap(*b) >= n {
-		return (*b)[:cap(*b)]
+func (c *call) buffer(n int) *[]byte {
+	if b, ok := c.buffers.Get().(*[]byte); ok && len(*b) >= n {
+		return b
 	}
-	return make([]byte, max(n, 16<<10))
+	b := make([]byte, max(n, 16<<10))
+	return &b
 }
 
 // readAll reads and verifies a small body, such as XML.

@@ -1,7 +1,6 @@
 package s3api
 
 import (
-	"crypto/md5"
 	"encoding/hex"
 	"encoding/xml"
 	"net/url"
@@ -128,12 +127,10 @@ func (c *call) copyBody(src *engine.Handle, algorithm string) (*upload, error) {
 	if algorithm == "" {
 		algorithm = from.Checksum.Algorithm
 	}
-	d := &digest{md5: md5.New(), decodedLen: from.Size, algorithm: algorithm}
-	if algorithm != "" {
-		if d.sum = checksum.New(algorithm); d.sum == nil {
-			return nil, s3err.InvalidRequest.With("Checksum algorithm provided is unsupported.")
-		}
+	if algorithm != "" && checksum.New(algorithm) == nil {
+		return nil, s3err.InvalidRequest.With("Checksum algorithm provided is unsupported.")
 	}
+	d := &digest{decodedLen: from.Size, algorithm: algorithm}
 	pr := &source{Reader: &blockReader{h: src, size: from.Size}}
 	u := &upload{size: from.Size}
 	var err error
@@ -146,9 +143,9 @@ func (c *call) copyBody(src *engine.Handle, algorithm string) (*upload, error) {
 		u.release()
 		return nil, err
 	}
-	if d.sum != nil {
-		u.sum = engine.Checksum{Algorithm: algorithm, Type: "FULL_OBJECT", Value: checksum.Encode(d.sum)}
+	if algorithm != "" {
+		u.sum = engine.Checksum{Algorithm: algorithm, Type: "FULL_OBJECT", Value: d.checksumText()}
 	}
-	u.etag = hex.EncodeToString(d.md5.Sum(nil))
+	u.etag = hex.EncodeToString(d.gotMD5[:])
 	return u, nil
 }

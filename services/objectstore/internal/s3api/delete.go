@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/policy"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3err"
 )
 
@@ -90,9 +91,9 @@ func (c *call) deleteObjects() error {
 	return c.writeXML(out)
 }
 
-func writeContextOf(etag string) map[string]string {
+func writeContextOf(etag string) []policy.Value {
 	if etag == "" {
 		return nil
 	}
-	return map[string]string{"s3:if-match": etag}
+	return []policy.Value{{Key: "s3:if-match", Value: etag}}
 }

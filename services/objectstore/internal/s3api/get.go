@@ -31,10 +31,10 @@ func (c *call) getObject() error {
 	}
 	h := c.w.Header()
 	if c.Engine.MaybeOlder(o.Seq) {
-		h.Set(uncertainHeader, "true")
+		c.setHeader(uncertainHeader, "true")
 	}
-	h["ETag"] = []string{`"` + o.ETag + `"`}
-	h.Set("Last-Modified", o.Modified.UTC().Format(http.TimeFormat))
+	c.setHeader("ETag", `"`+o.ETag+`"`)
+	c.setHeader("Last-Modified", o.Modified.UTC().Format(http.TimeFormat))
 	for _, p := range o.Headers {
 		// RFC 9110 asks for these two in a 304 as well, so they are set before the conditions.
 		if p.Name == "cache-control" || p.Name == "expires" {
@@ -50,9 +50,9 @@ func (c *call) getObject() error {
 	}
 	c.writeObjectHeaders(h, &o, status)
 	if status == http.StatusPartialContent {
-		h.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", off, off+n-1, o.Size))
+		c.setHeader("Content-Range", fmt.Sprintf("bytes %d-%d/%d", off, off+n-1, o.Size))
 	}
-	h["Content-Length"] = []string{strconv.FormatInt(n, 10)}
+	c.setHeader("Content-Length", strconv.FormatInt(n, 10))
 	if head {
 		c.w.WriteHeader(status)
 		return nil
@@ -62,9 +62,9 @@ func (c *call) getObject() error {
 
 // writeObjectHeaders sets the headers that come with the object.
 func (c *call) writeObjectHeaders(h http.Header, o *engine.Object, status int) {
-	h.Set("Accept-Ranges", "bytes")
-	c.setEncryption(h)
-	h.Set("Content-Type", "binary/octet-stream")
+	c.setHeader("Accept-Ranges", "bytes")
+	c.setEncryption()
+	c.setHeader("Content-Type", "binary/octet-stream")
 	for _, p := range o.Headers {
 		h.Set(p.Name, p.Value)
 	}
@@ -78,9 +78,12 @@ func (c *call) writeObjectHeaders(h http.Header, o *engine.Object, status int) {
 	}
 	// A part of a body does not hash to the checksum of the whole.
 	if strings.EqualFold(c.r.Header.Get("X-Amz-Checksum-Mode"), "ENABLED") && status == http.StatusOK {
-		setChecksum(h, o.Checksum)
+		c.setChecksum(o.Checksum)
 	}
 	for _, name := range responseParams {
+		if len(c.query) == 0 {
+			break
+		}
 		if v := c.query.get(name); v != "" {
 			h.Set(strings.TrimPrefix(name, "response-"), v)
 		}
@@ -160,7 +163,7 @@ func (c *call) send(body *engine.Handle, off, n int64, status int) error {
 	w := &answer{c: c, status: status}
 	err := body.Copy(w, off, n)
 	if w.deadline {
-		_ = http.NewResponseController(c.w).SetWriteDeadline(time.Time{}) // of a connection that is gone at worst
+		_ = c.conn.SetWriteDeadline(time.Time{}) // of a connection that is gone at worst
 	}
 	switch {
 	case err == nil:
@@ -196,7 +199,7 @@ func (a *answer) Write(p []byte) (int, error) {
 		if len(piece) > smallAnswer || a.deadline {
 			a.deadline = true
 			// A socket deadline is wall time by nature.
-			_ = http.NewResponseController(a.c.w).SetWriteDeadline(time.Now().Add(a.c.IdleTimeout))
+			_ = a.c.conn.SetWriteDeadline(time.Now().Add(a.c.IdleTimeout))
 		}
 		n, err := a.c.w.Write(piece)
 		total += n

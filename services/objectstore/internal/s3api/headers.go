@@ -17,12 +17,12 @@ const (
 // storedHeaders are the headers that are stored with an object and returned with it.
 var storedHeaders = []string{"Cache-Control", "Content-Disposition", "Content-Encoding", "Content-Language", "Content-Type", "Expires"}
 
-// refusedHeaders are prefixes of headers that ask for guarantees which the store does not give.
+// refusedHeaders are prefixes of the canonical names of headers that ask for guarantees which the store does not give.
 // Ignoring one would pretend to give the guarantee.
 var refusedHeaders = []string{
-	"x-amz-server-side-encryption", "x-amz-object-lock", "x-amz-bucket-object-lock", "x-amz-grant", "x-amz-website-redirect-location",
-	"x-amz-write-offset-bytes", "x-amz-copy-source-server-side", "x-amz-if-match", "x-amz-mfa", "x-amz-rename-source",
-	"x-amz-expected-bucket-owner", "x-amz-source-expected-bucket-owner", "x-amz-object-ownership",
+	"X-Amz-Server-Side-Encryption", "X-Amz-Object-Lock", "X-Amz-Bucket-Object-Lock", "X-Amz-Grant", "X-Amz-Website-Redirect-Location",
+	"X-Amz-Write-Offset-Bytes", "X-Amz-Copy-Source-Server-Side", "X-Amz-If-Match", "X-Amz-Mfa", "X-Amz-Rename-Source",
+	"X-Amz-Expected-Bucket-Owner", "X-Amz-Source-Expected-Bucket-Owner", "X-Amz-Object-Ownership",
 }
 
 const sseHeader = "X-Amz-Server-Side-Encryption"
@@ -47,9 +47,11 @@ func (s *Server) refuseHeaders(h http.Header) error {
 		if len(name) < 6 || name[:6] != "X-Amz-" {
 			continue
 		}
-		low := strings.ToLower(name)
 		for _, p := range refusedHeaders {
-			if strings.HasPrefix(low, p) && !s.isHarmless(low, h.Get(name)) {
+			if !strings.HasPrefix(name, p) {
+				continue
+			}
+			if low := strings.ToLower(name); !s.isHarmless(low, h.Get(name)) {
 				return s3err.NotImplemented.With("The header %s is not implemented.", low)
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"unicode/utf8"
 
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/policy"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3err"
 )
 
@@ -75,7 +76,7 @@ func appendURL(b []byte, s string) []byte {
 // may list.
 func (c *call) listQuery() (engine.ListQuery, error) {
 	q := engine.ListQuery{Prefix: c.query.get("prefix"), Delimiter: c.query.get("delimiter"), Max: maxListKeys}
-	if err := c.authorize("ListBucket", c.bucket, "", map[string]string{"s3:prefix": q.Prefix}); err != nil {
+	if err := c.authorize("ListBucket", c.bucket, "", []policy.Value{{Key: "s3:prefix", Value: q.Prefix}}); err != nil {
 		return q, err
 	}
 	if text := c.query.get("max-keys"); text != "" {

@@ -85,10 +85,9 @@ func (c *call) putObject() error {
 	if o, err = c.store(o, u, cond); err != nil {
 		return err
 	}
-	h := c.w.Header()
-	h["ETag"] = []string{`"` + o.ETag + `"`}
-	c.setEncryption(h)
-	setChecksum(h, o.Checksum)
+	c.setHeader("ETag", `"`+o.ETag+`"`)
+	c.setEncryption()
+	c.setChecksum(o.Checksum)
 	c.w.WriteHeader(http.StatusOK)
 	return nil
 }
@@ -126,15 +125,15 @@ func (c *call) unwrapCondition(cond engine.Cond, err error) error {
 }
 
 // setEncryption says that the object is encrypted at rest, where the operator says so.
-func (s *Server) setEncryption(h http.Header) {
-	if s.EncryptedAtRest {
-		h.Set(sseHeader, "AES256")
+func (c *call) setEncryption() {
+	if c.EncryptedAtRest {
+		c.setHeader(sseHeader, "AES256")
 	}
 }
 
-func setChecksum(h http.Header, s engine.Checksum) {
+func (c *call) setChecksum(s engine.Checksum) {
 	if s.Algorithm != "" {
-		h.Set(checksum.Header(s.Algorithm), s.Value)
-		h.Set("X-Amz-Checksum-Type", s.Type)
+		c.w.Header().Set(checksum.Header(s.Algorithm), s.Value)
+		c.setHeader("X-Amz-Checksum-Type", s.Type)
 	}
 }

@@ -19,6 +19,9 @@ type operation struct {
 type query url.Values
 
 func parseQuery(raw string) (query, error) {
+	if raw == "" {
+		return nil, nil
+	}
 	v, err := url.ParseQuery(raw)
 	if err != nil {
 		return nil, s3err.InvalidURI

@@ -84,8 +84,9 @@ func New(o Options) *Server {
 // call is one request while it is served.
 type call struct {
 	*Server
-	w      http.ResponseWriter
+	w      *recorder
 	r      *http.Request
+	conn   http.ResponseController // deadlines of the connection
 	id     string
 	bucket string
 	key    string
@@ -93,17 +94,33 @@ type call struct {
 	auth   *sigv4.Auth
 	user   User
 	op     string
+	rec    recorder
+	values [8]string // of the answer's header, of which the first set are used; see setHeader
+	set    int
+}
+
+// setHeader sets a field of the answer. The name must be canonical. http.Header.Set would allocate for each.
+func (c *call) setHeader(name, value string) {
+	h := c.w.Header()
+	if c.set == len(c.values) {
+		h[name] = []string{value}
+		return
+	}
+	i := c.set
+	c.values[i] = value
+	c.set++
+	h[name] = c.values[i:c.set:c.set]
 }
 
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	began := s.Now()
-	rec := &recorder{ResponseWriter: w}
-	c := &call{Server: s, w: rec, r: r, op: "unknown"}
+	c := &call{Server: s, r: r, op: "unknown", rec: recorder{ResponseWriter: w}}
+	c.w = &c.rec
+	c.conn = *http.NewResponseController(w)
 	c.id = strconv.FormatUint(s.idBase+s.ids.Add(1), 36)
-	h := w.Header()
-	h.Set("X-Amz-Request-Id", c.id)
-	h["Server"] = serverName
+	c.setHeader("X-Amz-Request-Id", c.id)
+	w.Header()["Server"] = serverName
 	if r.ContentLength == 0 && strings.EqualFold(r.Header.Get("Expect"), "100-continue") {
 		// net/http sends no interim answer before an empty body. botocore takes a final answer that
 		// comes in its place for the answer to the next request of the connection, too.
@@ -114,7 +131,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		c.writeError(err)
 	}
 	if s.Observe != nil {
-		s.Observe(c.op, rec.code(), s.Now().Sub(began))
+		s.Observe(c.op, c.w.code(), s.Now().Sub(began))
 	}
 }
 
@@ -159,9 +176,6 @@ func (r *recorder) code() int {
 	return r.status
 }
 
-// Unwrap lets http.ResponseController reach the connection.
-func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
-
 // errAborted means that an answer failed after it had begun. The connection is cut, since that is
 // the only way left to tell the client.
 var errAborted = errors.New("answer aborted")
@@ -174,7 +188,7 @@ func (c *call) writeError(err error) {
 	}
 	if errors.Is(err, engine.ErrCorrupt) {
 		// An answer to HEAD has no body, so the reason is in a header.
-		c.w.Header().Set(damagedHeader, damageText(err))
+		c.setHeader(damagedHeader, damageText(err))
 	}
 	c.errorOf(err).Write(c.w, c.r, c.id)
 }

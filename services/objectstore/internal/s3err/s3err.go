@@ -2,6 +2,7 @@
 package s3err
 
 import (
+	"bytes"
 	"encoding/xml"
 	"fmt"
 	"net/http"
@@ -91,15 +92,6 @@ var (
 	TooManyBuckets        = of("TooManyBuckets", http.StatusBadRequest, "You have attempted to create more buckets than allowed")
 )
 
-type body struct {
-	XMLName   xml.Name `xml:"Error"`
-	Code      string
-	Message   string
-	Condition string `xml:",omitempty"`
-	Resource  string
-	RequestID string `xml:"RequestId"`
-}
-
 // Write sends the error. A HEAD or 304 answer has no body.
 func (e *Error) Write(w http.ResponseWriter, r *http.Request, requestID string) {
 	if r.Method == http.MethodHead || e.Status == http.StatusNotModified {
@@ -111,9 +103,23 @@ func (e *Error) Write(w http.ResponseWriter, r *http.Request, requestID string) 
 	}
 	w.Header().Set("Content-Type", "application/xml")
 	w.WriteHeader(e.Status)
-	out, err := xml.Marshal(body{Code: e.Code, Message: e.Message, Condition: e.Condition, Resource: r.URL.Path, RequestID: requestID})
-	if err != nil {
-		return
+	var b bytes.Buffer
+	b.Grow(512)
+	b.WriteString(xml.Header + "<Error>")
+	// Written out, since absent keys and failed conditions are ordinary answers, and encoding/xml needs as long as all
+	// the rest of such a request.
+	for _, x := range [...][2]string{{"Code", e.Code}, {"Message", e.Message}, {"Condition", e.Condition}, {"Resource", r.URL.Path}, {"RequestId", requestID}} {
+		if x[0] == "Condition" && x[1] == "" {
+			continue
+		}
+		b.WriteByte('<')
+		b.WriteString(x[0])
+		b.WriteByte('>')
+		_ = xml.EscapeText(&b, []byte(x[1])) // a buffer takes everything
+		b.WriteString("</")
+		b.WriteString(x[0])
+		b.WriteByte('>')
 	}
-	_, _ = w.Write(append([]byte(xml.Header), out...)) // the client went away: nothing to do
+	b.WriteString("</Error>")
+	_, _ = w.Write(b.Bytes()) // the client went away: nothing to do
 }
