@@ -3,6 +3,7 @@ package objectstore
 import (
 	"math"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -22,6 +23,9 @@ type metrics struct {
 	webhookLost  *prometheus.CounterVec
 	reclaimed    prometheus.Counter
 	slowBodies   prometheus.Counter
+
+	mu     sync.RWMutex
+	answer map[answered]served // the series of requests: looking them up costs more than counting
 
 	engine atomic.Pointer[engine.Engine] // replaced after a rebuild of the index
 	fsyncs atomic.Int64                  // of the engines before the present one
@@ -45,6 +49,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	}
 	latency := prometheus.ExponentialBuckets(0.00025, 2, 16)
 	m := &metrics{
+		answer:       map[answered]served{},
 		requests:     prometheus.NewCounterVec(opts("requests_total", "Requests by operation and status."), []string{"op", "status"}),
 		seconds:      prometheus.NewHistogramVec(hist("request_seconds", "Time to answer, by operation.", latency), []string{"op"}),
 		syncSeconds:  prometheus.NewHistogram(hist("fsync_seconds", "Time of the log's fsyncs.", latency)),
@@ -105,9 +110,31 @@ func (m *metrics) batch(s engine.BatchStats) {
 	}
 }
 
+// answered is a kind of answer. There are as many as operations and statuses.
+type answered struct {
+	op     string
+	status int
+}
+
+// served are the series of a kind of answer.
+type served struct {
+	requests prometheus.Counter
+	seconds  prometheus.Observer
+}
+
 func (m *metrics) request(op string, status int, took time.Duration) {
-	m.requests.WithLabelValues(op, strconv.Itoa(status)).Inc()
-	m.seconds.WithLabelValues(op).Observe(took.Seconds())
+	kind := answered{op, status}
+	m.mu.RLock()
+	s, ok := m.answer[kind]
+	m.mu.RUnlock()
+	if !ok {
+		s = served{m.requests.WithLabelValues(op, strconv.Itoa(status)), m.seconds.WithLabelValues(op)}
+		m.mu.Lock()
+		m.answer[kind] = s
+		m.mu.Unlock()
+	}
+	s.requests.Inc()
+	s.seconds.Observe(took.Seconds())
 }
 
 // hook creates the counters of a webhook with 0, so that the increase from none to one is visible

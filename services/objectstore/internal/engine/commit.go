@@ -270,7 +270,7 @@ func (e *Engine) commit(batch []*op) {
 }
 
 // keepBuffers is the largest buffer, bytes, that the committer keeps from batch to batch.
-const keepBuffers = 1 << 20
+const keepBuffers = maxBatchBytes + maxInlineBytes
 
 // logBuffer is empty and has room for all of the batch.
 func (e *Engine) logBuffer(batch []*op) []byte {

@@ -7,6 +7,8 @@ import (
 	"hash/crc32"
 	"io"
 	"io/fs"
+	"math/bits"
+	"sync"
 
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/body"
 )
@@ -49,8 +51,9 @@ func (e *Engine) segmentOf(n uint64) *segment {
 
 var errMoved = errors.New("the record was moved")
 
-// readRecord reads n bytes of an entry's record, at least its head, and verifies the head.
-func (e *Engine) readRecord(x *entry, bucket, key string, n int) (record, []byte, error) {
+// readRecord reads as many bytes of an entry's record as b has, at least its head, and verifies the head. The body that
+// it gives is a part of b.
+func (e *Engine) readRecord(x *entry, bucket, key string, b []byte) (record, []byte, error) {
 	seg := e.segmentOf(x.pos.seg)
 	if seg == nil {
 		if d := e.damages.of(x); d != nil && d.File == segName(x.pos.seg) {
@@ -59,11 +62,10 @@ func (e *Engine) readRecord(x *entry, bucket, key string, n int) (record, []byte
 		return record{}, nil, errMoved
 	}
 	defer seg.release()
-	b := make([]byte, n)
 	bad := func(reason string) (record, []byte, error) {
 		return record{}, nil, &CorruptError{segName(seg.number), x.pos.off, reason}
 	}
-	if got, err := seg.file.ReadAt(b, x.pos.off); got < n {
+	if got, err := seg.file.ReadAt(b, x.pos.off); got < len(b) {
 		if errors.Is(err, io.EOF) {
 			return bad("record is cut off")
 		}
@@ -92,7 +94,7 @@ func (e *Engine) readHead(x *entry, bucket, key string) (Object, error) {
 	if x.flags&flagLost != 0 {
 		n += x.bodyLen // the body of the record of a loss is its reason, which becomes the error
 	}
-	r, _, err := e.readRecord(x, bucket, key, n)
+	r, _, err := e.readRecord(x, bucket, key, make([]byte, n))
 	if err != nil {
 		return Object{}, err
 	}
@@ -159,7 +161,8 @@ type Handle struct {
 	Object Object
 	e      *Engine
 	entry  *entry
-	body   []byte
+	body   []byte  // a part of memory
+	memory *[]byte // the record
 	bodies []body.Reader
 }
 
@@ -168,7 +171,9 @@ func (e *Engine) Get(bucket, key string) (*Handle, error) {
 	h := &Handle{e: e}
 	err := e.lookup(bucket, key, func(x *entry) error {
 		h.entry = x
-		r, body, err := e.readRecord(x, bucket, key, x.headLen+x.bodyLen)
+		h.giveBack() // of an attempt that met a moved record
+		h.memory = takeMemory(x.headLen + x.bodyLen)
+		r, body, err := e.readRecord(x, bucket, key, (*h.memory)[:x.headLen+x.bodyLen])
 		if err != nil {
 			return err
 		}
@@ -185,9 +190,45 @@ func (e *Engine) Get(bucket, key string) (*Handle, error) {
 		return h.openBodies(x)
 	})
 	if err != nil {
+		h.giveBack()
 		return nil, err
 	}
 	return h, nil
+}
+
+const (
+	// smallRecord is the size, bytes, of the memory for the records of most reads.
+	smallRecord = 16 << 10
+	// largestKept is the largest record whose memory is used again, bytes: that of the largest body in the log.
+	largestKept = 2 * maxInlineBytes
+)
+
+var smallRecords, largeRecords sync.Pool
+
+// takeMemory gives memory for a record of n bytes.
+func takeMemory(n int) *[]byte {
+	pool, size := &smallRecords, smallRecord
+	if n > smallRecord {
+		pool, size = &largeRecords, 1<<bits.Len(uint(n-1)) // few sizes, so that most fit again
+	}
+	if b, ok := pool.Get().(*[]byte); ok && len(*b) >= n {
+		return b
+	}
+	b := make([]byte, size)
+	return &b
+}
+
+func (h *Handle) giveBack() {
+	if h.memory == nil {
+		return
+	}
+	switch n := len(*h.memory); {
+	case n == smallRecord:
+		smallRecords.Put(h.memory)
+	case n <= largestKept:
+		largeRecords.Put(h.memory)
+	}
+	h.memory, h.body = nil, nil
 }
 
 // openBodies opens all bodies at once, so that the object can be read to its end after it was
@@ -227,10 +268,11 @@ func (h *Handle) Copy(w io.Writer, off, n int64) error {
 	return err
 }
 
-// Close lets go of the bodies.
+// Close lets go of the bodies. Nothing that was read may be used any more, but Object.
 func (h *Handle) Close() {
 	for _, f := range h.bodies {
 		_ = f.Close()
 	}
 	h.bodies = nil
+	h.giveBack()
 }

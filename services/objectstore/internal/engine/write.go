@@ -88,8 +88,8 @@ func (e *Engine) SetTags(ctx context.Context, bucket, key string, tags []Pair) e
 		}
 		o := h.Object
 		o.Tags = tags
-		h.Close()
 		_, err = e.put(ctx, o, h.body, Cond{Seq: o.Seq}, flagQuiet)
+		h.Close()
 		if !errors.Is(err, ErrPrecondition) {
 			return err
 		}

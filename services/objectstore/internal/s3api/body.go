@@ -64,17 +64,32 @@ type digest struct {
 
 func (d *digest) needsSHA() bool { return d.wantSHA != nil || d.algorithm == "SHA256" }
 
+// inParallel is the least body, bytes, whose sums are computed on two cores: for a large body they take longer than all
+// else but the disk.
+const inParallel = 256 << 10
+
 // whole computes the sums of a body that is there as a whole.
 func (d *digest) whole(body []byte) {
-	d.gotMD5 = md5.Sum(body)
-	if d.needsSHA() {
-		d.gotSHA = sha256.Sum256(body)
+	switch {
+	case !d.needsSHA():
+		d.gotMD5 = md5.Sum(body)
+	case len(body) >= inParallel:
+		d.bothInParallel(body)
+	default:
+		d.gotMD5, d.gotSHA = md5.Sum(body), sha256.Sum256(body)
 	}
 	if d.algorithm != "" && d.algorithm != "SHA256" {
 		h := checksum.New(d.algorithm)
 		h.Write(body)
 		d.gotSum = h.Sum(nil)
 	}
+}
+
+func (d *digest) bothInParallel(body []byte) {
+	var other sync.WaitGroup
+	other.Go(func() { d.gotMD5 = md5.Sum(body) })
+	d.gotSHA = sha256.Sum256(body)
+	other.Wait()
 }
 
 func (d *digest) begin() {
