@@ -51,7 +51,11 @@ func BenchmarkCPU(b *testing.B) {
 						requests[i] = requests[i-64] // repeated, for the memory
 					}
 				}
+				before := fsyncs(b, s)
 				measureCPU(b, s.Addr(), requests, clients)
+				if n := fsyncs(b, s) - before; n > 0 {
+					b.ReportMetric(float64(b.N)/n, "puts/fsync")
+				}
 			})
 		}
 	}
@@ -121,6 +125,21 @@ func wire(b *testing.B, r *http.Request, body []byte) []byte {
 		b.Fatal(err)
 	}
 	return out.Bytes()
+}
+
+// fsyncs is the number of the store's fsyncs.
+func fsyncs(b *testing.B, s *server) float64 {
+	all, err := s.tel.Registry.Gather()
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, m := range all {
+		if m.GetName() == "lightmetrics_objectstore_fsyncs_total" {
+			return m.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	b.Fatal("the store does not count its fsyncs")
+	return 0
 }
 
 func processCPU(b *testing.B) time.Duration {

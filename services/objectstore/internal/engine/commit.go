@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"runtime"
 	"slices"
 	"time"
 
@@ -144,8 +145,10 @@ func (e *Engine) Run(ctx context.Context) error {
 				}
 			}
 		}
-		// Group commit: everything that waits already shares one write and one fsync. Nothing
-		// is waited for, so a single writer pays no delay.
+		// Group commit: everything that waits already shares one write and one fsync. Nothing is waited for, so a single
+		// writer pays no delay. But the first operation wakes this goroutine before others that can run, those that the
+		// last batch has answered among them: they go first, and what they enqueue joins the batch.
+		runtime.Gosched()
 		batch, bytes := []*op{first}, first.rec.size()
 		for !first.exclusive() && len(batch) < maxBatchOps && bytes < maxBatchBytes && alone == nil {
 			select {
