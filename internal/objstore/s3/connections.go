@@ -43,7 +43,7 @@ type pooled struct {
 	since  time.Time // when it became idle
 	// interrupt ends reads and writes. The connection is not used again.
 	interrupt func()
-	timed     bool // it may have the deadline of an earlier request
+	ends      time.Time // the deadline of reads and writes, which stays behind its request; zero: none
 }
 
 // Read implements io.Reader, for in.
@@ -105,6 +105,10 @@ func (p *connections) take(ctx context.Context, to place, fresh bool) (*pooled, 
 
 // quiet reports whether nothing has come since the last answer.
 func (c *pooled) quiet() bool {
+	// A deadline that has passed would end the check. One that has not is replaced by the next request.
+	if !c.ends.IsZero() && !time.Now().Before(c.ends) {
+		c.setDeadline(time.Time{})
+	}
 	if !c.raw.quiet() {
 		return false
 	}

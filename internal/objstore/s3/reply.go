@@ -280,9 +280,9 @@ func (c *pooled) ask(ctx context.Context, r *plainRequest, out []byte) (p reply,
 
 // setDeadline sets when reads and writes end; the zero time is never.
 func (c *pooled) setDeadline(at time.Time) {
-	if c.timed || !at.IsZero() {
+	if !c.ends.IsZero() || !at.IsZero() {
 		_ = c.SetDeadline(at) // a connection that is closed shows in Write
-		c.timed = !at.IsZero()
+		c.ends = at
 	}
 }
 

@@ -464,6 +464,29 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 }
 
+// A connection whose last request had a deadline is used again after that time, too.
+func TestDeadlinesOfEarlierRequestsCostNoConnection(t *testing.T) {
+	srv := serveScript(t, func(_ int64, next func() *http.Request, c net.Conn) {
+		for next() != nil {
+			io.WriteString(c, created)
+		}
+	})
+	one := srv.store()
+	pool := one.plain.direct
+	for range 3 {
+		must(t, create(objstore.Deadline(one, time.Minute), "k", 10))
+		c := pool.pop(place{"http", srv.l.Addr().String()})
+		if c == nil || c.ends.IsZero() {
+			t.Fatalf("no idle connection with the deadline of its request: %+v", c)
+		}
+		c.setDeadline(time.Now().Add(-time.Second)) // as if it had been idle for a minute
+		pool.keep(c)
+	}
+	if n := srv.conns.Load(); n != 1 {
+		t.Errorf("%d connections for requests one after the other", n)
+	}
+}
+
 // Every request gets the answer to itself, whatever others do: refused early, cut off, cancelled.
 func TestAnswersAreNeverMixedUp(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
