@@ -182,6 +182,32 @@ func (c *Chain) Newest() *Snapshot {
 	return c.newest
 }
 
+// Load is Newest, but reads it where nothing was read before: who begins to read frames right after a start need not wait for
+// the first step.
+func (c *Chain) Load(ctx context.Context) (*Snapshot, error) {
+	c.mu.Lock()
+	newest, known := c.newest, c.newest != nil || !c.scanned.IsZero()
+	c.mu.Unlock()
+	if known {
+		return newest, nil
+	}
+	numbers, err := Numbers(ctx, c.cfg.Store, c.cfg.Shard)
+	if err != nil {
+		return nil, err
+	}
+	base, err := c.base(ctx, numbers, math.MaxUint64)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	// A step may have made the next one meanwhile.
+	if c.newest == nil && c.scanned.IsZero() {
+		c.newest = base
+	}
+	return c.newest, nil
+}
+
 // messageCheck is the time between two checks that a message of the next job waits.
 const messageCheck = time.Minute
 

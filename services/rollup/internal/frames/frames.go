@@ -59,7 +59,7 @@ type Reader struct {
 	Removed func(ctx context.Context, id identity.Batch) (bool, error)
 	// Packs gives the objects that have frames of several of the entries, no frame in two of them; nil
 	// stands for none. Each and FindUnreadable read these first.
-	Packs func(entries []accepted.Batch) []Pack
+	Packs func(ctx context.Context, entries []accepted.Batch) []Pack
 	// Arrived has frames that collectors sent; Get looks there before it asks the store. Nil has none.
 	Arrived *Arrived
 }

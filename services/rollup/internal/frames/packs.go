@@ -25,7 +25,7 @@ type Pack struct {
 func eachPacked(ctx context.Context, r *Reader, entries []accepted.Batch, fn func(i int, raw []byte) error) (rest []int, err error) {
 	var packs []Pack
 	if r.Packs != nil {
-		packs = r.Packs(entries)
+		packs = r.Packs(ctx, entries)
 	}
 	done := make([]bool, len(entries))
 	size := func(k int) int64 { return int64(packs[k].Bytes) }

@@ -45,7 +45,7 @@ func TestPacksBeforeBlobs(t *testing.T) {
 	pack := func(name string, err error, of []int, give ...[]byte) Pack {
 		return Pack{Entries: of, Bytes: 10, Failed: func(error) { failed[name]++ }, Read: func(context.Context) ([][]byte, error) { return give, err }}
 	}
-	r := &Reader{Store: s, MaxFrame: 100, AtOnce: 1, Packs: func([]accepted.Batch) []Pack {
+	r := &Reader{Store: s, MaxFrame: 100, AtOnce: 1, Packs: func(context.Context, []accepted.Batch) []Pack {
 		return []Pack{
 			pack("whole", nil, []int{0, 7}, raws[0], raws[7]),
 			pack("damaged", nil, []int{1, 2, 3, 4}, raws[1], []byte("frame ?"), nil, raws[5]),
@@ -90,7 +90,7 @@ func TestPacksBeforeBlobs(t *testing.T) {
 
 	// A frame that is too long is refused in a pack, too.
 	r.MaxFrame = int64(len(raws[0])) - 1
-	r.Packs = func([]accepted.Batch) []Pack { return []Pack{pack("whole", nil, []int{0}, raws[0])} }
+	r.Packs = func(context.Context, []accepted.Batch) []Pack { return []Pack{pack("whole", nil, []int{0}, raws[0])} }
 	var one *UnreadableError
 	if err := r.Each(t.Context(), entries[:1], func(int, []byte) error { return nil }); !errors.As(err, &one) {
 		t.Errorf("a frame of %d bytes, at most %d: %v", len(raws[0]), r.MaxFrame, err)
@@ -102,7 +102,7 @@ func TestPacksOfAReadThatEnds(t *testing.T) {
 	s := mem.New(time.Now)
 	entries, raws := framesOf(t, s, 2)
 	ctx, cancel := context.WithCancel(t.Context())
-	r := &Reader{Store: s, MaxFrame: 100, AtOnce: 1, Packs: func([]accepted.Batch) []Pack {
+	r := &Reader{Store: s, MaxFrame: 100, AtOnce: 1, Packs: func(context.Context, []accepted.Batch) []Pack {
 		return []Pack{{Entries: []int{0, 1}, Bytes: 10, Failed: func(err error) { t.Errorf("failed: %v", err) }, Read: func(context.Context) ([][]byte, error) {
 			if cancel(); ctx.Err() != nil {
 				return nil, ctx.Err()
@@ -114,7 +114,7 @@ func TestPacksOfAReadThatEnds(t *testing.T) {
 		t.Errorf("a read that was ended: %v", err)
 	}
 	enough := errors.New("enough")
-	r.Packs = func([]accepted.Batch) []Pack {
+	r.Packs = func(context.Context, []accepted.Batch) []Pack {
 		return []Pack{{Entries: []int{0, 1}, Bytes: 10, Read: func(context.Context) ([][]byte, error) { return raws, nil }}}
 	}
 	calls := 0
@@ -144,7 +144,7 @@ func TestPacksInMemory(t *testing.T) {
 				reading, held = reading+r, held+h
 				mostReading, mostHeld = max(mostReading, reading), max(mostHeld, held)
 			}
-			r := &Reader{MaxFrame: 100, AtOnce: 4, Packs: func([]accepted.Batch) (out []Pack) {
+			r := &Reader{MaxFrame: 100, AtOnce: 4, Packs: func(context.Context, []accepted.Batch) (out []Pack) {
 				for i := range packs {
 					out = append(out, Pack{Entries: []int{i}, Bytes: c.bytes, Read: func(context.Context) ([][]byte, error) {
 						count(1, 1)

@@ -50,7 +50,7 @@ func newSnapped(t *testing.T) *snapped {
 		t.Fatal(err)
 	}
 	w.l.begin()
-	if w.l.Offer(w.in); w.m.Packs(w.in) != nil {
+	if w.l.Offer(w.in); w.m.Packs(t.Context(), w.in) != nil {
 		t.Error("packs before there is a snapshot")
 	}
 	for w.newest() == nil || w.newest().Batches() < uint64(len(w.in)) {
@@ -83,7 +83,7 @@ func (w *snapped) accept(agent string, n uint64) accepted.Batch {
 // packed counts those of the batches that packs are read for, and compares their frames.
 func (w *snapped) packed(of []accepted.Batch) (n int) {
 	w.Helper()
-	for _, p := range w.m.Packs(of) {
+	for _, p := range w.m.Packs(w.Context(), of) {
 		raws, err := p.Read(w.Context())
 		if err != nil || len(raws) != len(p.Entries) || p.Bytes != w.newest().Packs[0].Bytes {
 			w.Fatalf("%d frames of %d entries: %v", len(raws), len(p.Entries), err)
@@ -109,12 +109,12 @@ func TestPacksOfBatches(t *testing.T) {
 	if got := w.packed(others); got != 0 {
 		t.Errorf("%d batches are in no pack and are read from one", got)
 	}
-	if p := w.m.Packs(nil); p != nil {
+	if p := w.m.Packs(t.Context(), nil); p != nil {
 		t.Error("packs of nothing")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := w.m.Packs(w.in)[0].Read(ctx); err == nil {
+	if _, err := w.m.Packs(t.Context(), w.in)[0].Read(ctx); err == nil {
 		t.Error("a read that ended gives frames")
 	}
 }
@@ -151,7 +151,7 @@ func TestPacksOfOldBatches(t *testing.T) {
 // Packs are those of the grant under which the shard is this worker's now.
 func TestPacksOfAGrant(t *testing.T) {
 	w := newSnapped(t)
-	if w.l.end(); w.m.Packs(w.in) != nil {
+	if w.l.end(); w.m.Packs(t.Context(), w.in) != nil {
 		t.Error("packs of a shard that is not this worker's")
 	}
 	w.l.begin()
@@ -161,5 +161,19 @@ func TestPacksOfAGrant(t *testing.T) {
 	}
 	if w.l.end(); w.m.running[0] != next {
 		t.Error("the end of a grant ends the next one")
+	}
+}
+
+// An owner that begins reads packs of the owner before it, before it has made a snapshot of its own or looked for one.
+func TestPacksBeforeTheFirstStep(t *testing.T) {
+	w := newSnapped(t)
+	w.l.end()
+	next, err := w.m.Loop(ownership.Grant{Shard: 0, Fence: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	next.begin()
+	if got := w.packed(w.in); got != len(w.in) {
+		t.Errorf("%d batches of %d are read from packs", got, len(w.in))
 	}
 }

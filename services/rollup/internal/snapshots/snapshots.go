@@ -95,9 +95,9 @@ func NewMaker(c Config) *Maker {
 }
 
 // Packs gives the packs of a shard's newest snapshot that save requests to whoever reads the frames of all
-// entries, which are of one shard. What the snapshot has is in memory, so nothing is asked of the store here; and
-// where this worker does not own the shard, or has not made or taken over a snapshot of it yet, there are none.
-func (m *Maker) Packs(entries []accepted.Batch) []frames.Pack {
+// entries, which are of one shard. A worker that has just begun asks the store for the snapshot of the owner before it;
+// where it does not own the shard there are none.
+func (m *Maker) Packs(ctx context.Context, entries []accepted.Batch) []frames.Pack {
 	if len(entries) == 0 {
 		return nil
 	}
@@ -107,10 +107,14 @@ func (m *Maker) Packs(entries []accepted.Batch) []frames.Pack {
 	if l == nil {
 		return nil
 	}
-	if s := l.chain.Newest(); s != nil {
-		return packsOf(&m.cfg, s, entries)
+	s, err := l.chain.Load(ctx)
+	if err != nil && ctx.Err() == nil {
+		m.cfg.Log.Warn("the newest snapshot can't be read; the blobs of its frames are", "shard", l.grant.Shard, "error", err)
 	}
-	return nil
+	if s == nil {
+		return nil
+	}
+	return packsOf(&m.cfg, s, entries)
 }
 
 // Loop makes the snapshots of one owned shard. A nil one does nothing.
