@@ -33,6 +33,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
 	"lightmetrics.dev/lightmetrics/internal/queries/live"
 	"lightmetrics.dev/lightmetrics/internal/queries/published/publishedtest"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
 	"lightmetrics.dev/lightmetrics/internal/rollups/delta"
 	"lightmetrics.dev/lightmetrics/internal/rollups/shards"
 	"lightmetrics.dev/lightmetrics/internal/series/agentlabel"
@@ -660,6 +661,11 @@ func TestAnswersEqualUpstream(t *testing.T) {
 	for seed := range uint64(5) {
 		l := newLab(t, seed)
 		t.Logf("seed %d", seed)
+		if seed%2 == 0 { // some shards' hours have no rows of a minute, or of five
+			l.publish.Unrolled = func(n catalog.Name) bool {
+				return n.Resolution != timegrid.OneHour && (int(n.Hour)+int(n.Shard)+int(n.Generation))%(2+int(n.Resolution)) == 0
+			}
+		}
 		onTime, delayed := l.fill(l.tracks(), []float64{0, 0.05, 0.1, 0, 0.1}[seed])
 		newest := timegrid.HourOf(l.now.UnixMilli())
 		for _, h := range publishedtest.Hours(append(slices.Clone(onTime), delayed...)) {
