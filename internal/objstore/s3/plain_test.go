@@ -3,6 +3,7 @@ package s3
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"io"
 	"maps"
 	"net/http"
@@ -15,6 +16,7 @@ import (
 	"github.com/aws/smithy-go/encoding/httpbinding"
 	"golang.org/x/net/http/httpguts"
 
+	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
@@ -142,5 +144,55 @@ func TestUsualRepliesAreParsedHere(t *testing.T) {
 	}
 	if last := p.etag; last != `"e"` {
 		t.Errorf("ETag %q", last)
+	}
+}
+
+// sentBy is a transport that keeps requests and answers none.
+type sentBy struct{ r *http.Request }
+
+func (s *sentBy) RoundTrip(r *http.Request) (*http.Response, error) {
+	s.r = r
+	return nil, errors.New("kept")
+}
+
+// TestPlainRequestsOfEveryPlace: wherever the bucket is, in the host or below a path, a plain request is the one that is
+// sent without the plain path.
+func TestPlainRequestsOfEveryPlace(t *testing.T) {
+	at := time.Unix(1780000000, 0)
+	for _, c := range []struct {
+		endpoint, prefix string
+		inPath, plain    bool
+	}{
+		{"http://s3.example.org", "", false, true},
+		{"https://S3.example.org:9000", "a b/+/", false, true},
+		{"http://[::1]:9000", "p/", true, true},
+		{"http://127.0.0.1:9000/below/a%20b/", "", true, true},
+		{"http://127.0.0.1:9000/ü/", "é/", true, true},
+		{"https://s3.example.org:443", "", true, false},
+		{"http://s3.example.org:80", "", false, false},
+		{"", "", false, true},
+	} {
+		cfg := testConfig(c.endpoint)
+		cfg.PathStyle, cfg.Prefix = c.inPath, c.prefix
+		s, err := New(t.Context(), cfg, Options{Now: func() time.Time { return at }})
+		must(t, err)
+		if (s.plain != nil) != c.plain {
+			t.Errorf("%q: plain path %v", c.endpoint, s.plain != nil)
+		}
+		if s.plain == nil {
+			continue
+		}
+		r := newPut("k=1/ä b", []byte("body"), objstore.PutOptions{ContentType: "a/b", Tags: map[string]string{"a b": "c+d"}}, "If-None-Match", "*")
+		creds, err := s.creds.Retrieve(t.Context())
+		must(t, err)
+		got, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(s.plain.compose(nil, r, &creds, at))))
+		must(t, err)
+		kept := &sentBy{}
+		s.rt, s.plain = kept, nil
+		_, _ = s.ask(t.Context(), r)
+		want := kept.r
+		if got.Host != want.Host || got.RequestURI != want.URL.RequestURI() || got.Header.Get("Authorization") != want.Header.Get("Authorization") {
+			t.Errorf("%q: %s %s %s\nwant %s %s %s", c.endpoint, got.Host, got.RequestURI, got.Header.Get("Authorization"), want.Host, want.URL.RequestURI(), want.Header.Get("Authorization"))
+		}
 	}
 }
