@@ -13,6 +13,8 @@ type Coverage interface {
 	// Covered returns the sequence numbers of the boot that the block of the hour counts, ascending and disjoint.
 	// The answer must not change during the life of the coverage.
 	Covered(boot identity.Boot, h timegrid.Hour) []ledger.Range
+	// CoversHour is false if Covered is empty for all boots.
+	CoversHour(h timegrid.Hour) bool
 }
 
 // Hide leaves out, from now on, the records whose sequence number is covered in the hour of their sample. Call it
@@ -29,7 +31,14 @@ type covering struct {
 	asked  bool
 }
 
-func (p *Snapshot) covering(s *segment) covering { return covering{from: p.coverage, hour: s.hour()} }
+func (p *Snapshot) covering(s *segment) covering {
+	c := covering{from: p.coverage, hour: s.hour()}
+	// Most of what is in memory is of hours that have no blocks.
+	if c.from != nil && !c.from.CoversHour(c.hour) {
+		c.from = nil
+	}
+	return c
+}
 
 // of are the numbers of the batch's boot.
 func (c *covering) of(b *batch) []ledger.Range {

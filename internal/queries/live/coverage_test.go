@@ -23,6 +23,15 @@ type covered map[place][]ledger.Range
 
 func (c covered) Covered(b identity.Boot, h timegrid.Hour) []ledger.Range { return c[place{b, h}] }
 
+func (c covered) CoversHour(h timegrid.Hour) bool {
+	for at, ranges := range c {
+		if at.hour == h && len(ranges) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 func (c covered) holds(b identity.Boot, ms int64, seq uint64) bool {
 	return slices.ContainsFunc(c[place{b, timegrid.HourOf(ms)}], func(r ledger.Range) bool { return r.Start <= seq && seq <= r.End })
 }

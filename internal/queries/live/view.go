@@ -9,6 +9,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/derived/ledger"
 	"lightmetrics.dev/lightmetrics/internal/series/agentlabel"
 	"lightmetrics.dev/lightmetrics/internal/series/samples"
+	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
 // view is a group as a snapshot sees it in a range of time. The series of the group share it: which rows count, and in
@@ -269,6 +270,29 @@ func (v *view) answer() answer {
 		}
 	}
 	return out
+}
+
+// InHours keeps the series that have samples in the range for which they were selected, and returns the hours that may
+// have some of them. What the series of a group share is found out once, and no values are read.
+func InHours(ls []Series) ([]Series, map[timegrid.Hour]bool) {
+	hours, seen := map[timegrid.Hour]bool{}, map[*view]bool{}
+	ls = slices.DeleteFunc(ls, func(s Series) bool { return !s.Has() })
+	for i := range ls {
+		for k := range 1 + len(ls[i].more) {
+			v := ls[i].column(k).view
+			if seen[v] || v.has() == no {
+				continue
+			}
+			seen[v] = true
+			for _, c := range v.clusters {
+				// Of histograms a cluster before the range may be there.
+				if c.maxT >= v.mint {
+					hours[c.segs[0].hour()] = true
+				}
+			}
+		}
+	}
+	return ls, hours
 }
 
 // shownPart is how much of a part of a segment a snapshot shows: everything or nothing if the series of the group do not

@@ -10,6 +10,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/queries/published"
 	"lightmetrics.dev/lightmetrics/internal/rollups/chunk"
 	"lightmetrics.dev/lightmetrics/internal/rollups/rollup"
+	"lightmetrics.dev/lightmetrics/internal/series/samples"
 )
 
 // evaluation evaluates one call, series by series. It reuses its memory.
@@ -28,6 +29,9 @@ type evaluation struct {
 	columns   []chunk.Columns
 	keys      [][]int64
 	runs      runs
+	// Samples of the series, which stretches refer to.
+	t []int64
+	v []float64
 }
 
 // stretch is rows or samples; keys are the ends of the buckets, or the samples' times.
@@ -198,22 +202,18 @@ func (e *evaluation) rows(r *published.Rolled) error {
 // samples copies the raw samples but for stale markers.
 func (e *evaluation) samples(m *merged) error {
 	e.runs.reset(m, e.mint, e.maxt)
+	e.t, e.v = e.t[:0], e.v[:0]
 	for {
 		run, ok := e.runs.Next()
 		if !ok {
 			return e.runs.Err()
 		}
-		s := stretch{}
-		for i, t := range run.T {
-			switch {
-			case run.H != nil && run.H[i] != nil:
-				if h := run.H[i]; !value.IsStaleNaN(h.Sum) {
-					// What a run refers to is good until the next one.
-					s.keys, s.h = append(s.keys, t), append(s.h, h.Copy())
-				}
-			case !value.IsStaleNaN(run.V[i]):
-				s.keys, s.v = append(s.keys, t), append(s.v, run.V[i])
-			}
+		// What a run refers to is good until the next one, so it is copied.
+		var s stretch
+		if run.H == nil {
+			s = e.floats(&run)
+		} else {
+			s = either(&run)
 		}
 		switch {
 		case len(s.keys) == 0:
@@ -225,4 +225,34 @@ func (e *evaluation) samples(m *merged) error {
 		}
 		e.stretches = append(e.stretches, s)
 	}
+}
+
+// floats takes a run without histograms to the memory of e.
+func (e *evaluation) floats(run *samples.Run) stretch {
+	from := len(e.t)
+	if !slices.ContainsFunc(run.V, value.IsStaleNaN) {
+		e.t, e.v = append(e.t, run.T...), append(e.v, run.V...)
+	} else {
+		for i, v := range run.V {
+			if !value.IsStaleNaN(v) {
+				e.t, e.v = append(e.t, run.T[i]), append(e.v, v)
+			}
+		}
+	}
+	if from == len(e.t) {
+		return stretch{}
+	}
+	return stretch{keys: e.t[from:len(e.t):len(e.t)], v: e.v[from:len(e.v):len(e.v)]}
+}
+
+// either copies a run that has histograms, and perhaps floats beside them.
+func either(run *samples.Run) (s stretch) {
+	for i, t := range run.T {
+		if h := run.H[i]; h == nil && !value.IsStaleNaN(run.V[i]) {
+			s.keys, s.v = append(s.keys, t), append(s.v, run.V[i])
+		} else if h != nil && !value.IsStaleNaN(h.Sum) {
+			s.keys, s.h = append(s.keys, t), append(s.h, h.Copy())
+		}
+	}
+	return s
 }

@@ -17,14 +17,16 @@ func (q *Queryable) WithGuard(g Guard) *Queryable {
 	return q
 }
 
-func (q *Queryable) check() error {
+// Check returns an error when the query must end. To be called between samples.
+func (q *Queryable) Check() error {
 	if q.guard == nil {
 		return nil
 	}
 	return q.guard.Check()
 }
 
-func (q *Queryable) reserve(bytes int64) error {
+// Reserve takes memory for what the query holds until it ends.
+func (q *Queryable) Reserve(bytes int64) error {
 	if q.guard == nil {
 		return nil
 	}

@@ -62,7 +62,7 @@ func (it *cursor) Next() chunkenc.ValueType {
 // mayContinue asks the guard; after its error the cursor is at its end.
 func (it *cursor) mayContinue() bool {
 	if it.read != nil && it.err == nil {
-		it.fail(it.read.q.check())
+		it.fail(it.read.q.Check())
 	}
 	return it.err == nil
 }

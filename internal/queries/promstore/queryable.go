@@ -37,7 +37,7 @@ type Queryable struct {
 	mu         sync.Mutex
 	mint, maxt int64 // the touched range; empty while mint > maxt
 	series     int
-	prepared   [][]rolledSeries // by number: what Rolled gave
+	prepared   [][]RolledSeries // by number: what Rolled gave
 	merges     Merges
 }
 
@@ -148,7 +148,7 @@ func (q *querier) Select(ctx context.Context, sorted bool, hints *storage.Select
 		}
 		limit = hints.Limit
 	}
-	find := q.find
+	find := q.q.find
 	if hints != nil && hints.Func == "series" {
 		// A limit leaves the same ones on each node only if they are sorted.
 		find = q.list(sorted || limit > 0)
@@ -158,7 +158,7 @@ func (q *querier) Select(ctx context.Context, sorted bool, hints *storage.Select
 		err = q.q.touch(mint, maxt, len(found))
 	}
 	if err == nil {
-		err = q.q.reserve(sizeOf(found))
+		err = q.q.Reserve(sizeOf(found))
 	}
 	if err != nil {
 		return storage.ErrSeriesSet(err)
@@ -190,20 +190,20 @@ func hintOf(h *storage.SelectHints) published.Hint {
 
 // find asks the blocks first: they fix, for every hour of the range, what the
 // snapshot leaves out.
-func (q *querier) find(ctx context.Context, hint published.Hint, mint, maxt int64, ms []*labels.Matcher) ([]merged, error) {
+func (q *Queryable) find(ctx context.Context, hint published.Hint, mint, maxt int64, ms []*labels.Matcher) ([]merged, error) {
 	var ps []published.Series
-	if q.q.pub != nil {
+	if q.pub != nil {
 		var err error
-		if ps, err = q.q.pub.SelectFor(ctx, hint, mint, maxt, ms...); err != nil {
+		if ps, err = q.pub.SelectFor(ctx, hint, mint, maxt, ms...); err != nil {
 			return nil, err
 		}
 	}
-	ls, err := q.q.snap.Select(ctx, mint, maxt, ms...)
+	ls, err := q.snap.Select(ctx, mint, maxt, ms...)
 	if err != nil {
 		return nil, err
 	}
 	found := join(ls, ps)
-	q.q.noteMerges(len(found), func(i int) (labels.Labels, agentlabel.Seen) { return found[i].labels, found[i].agents(mint, maxt) })
+	q.noteMerges(len(found), func(i int) (labels.Labels, agentlabel.Seen) { return found[i].labels, found[i].agents(mint, maxt) })
 	return found, nil
 }
 
@@ -224,7 +224,7 @@ func (q *querier) list(sorted bool) func(ctx context.Context, hint published.Hin
 		n := 0
 		for i := range ls {
 			// Some series are read for it.
-			if err := q.q.check(); err != nil {
+			if err := q.q.Check(); err != nil {
 				return nil, err
 			}
 			if ls[i].Has() {

@@ -41,34 +41,43 @@ const RolledLabel = "__rolled__"
 // approximate values are accepted, and published.Query reports the hours that they are of.
 // Errors: *LimitError, a context error.
 func (q *Queryable) Rolled(ctx context.Context, c RangeCall) (selector string, ok bool, err error) {
+	series, ok, err := q.RolledSeries(ctx, c)
+	if err != nil || !ok {
+		return "", false, err
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.prepared = append(q.prepared, series)
+	return strconv.Itoa(len(q.prepared) - 1), true, nil
+}
+
+// RolledSeries is Rolled for callers that use the values themselves, without an engine.
+func (q *Queryable) RolledSeries(ctx context.Context, c RangeCall) ([]RolledSeries, bool, error) {
 	fn, known := rangeFuncs[c.Func]
 	if q.pub == nil || !known || !plain(c) {
-		return "", false, nil
+		return nil, false, nil
 	}
 	// A range is open at its beginning, so its first millisecond is left out.
 	mint, maxt := c.Start-c.Offset-c.Range+1, c.End-c.Offset
 	if err := q.pub.Pin(ctx, mint, maxt); err != nil {
-		return "", false, err
+		return nil, false, err
 	}
 	mark := q.pub.Mark()
 	for _, rows := range q.ways(c, q.pub.AnyExpired(mint, maxt)) {
 		series, ok, err := q.rolled(ctx, c, fn, rows)
 		if errors.Is(err, errNotRolled) { // nor will finer rows
 			q.pub.Undo(mark)
-			return "", false, nil
+			return nil, false, nil
 		}
 		if err != nil {
-			return "", false, err
+			return nil, false, err
 		}
 		if ok && !q.pub.Failed(mark) {
-			q.mu.Lock()
-			defer q.mu.Unlock()
-			q.prepared = append(q.prepared, series)
-			return strconv.Itoa(len(q.prepared) - 1), true, nil
+			return series, true, nil
 		}
 		q.pub.Undo(mark)
 	}
-	return "", false, nil
+	return nil, false, nil
 }
 
 // coarsest are the resolutions from the one with the fewest rows.
@@ -131,7 +140,7 @@ func onBuckets(c RangeCall, w int64) bool {
 // maxPrepared bounds the values that are prepared for a call, those of a histogram one by one.
 const maxPrepared = 50_000_000
 
-func (q *Queryable) rolled(ctx context.Context, c RangeCall, fn rangeFunc, rows published.Rows) ([]rolledSeries, bool, error) {
+func (q *Queryable) rolled(ctx context.Context, c RangeCall, fn rangeFunc, rows published.Rows) ([]RolledSeries, bool, error) {
 	mint, maxt := c.Start-c.Offset-c.Range+1, c.End-c.Offset
 	// Samples in memory are only searched where there are rows to put beside them.
 	if !q.pub.MayRoll(rows, mint, maxt) {
@@ -141,7 +150,9 @@ func (q *Queryable) rolled(ctx context.Context, c RangeCall, fn rangeFunc, rows 
 	if err != nil {
 		return nil, false, err
 	}
-	ls, hours := inMemory(ls, mint, maxt)
+	// A bucket and samples of the same time can't be combined, so hours with samples are read as samples.
+	ls, hours := live.InHours(ls)
+	rows.Want = fn.want
 	found, ok, err := q.pub.SelectRolled(ctx, rows, mint, maxt, func(h timegrid.Hour) bool { return hours[h] },
 		func(typ series.Type) bool { return fn.takes(typ, metric(c)) }, c.Matchers...)
 	if err != nil || !ok {
@@ -165,7 +176,7 @@ func (q *Queryable) rolled(ctx context.Context, c RangeCall, fn rangeFunc, rows 
 	if steps*int64(len(all)) > maxPrepared {
 		return nil, false, nil
 	}
-	if err := q.reserve(8*steps*int64(len(all)) + seriesBytes*int64(len(all))); err != nil {
+	if err := q.Reserve(8*steps*int64(len(all)) + seriesBytes*int64(len(all))); err != nil {
 		return nil, false, err
 	}
 	times := make([]int64, steps)
@@ -173,7 +184,7 @@ func (q *Queryable) rolled(ctx context.Context, c RangeCall, fn rangeFunc, rows 
 		times[i] = c.Start + int64(i)*c.Step
 	}
 	ev := evaluation{c: c, fn: fn, mint: mint, maxt: maxt, times: times, left: maxPrepared - steps*int64(len(all))}
-	out := make([]rolledSeries, 0, len(all))
+	out := make([]RolledSeries, 0, len(all))
 	for i := range all {
 		if i%checkEvery == 0 && ctx.Err() != nil {
 			return nil, false, ctx.Err()
@@ -192,9 +203,9 @@ func (q *Queryable) rolled(ctx context.Context, c RangeCall, fn rangeFunc, rows 
 		if !fn.keepsName {
 			lset = labels.NewBuilder(lset).Del(model.MetricNameLabel).Labels()
 		}
-		out = append(out, rolledSeries{lset, times, values, hists})
+		out = append(out, RolledSeries{lset, times, values, hists})
 	}
-	slices.SortFunc(out, func(a, b rolledSeries) int { return labels.Compare(a.labels, b.labels) })
+	slices.SortFunc(out, func(a, b RolledSeries) int { return labels.Compare(a.labels, b.labels) })
 	q.noteMerges(len(all), func(i int) (labels.Labels, agentlabel.Seen) { return all[i].labels, all[i].agents(mint, maxt) })
 	// Reported only now: an attempt that failed has used nothing.
 	for res := range resolutions {
@@ -205,40 +216,6 @@ func (q *Queryable) rolled(ctx context.Context, c RangeCall, fn rangeFunc, rows 
 
 // checkEvery bounds how many series are evaluated between two checks of the context.
 const checkEvery = 256
-
-// inMemory keeps the series that have samples in the range, and returns the hours of these
-// samples: a bucket and samples of the same time can't be combined.
-func inMemory(ls []live.Series, mint, maxt int64) ([]live.Series, map[timegrid.Hour]bool) {
-	hours := map[timegrid.Hour]bool{}
-	kept := ls[:0]
-	var runs live.Runs
-	for i := range ls {
-		runs.Reset(&ls[i], mint, maxt)
-		any := false
-		for {
-			run, ok := runs.Next()
-			if !ok {
-				break
-			}
-			any = true
-			for k := 0; k < len(run.T); {
-				h := timegrid.HourOf(run.T[k])
-				hours[h] = true
-				// One search for each hour instead of a division for each sample.
-				k += countThrough(run.T[k:], h.EndMS())
-			}
-		}
-		if any {
-			kept = append(kept, ls[i])
-		}
-	}
-	return kept, hours
-}
-
-func countThrough(ts []int64, end int64) int {
-	n, _ := slices.BinarySearch(ts, end+1)
-	return n
-}
 
 // rolledInput is a label set with its samples and its rolled rows.
 type rolledInput struct {
@@ -277,17 +254,22 @@ next:
 	return out
 }
 
-// rolledSeries has a value for each time, a stale marker where there is none.
-type rolledSeries struct {
+// RolledSeries has a value for each time, a stale marker where there is none.
+type RolledSeries struct {
 	labels labels.Labels
 	t      []int64
 	v      []float64
 	h      []*histogram.FloatHistogram // nil, or with nil where v counts
 }
 
-func (s *rolledSeries) Labels() labels.Labels { return s.labels }
+// Labels of the result: without the metric's name where the function drops it.
+func (s *RolledSeries) Labels() labels.Labels { return s.labels }
 
-func (s *rolledSeries) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
+// Values has one for each time of evaluation, a stale marker where there is none. It is false for histograms.
+func (s *RolledSeries) Values() ([]float64, bool) { return s.v, s.h == nil }
+
+// Iterator reads the values as samples.
+func (s *RolledSeries) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
 	it, ok := reuse.(*iterator[int64])
 	if !ok {
 		it = &iterator[int64]{}
@@ -317,7 +299,7 @@ func (q *Queryable) preparedSet(ms []*labels.Matcher) (storage.SeriesSet, bool) 
 
 type rolledSet struct {
 	seriesSet
-	found []rolledSeries
+	found []RolledSeries
 	at    int
 }
 

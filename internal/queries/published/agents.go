@@ -199,7 +199,8 @@ func (s *Series) Agents(mint, maxt int64) agentlabel.Seen { return agents(s.piec
 // Agents is as Series.Agents, over rows and raw samples.
 func (r *Rolled) Agents(mint, maxt int64) (seen agentlabel.Seen) {
 	for _, p := range r.rows {
-		if p.ob.x.label != "" {
+		// What was found before has such a label, too.
+		if p.cols != nil || p.ob.x.label != "" {
 			return seen
 		}
 		if _, _, any := p.ob.x.Parts(p.i, firstNS(max(mint, p.from.StartMS()+1)), lastNS(min(maxt, p.to.EndMS()))); any {

@@ -111,8 +111,11 @@ func nanoseconds(into, ms []int64) []int64 {
 // hold takes the columns of the handle's series that are cached, and returns the series that must be decoded from
 // blocks. What it took stays with the query, whatever the cache evicts.
 func (q *Query) hold(h *handle, mint, maxt int64) (rest []int) {
-	// Rolled rows have many columns of which each query needs others; they have a cache of their own.
-	if !h.raw {
+	switch {
+	case h.raw:
+	case h.as == nil:
+		return q.holdRows(h, mint, maxt)
+	default: // rows that stand in for samples
 		return h.series
 	}
 	h.held = make([]*columns, len(h.series))

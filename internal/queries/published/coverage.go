@@ -57,6 +57,14 @@ func (q *Query) Covered(boot identity.Boot, h timegrid.Hour) []ledger.Range {
 	return rs
 }
 
+// CoversHour is false if Covered is empty for all boots.
+func (q *Query) CoversHour(h timegrid.Hour) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	v := q.hours[h]
+	return v != nil && (v.Expired(h, timegrid.Raw) || v.HasBlocks(h, timegrid.Raw) || len(q.late[h]) > 0)
+}
+
 // rangesOf returns the sequence numbers of a boot's inputs, ascending and disjoint.
 func rangesOf(s *catalog.Block, boot identity.Boot) []ledger.Range {
 	boots := s.Inputs.Boots()

@@ -11,6 +11,7 @@ import (
 // plan is which objects have the rows of some blocks, and which of them have nothing for matchers that were asked
 // before. Blocks never change, so a plan is valid as long as the same blocks count.
 type plan struct {
+	number uint64 // of no other plan
 	blocks []*catalog.Block
 	units  []unit
 
@@ -88,8 +89,9 @@ func (p *plan) nothing(key string) *nothing {
 
 // plans caches the last few plans. It is safe for concurrent use.
 type plans struct {
-	mu   sync.Mutex
-	last []*plan // newest first
+	mu    sync.Mutex
+	last  []*plan // newest first
+	count atomic.Uint64
 }
 
 const (
@@ -103,6 +105,7 @@ func (c *plans) of(blocks []*catalog.Block) *plan {
 		return p
 	}
 	p := newPlan(blocks)
+	p.number = c.count.Add(1)
 	// A query over so much is rare, and its plan would take the memory of all others.
 	if len(p.units) > maxPlanned {
 		return p

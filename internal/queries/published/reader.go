@@ -45,6 +45,7 @@ type Reader struct {
 	blocks  *lru.Cache[blockKey, []byte]
 	columns *lru.Cache[columnKey, *columns]
 	rolled  *lru.Cache[rolledKey, *chunk.Columns] // decoded rows of resolutions
+	found   *lru.Cache[foundKey, []Rolled]        // such rows of whole selections
 	deltas  *lru.Cache[string, [][]byte]          // frames by the delta's key
 	lates   *lru.Cache[string, *catalog.Block]    // made of deltas, by what they are made of
 	texts   *lru.Cache[identity.Digest, []string] // names and values of labels, by what they are of
@@ -87,7 +88,7 @@ func New(c Config) (*Reader, error) {
 		cfg: c, fetch: block.From(c.Store), indexes: lru.New[string, *index](c.IndexCache - c.IndexCache/32), blocks: lru.New[blockKey, []byte](c.BlockCache - c.BlockCache/4 - c.BlockCache/8 - c.BlockCache/16),
 		// Decoded columns get the smaller part: they are several times as large as their blocks, and can be made
 		// from them again.
-		columns: lru.New[columnKey, *columns](c.BlockCache / 4), rolled: lru.New[rolledKey, *chunk.Columns](c.BlockCache / 16),
+		columns: lru.New[columnKey, *columns](c.BlockCache / 4), rolled: lru.New[rolledKey, *chunk.Columns](c.BlockCache / 32), found: lru.New[foundKey, []Rolled](c.BlockCache / 32),
 		// Frames of deltas, and the blocks that are made of them, are few: late data that no block has yet.
 		deltas: lru.New[string, [][]byte](c.BlockCache / 16), lates: lru.New[string, *catalog.Block](c.BlockCache / 16),
 		texts: lru.New[identity.Digest, []string](c.IndexCache / 32),
@@ -97,7 +98,7 @@ func New(c Config) (*Reader, error) {
 
 // CacheBytes is the memory of the caches: of indexes; and of blocks, with the columns decoded from them.
 func (r *Reader) CacheBytes() (indexes, blocks int64) {
-	return r.indexes.Weight() + r.texts.Weight(), r.blocks.Weight() + r.columns.Weight() + r.rolled.Weight() + r.deltas.Weight() + r.lates.Weight()
+	return r.indexes.Weight() + r.texts.Weight(), r.blocks.Weight() + r.columns.Weight() + r.rolled.Weight() + r.found.Weight() + r.deltas.Weight() + r.lates.Weight()
 }
 
 // get makes one request for exactly length bytes, within the bound on parallel requests.

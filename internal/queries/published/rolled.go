@@ -19,12 +19,16 @@ type Rolled struct {
 	// Raw is what is read from raw blocks; nil when nothing is.
 	Raw  *Series
 	rows []part // by hour, disjoint
+	q    *Query
 }
 
 // part is a series of one chunk with the hours whose rows count.
 type part struct {
-	piece
+	piece    // none when cols are there
 	from, to timegrid.Hour
+	res      timegrid.Resolution
+	typ      series.Type
+	cols     *chunk.Columns // of what was found before
 }
 
 // partsOf joins consecutive hours of one chunk.
@@ -36,7 +40,7 @@ func partsOf(pieces []piece) []part {
 			out[n-1].to++
 			continue
 		}
-		out = append(out, part{p, p.ob.hour, p.ob.hour})
+		out = append(out, part{piece: p, from: p.ob.hour, to: p.ob.hour, res: p.ob.res, typ: p.ob.x.meta(p.i).typ})
 	}
 	return out
 }
@@ -45,10 +49,10 @@ func partsOf(pieces []piece) []part {
 func (r *Rolled) Parts() int { return len(r.rows) }
 
 // Resolution of the rows of part i.
-func (r *Rolled) Resolution(i int) timegrid.Resolution { return r.rows[i].ob.res }
+func (r *Rolled) Resolution(i int) timegrid.Resolution { return r.rows[i].res }
 
 // Type of the rows of part i.
-func (r *Rolled) Type(i int) series.Type { return r.rows[i].ob.x.meta(r.rows[i].i).typ }
+func (r *Rolled) Type(i int) series.Type { return r.rows[i].typ }
 
 // Rows returns the rolled rows of part i whose buckets end in [mint, maxt], and perhaps others; those with index from
 // up to, not including, to count. They are in the memory of into, or shared with other queries, and must not be
@@ -56,17 +60,21 @@ func (r *Rolled) Type(i int) series.Type { return r.rows[i].ob.x.meta(r.rows[i].
 func (r *Rolled) Rows(i int, mint, maxt int64, want chunk.Mask, into *chunk.Columns) (cols *chunk.Columns, from, to int, ok bool, err error) {
 	p := r.rows[i]
 	mint, maxt = firstNS(max(mint, p.from.StartMS()+1)), lastNS(min(maxt, p.to.EndMS()))
-	if p.ob.broken.Load() {
-		return nil, 0, 0, false, nil
-	}
-	cols, rows, err := p.ob.rolledRows(p.i, mint, maxt, want, into)
-	if err != nil {
-		p.ob.corrupt(err)
-		return nil, 0, 0, false, nil
+	rows := 0
+	if cols = p.cols; cols != nil {
+		rows = cols.Rows()
+	} else {
+		if p.ob.broken.Load() {
+			return nil, 0, 0, false, nil
+		}
+		if cols, rows, err = p.ob.rolledRows(p.i, mint, maxt, want, into); err != nil {
+			p.ob.corrupt(err)
+			return nil, 0, 0, false, nil
+		}
 	}
 	from, _ = slices.BinarySearch(cols.T, mint)
 	to, _ = slices.BinarySearch(cols.T, maxt+1)
-	return cols, from, to, true, p.ob.q.decoded(rows)
+	return cols, from, to, true, r.q.decoded(rows)
 }
 
 // rolledKey is some columns of a range of a series' parts.
@@ -75,28 +83,81 @@ type rolledKey struct {
 	want chunk.Mask
 }
 
+func (h *handle) rowsKey(i, first, last int) rolledKey {
+	return rolledKey{columnKey{h.x.id, i, first, last}, h.want}
+}
+
 // rolledOverhead estimates the memory of a cache entry besides its rows: Columns name many columns that it lacks.
 const rolledOverhead = 256 + int64(unsafe.Sizeof(chunk.Columns{}))
 
-// rolledRows decodes rolled rows of a series, or takes them from the cache. It returns the number of rows that were
-// read.
+// heldRows are the columns of rolled rows that a query wants of a handle, in a range of time.
+type heldRows struct {
+	mint, maxt int64 // nanoseconds
+	of         []keptRows
+}
+
+// keptRows of a series; cols is nil when they must be decoded.
+type keptRows struct {
+	first, last int // parts
+	cols        *chunk.Columns
+	none        bool // there are no rows in the range
+}
+
+// holdRows takes the columns of the handle's series that are cached, and returns the series that must be decoded. What it
+// took stays with the query, whatever the cache evicts.
+func (q *Query) holdRows(h *handle, mint, maxt int64) (rest []int) {
+	h.kept = &heldRows{mint, maxt, make([]keptRows, len(h.series))}
+	for k, i := range h.series {
+		first, last, ok := h.x.Parts(i, mint, maxt)
+		if !ok {
+			h.kept.of[k].none = true
+			continue
+		}
+		if c, ok := q.r.rolled.Get(h.rowsKey(i, first, last)); ok {
+			h.kept.of[k] = keptRows{first: first, last: last, cols: c}
+			q.stats.columnHits.Add(1)
+			continue
+		}
+		rest = append(rest, i)
+	}
+	return rest
+}
+
+// rowsAtHand are the columns of series i that are held; nil when they must be decoded.
+func (h *handle) rowsAtHand(i int) *chunk.Columns {
+	if h.kept == nil || h.broken.Load() {
+		return nil
+	}
+	k, ok := slices.BinarySearch(h.series, i)
+	switch {
+	case !ok:
+		return nil
+	case h.kept.of[k].none:
+		return &chunk.Columns{}
+	}
+	return h.kept.of[k].cols
+}
+
+// rolledRows decodes rolled rows of a series, or takes them from those that are held. It returns the number of rows that
+// were read.
 func (h *handle) rolledRows(i int, mint, maxt int64, want chunk.Mask, into *chunk.Columns) (*chunk.Columns, int, error) {
-	first, last, any := h.x.Parts(i, mint, maxt)
-	key := rolledKey{columnKey{h.x.id, i, first, last}, want}
-	if any {
-		if c, ok := h.q.r.rolled.Get(key); ok {
-			h.q.stats.columnHits.Add(1)
+	keep := h.kept != nil && want == h.want && h.kept.mint <= mint && maxt <= h.kept.maxt
+	if keep {
+		if c := h.rowsAtHand(i); c != nil {
 			return c, c.Rows(), nil
 		}
+		// All that the query wants of the chunk is decoded at once, so that it is found together the next time.
+		mint, maxt = h.kept.mint, h.kept.maxt
 	}
+	first, last, any := h.x.Parts(i, mint, maxt)
 	// Parts of one chunk share its decoder, and the engine may read series in parallel.
 	h.mu.Lock()
 	rows, err := h.decoder().Series(i, mint, maxt, want, into)
 	h.mu.Unlock()
 	// Rows that are read only once are not worth a copy, so only those are kept whose blocks were cached already.
 	// Histograms would share their buckets with the decoder's memory.
-	if err == nil && any && h.warm && !into.Has(chunk.HistogramColumns) {
-		h.q.r.rolled.Put(key, into.Clone(), int64(8*into.Columns()*into.Rows())+rolledOverhead)
+	if err == nil && any && keep && h.warm && !into.Has(chunk.HistogramColumns) {
+		h.q.r.rolled.Put(h.rowsKey(i, first, last), into.Clone(), int64(8*into.Columns()*into.Rows())+rolledOverhead)
 	}
 	return into, rows, err
 }
@@ -107,6 +168,8 @@ type Rows struct {
 	Resolution timegrid.Resolution
 	// Expired are the resolutions that stand in for expired samples: the first that has all of an hour is used.
 	Expired []timegrid.Resolution
+	// Want are the columns that will be read of them.
+	Want chunk.Mask
 	// Nearly allows buckets that are not those of the range, and leaves out hours of which nothing is left.
 	// Reduced then reports them.
 	Nearly bool
@@ -133,9 +196,17 @@ func (q *Query) SelectRolled(ctx context.Context, r Rows, mint, maxt int64, raw 
 	if len(instead.blocks) == 0 {
 		return nil, false, nil
 	}
-	rows, samples, err := q.seekRolled(ctx, instead, rest, mint, maxt, ms)
+	before, known := q.foundBefore(r, instead, mint, maxt, ms)
+	if before != nil {
+		// Only the samples beside them are left to be found.
+		clear(instead.blocks)
+	}
+	rows, samples, err := q.seekRolled(ctx, r.Want, instead, rest, mint, maxt, ms)
 	if err != nil {
 		return nil, false, err
+	}
+	if slices.ContainsFunc(before, func(s Rolled) bool { return !takesAll(&s, takes) }) {
+		return nil, false, nil
 	}
 	// Checked before any block is fetched, since the caller then reads the samples instead.
 	for _, ob := range rows {
@@ -146,7 +217,13 @@ func (q *Query) SelectRolled(ctx context.Context, r Rows, mint, maxt int64, raw 
 	if err := q.load(ctx, append(slices.Clone(rows), samples...), mint, maxt); err != nil {
 		return nil, false, err
 	}
-	if out, ok = joinRolled(gather(rows), gather(samples)); !ok {
+	if before == nil {
+		if before, ok = q.rolledOf(gather(rows)); !ok {
+			return nil, false, nil
+		}
+		q.keepFound(known, before)
+	}
+	if out, ok = joinRolled(before, gather(samples)); !ok {
 		return nil, false, nil
 	}
 	// Exact answers lack nothing, although their samples have expired.
@@ -182,13 +259,16 @@ func (q *Query) chooseRolled(instead *standIns, res timegrid.Resolution, from, t
 }
 
 // seekRolled reads, in parallel, the indexes of rows and of the raw samples that are needed beside them.
-func (q *Query) seekRolled(ctx context.Context, instead standIns, rest []*catalog.Block, mint, maxt int64, ms []*labels.Matcher) (rows, samples []*object, err error) {
+func (q *Query) seekRolled(ctx context.Context, want chunk.Mask, instead standIns, rest []*catalog.Block, mint, maxt int64, ms []*labels.Matcher) (rows, samples []*object, err error) {
 	reads := group{ctx: ctx, limit: q.r.cfg.Parallel}
 	var ofRows []*handle
 	for _, res := range instead.resolutions() {
 		more, err := q.seek(&reads, res, instead.blocks[res], mint, maxt, ms)
 		if err != nil {
 			return nil, nil, err
+		}
+		for _, h := range more {
+			h.want = want
 		}
 		ofRows = append(ofRows, more...)
 	}
@@ -202,10 +282,9 @@ func (q *Query) seekRolled(ctx context.Context, instead standIns, rest []*catalo
 	return expand(ofRows, mint, maxt), expand(ofSamples, mint, maxt), nil
 }
 
-// joinRolled joins rows and samples of equal label sets. It is false if that is impossible: an hour has several
-// series with one label set, or both rows and samples of one.
-func joinRolled(ofRows, ofSamples []Series) (out []Rolled, ok bool) {
-	at := make(map[uint64][]int, len(ofRows))
+// rolledOf makes series of rows. It is false if an hour has several series with one label set.
+func (q *Query) rolledOf(ofRows []Series) (out []Rolled, ok bool) {
+	out = make([]Rolled, 0, len(ofRows))
 	for i := range ofRows {
 		s := &ofRows[i]
 		for k := 1; k < len(s.pieces); k++ {
@@ -214,8 +293,20 @@ func joinRolled(ofRows, ofSamples []Series) (out []Rolled, ok bool) {
 				return nil, false
 			}
 		}
-		at[s.Labels.Hash()] = append(at[s.Labels.Hash()], len(out))
-		out = append(out, Rolled{Labels: s.Labels, rows: partsOf(s.pieces)})
+		out = append(out, Rolled{Labels: s.Labels, rows: partsOf(s.pieces), q: q})
+	}
+	return out, true
+}
+
+// joinRolled joins rows and samples of equal label sets. It is false if an hour has both rows and samples of one.
+func joinRolled(out []Rolled, ofSamples []Series) ([]Rolled, bool) {
+	if len(ofSamples) == 0 {
+		return out, true
+	}
+	at := make(map[uint64][]int, len(out))
+	for i := range out {
+		h := out[i].Labels.Hash()
+		at[h] = append(at[h], i)
 	}
 	for i := range ofSamples {
 		s := &ofSamples[i]

@@ -2,6 +2,7 @@ package published_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -9,25 +10,43 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/queries/published"
 	"lightmetrics.dev/lightmetrics/internal/rollups/chunk"
+	"lightmetrics.dev/lightmetrics/internal/series/agentlabel"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // TestRolledRowsAreKept: decoded rows of a resolution are the same whether they are kept from an earlier query or read,
-// whichever columns and times other queries wanted; and a reader may use its memory again.
+// whichever columns and times other queries wanted, and whichever hours they read as samples; and a reader may use its
+// memory again. With a label for the agent whole selections are kept.
 func TestRolledRowsAreKept(t *testing.T) {
+	for _, label := range []agentlabel.Name{"", agentlabel.Default} {
+		t.Run(string(label), func(t *testing.T) { testRolledRowsAreKept(t, published.Config{AgentLabel: label}) })
+	}
+}
+
+func testRolledRowsAreKept(t *testing.T, cfg published.Config) {
 	f := newFixture(t)
 	f.publish(t, 2, timegrid.OneMinute, timegrid.FiveMinutes)
 	all := labels.MustNewMatcher(labels.MatchRegexp, "s", "1.")
-	rows := func(r *published.Reader, res timegrid.Resolution, want chunk.Mask, mint, maxt int64) (string, published.Stats) {
+	rows := func(r *published.Reader, res timegrid.Resolution, want chunk.Mask, mint, maxt int64, raw bool) (string, published.Stats) {
 		q := f.query(t, r, published.Limits{})
-		found, ok, err := q.SelectRolled(t.Context(), published.Rows{Resolution: res}, mint, maxt, func(timegrid.Hour) bool { return false }, func(series.Type) bool { return true }, all)
+		found, ok, err := q.SelectRolled(t.Context(), published.Rows{Resolution: res, Want: want}, mint, maxt, func(h timegrid.Hour) bool { return raw && h == f.first }, func(series.Type) bool { return true }, all)
 		if err != nil || !ok || len(found) == 0 {
 			t.Fatal(len(found), ok, err)
 		}
+		slices.SortFunc(found, func(a, b published.Rolled) int { return labels.Compare(a.Labels, b.Labels) })
 		var b strings.Builder
 		var into chunk.Columns
 		for i := range found {
+			if s := found[i].Raw; s != nil {
+				for runs := s.Runs(mint, maxt); ; {
+					run, ok := runs.Next()
+					if !ok {
+						break
+					}
+					fmt.Fprintln(&b, s.Labels, run.T)
+				}
+			}
 			for k := range found[i].Parts() {
 				c, from, to, ok, err := found[i].Rows(k, mint, maxt, want, &into)
 				if err != nil || !ok {
@@ -44,14 +63,16 @@ func TestRolledRowsAreKept(t *testing.T) {
 		}
 		return b.String(), q.Stats()
 	}
-	kept, hits := f.reader(t, published.Config{}), int64(0)
+	kept, hits := f.reader(t, cfg), int64(0)
 	begin, end := f.first.StartMS()+1, (f.first + 1).EndMS()
-	for round := range 4 {
+	for round := range 5 {
 		for _, res := range []timegrid.Resolution{timegrid.OneMinute, timegrid.FiveMinutes} {
 			for _, want := range []chunk.Mask{chunk.ColSum | chunk.ColSumC | chunk.ColCount, chunk.ColMax, chunk.ColMin | chunk.ColMax} {
 				for _, span := range [][2]int64{{begin, end}, {begin + 1_800_000, end - 1_800_000}, {begin, f.first.EndMS()}} {
-					got, st := rows(kept, res, want, span[0], span[1])
-					fresh, once := rows(f.reader(t, published.Config{}), res, want, span[0], span[1])
+					// The last span is of that hour alone.
+					raw := round > 1 && span[1] != f.first.EndMS()
+					got, st := rows(kept, res, want, span[0], span[1], raw)
+					fresh, once := rows(f.reader(t, cfg), res, want, span[0], span[1], raw)
 					if got != fresh {
 						t.Fatalf("round %d, %s, columns %#x: %s\nwant %s", round, res, want, got, fresh)
 					}

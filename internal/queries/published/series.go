@@ -27,6 +27,8 @@ type handle struct {
 	res  timegrid.Resolution
 	as   *Hint      // rows stand in for samples; nil when they are read as they are
 	held []*columns // of series; nil for those that must be decoded
+	want chunk.Mask // columns of rolled rows that are read as they are
+	kept *heldRows  // of these, once they are loaded
 	warm bool       // all blocks that are needed were cached
 
 	mu  sync.Mutex

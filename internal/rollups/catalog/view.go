@@ -128,6 +128,11 @@ func (v *View) Blocks(h timegrid.Hour, res timegrid.Resolution) []*Block {
 	return slices.Clone(v.at(h).ordered[res])
 }
 
+// HasBlocks reports whether Blocks returns any.
+func (v *View) HasBlocks(h timegrid.Hour, res timegrid.Resolution) bool {
+	return !v.Expired(h, res) && len(v.at(h).ordered[res]) > 0
+}
+
 // Expired reports whether the hour had rows in the resolution that have expired: by the decision of retention, or
 // because blocks of some shard were removed. Either counts for all shards, since what is left of such an hour, or
 // what late batches add to it, is no longer all that there was.

@@ -32,6 +32,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
 	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
 	"lightmetrics.dev/lightmetrics/internal/queries/live"
+	"lightmetrics.dev/lightmetrics/internal/queries/promeval"
 	"lightmetrics.dev/lightmetrics/internal/queries/published/publishedtest"
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
 	"lightmetrics.dev/lightmetrics/internal/rollups/delta"
@@ -701,3 +702,68 @@ func TestAnswersEqualUpstream(t *testing.T) {
 		t.Error("too little was compared")
 	}
 }
+
+// TestShapesOverBlocks: what promeval evaluates over blocks, deltas and memory, rolled rows among them, is what the engine
+// gives over them, to the last bit. The engine evaluates where statistics are wanted.
+func TestShapesOverBlocks(t *testing.T) {
+	l := newLab(t, 21)
+	onTime, late := l.fill(l.tracks(), 0.05)
+	for _, h := range publishedtest.Hours(onTime) {
+		if h < timegrid.HourOf(l.now.UnixMilli())-1 {
+			l.publishHour(h, 1, onTime)
+		}
+	}
+	l.putDeltas(late)
+	l.open()
+	l.must(l.keeper.Refresh(t.Context(), l.first()-10, l.first()+10))
+	compared, rolled := 0, 0
+	for compared < 600 {
+		q := l.question()
+		expr, err := l.eval.Parser.ParseExpr(q.expr)
+		if err != nil {
+			continue
+		}
+		if _, ok := promeval.Of(expr); !ok {
+			continue
+		}
+		ask := func(stats bool) (res Result, err error) {
+			s, err := l.eval.Open(t.Context())
+			l.must(err)
+			defer s.Close()
+			if q.step == 0 {
+				res, err = s.Instant(t.Context(), q.expr, time.UnixMilli(q.start), Options{Stats: stats})
+			} else {
+				res, err = s.Range(t.Context(), q.expr, time.UnixMilli(q.start), time.UnixMilli(q.end), time.Duration(q.step)*time.Millisecond, Options{Stats: stats})
+			}
+			// The engine takes back the memory of its results with the session.
+			if res.Value != nil {
+				res.Value = textValue(res.Value.String())
+			}
+			if !stats {
+				rolled += len(s.Published().Resolutions)
+			}
+			return res, err
+		}
+		got, err := ask(false)
+		want, werr := ask(true)
+		if (err == nil) != (werr == nil) || err == nil && got.Value.String() != want.Value.String() {
+			l.fail("%s: %v %v, want %v %v", q, got.Value, err, want.Value, werr)
+		}
+		if g, w := remarks(got.Warnings), remarks(want.Warnings); !slices.Equal(g, w) {
+			l.fail("%s: remarks %q, want %q", q, g, w)
+		}
+		if err == nil && want.Stats == nil {
+			l.fail("%s: no statistics", q)
+		}
+		compared++
+	}
+	if rolled < 50 {
+		t.Errorf("%d selectors were answered from rows", rolled)
+	}
+}
+
+// textValue is a value as text.
+type textValue string
+
+func (textValue) Type() parser.ValueType { return "" }
+func (v textValue) String() string       { return string(v) }

@@ -20,6 +20,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/platform/config"
+	"lightmetrics.dev/lightmetrics/internal/platform/lru"
 	"lightmetrics.dev/lightmetrics/internal/queries/live"
 	"lightmetrics.dev/lightmetrics/internal/queries/promstore"
 	"lightmetrics.dev/lightmetrics/internal/queries/published"
@@ -78,6 +79,7 @@ type Evaluator struct {
 	d      Deps
 	engine *promql.Engine
 	Parser parser.Parser
+	parsed *lru.Cache[string, parser.Expr]
 	slots  *semaphore.Weighted
 	queued atomic.Int64
 	memory *budget
@@ -90,7 +92,7 @@ const defaultSubqueryStep = time.Minute
 func New(cfg Config, d Deps) *Evaluator {
 	p := parser.NewParser(parser.Options{})
 	e := &Evaluator{
-		cfg: cfg, d: d, Parser: p, memory: &budget{max: int64(cfg.Limits.Memory)},
+		cfg: cfg, d: d, Parser: p, parsed: lru.New[string, parser.Expr](parsedBytes), memory: &budget{max: int64(cfg.Limits.Memory)},
 		slots: semaphore.NewWeighted(int64(cfg.Limits.Concurrency)),
 		engine: promql.NewEngine(promql.EngineOpts{
 			Logger: d.Log, Reg: prometheus.WrapRegistererWithPrefix("lightmetrics_", d.Registry),
@@ -149,7 +151,7 @@ type Session struct {
 	e        *Evaluator
 	seen     follow.Status
 	pub      *published.Query // nil when there are no blocks
-	query    promql.Query
+	query    promql.Query     // of the engine, when it evaluates
 	account  *account
 	unwatch  func() bool
 	closed   bool
@@ -292,27 +294,19 @@ func (s *Session) Completeness() Completeness {
 type Result struct {
 	Value    parser.Value
 	Warnings annotations.Annotations
-	Stats    *stats.Statistics
+	Stats    *stats.Statistics // nil unless they were asked for
 }
 
 // Options of an evaluation.
 type Options struct {
 	Lookback     time.Duration // 0 is the default
+	Stats        bool          // Result.Stats is wanted
 	PerStepStats bool
 }
 
 // Instant evaluates at one time. A wrong expression is a *QueryError.
 func (s *Session) Instant(ctx context.Context, expr string, at time.Time, o Options) (Result, error) {
-	if err := s.e.check(expr, 0, 1); err != nil {
-		return Result{}, err
-	}
-	return s.run(ctx, func() (promql.Query, error) {
-		expr, err := s.windowed(ctx, expr, at, at, 0)
-		if err != nil {
-			return nil, err
-		}
-		return s.e.engine.NewInstantQuery(ctx, s.Queryable, promql.NewPrometheusQueryOpts(o.PerStepStats, o.Lookback), expr, at)
-	})
+	return s.run(ctx, &request{text: expr, start: at, end: at, o: o})
 }
 
 // Range evaluates at every step from start to end.
@@ -320,16 +314,7 @@ func (s *Session) Range(ctx context.Context, expr string, start, end time.Time, 
 	if err := s.e.CheckRange(start, end, step); err != nil {
 		return Result{}, err
 	}
-	if err := s.e.check(expr, end.Sub(start), int64(end.Sub(start)/step)+1); err != nil {
-		return Result{}, err
-	}
-	return s.run(ctx, func() (promql.Query, error) {
-		expr, err := s.windowed(ctx, expr, start, end, step)
-		if err != nil {
-			return nil, err
-		}
-		return s.e.engine.NewRangeQuery(ctx, s.Queryable, promql.NewPrometheusQueryOpts(o.PerStepStats, o.Lookback), expr, start, end, step)
-	})
+	return s.run(ctx, &request{text: expr, start: start, end: end, step: step, o: o})
 }
 
 // CheckRange refuses what can't be a range query.
@@ -347,10 +332,14 @@ func (e *Evaluator) CheckRange(start, end time.Time, step time.Duration) error {
 }
 
 // run evaluates, and does so a second time if the blocks changed while it read them.
-func (s *Session) run(ctx context.Context, newQuery func() (promql.Query, error)) (Result, error) {
-	res, err := s.once(ctx, newQuery)
+func (s *Session) run(ctx context.Context, q *request) (Result, error) {
+	var err error
+	if q.expr, err = s.e.check(q.text, q.end.Sub(q.start), q.times()); err != nil {
+		return Result{}, err
+	}
+	res, err := s.once(ctx, q)
 	if s.again(ctx) {
-		return s.once(ctx, newQuery)
+		return s.once(ctx, q)
 	}
 	return res, err
 }
@@ -381,33 +370,6 @@ func (s *Session) again(ctx context.Context) bool {
 	// Also when the listing failed: the answer is then partial for the missing object.
 	s.begin()
 	return true
-}
-
-func (s *Session) once(ctx context.Context, newQuery func() (promql.Query, error)) (Result, error) {
-	q, err := newQuery()
-	var limit *promstore.LimitError
-	switch {
-	// Not a mistake in the expression: preparing it read rolled blocks, which may meet a limit or the deadline.
-	case errors.As(err, &limit), err != nil && ctx.Err() != nil:
-		return Result{}, err
-	case err != nil:
-		return Result{}, &QueryError{err}
-	}
-	s.query, s.account.query = q, q
-	res := q.Exec(ctx)
-	var many promql.ErrTooManySamples
-	var late promql.ErrQueryTimeout
-	switch {
-	case errors.As(res.Err, &many):
-		return Result{}, &promstore.LimitError{Limit: "limits.samples", Max: int64(s.e.cfg.Limits.Samples)}
-	case errors.Is(res.Err, context.DeadlineExceeded): // from a guard; the engine has an error of its own
-		return Result{}, fmt.Errorf("%w (limits.timeout is %s)", promql.ErrQueryTimeout("the reading of samples"), s.e.cfg.Limits.Timeout)
-	case errors.As(res.Err, &late):
-		return Result{}, fmt.Errorf("%w (limits.timeout is %s)", res.Err, s.e.cfg.Limits.Timeout)
-	case res.Err != nil:
-		return Result{}, res.Err
-	}
-	return Result{Value: res.Value, Warnings: res.Warnings, Stats: q.Stats()}, nil
 }
 
 // Check must be called while a result is written, as writing may take long. Errors: a context error.

@@ -26,8 +26,23 @@ const (
 	maxRegexpSize = 100_000
 )
 
-// Parse parses an expression within bounds. Errors are *QueryError.
+// parsedBytes bounds the texts of expressions that are kept with what they were parsed to, which takes some times as much.
+const parsedBytes = 256 << 10
+
+// Parse parses an expression within bounds. The result may be that of an earlier call, as dashboards ask the same again and
+// again: it must not be changed. Errors are *QueryError.
 func (e *Evaluator) Parse(text string) (parser.Expr, error) {
+	if expr, ok := e.parsed.Get(text); ok {
+		return expr, nil
+	}
+	expr, err := e.parse(text)
+	if err == nil {
+		e.parsed.Put(text, expr, int64(len(text))+256)
+	}
+	return expr, err
+}
+
+func (e *Evaluator) parse(text string) (parser.Expr, error) {
 	if err := shallow(text); err != nil {
 		return nil, &QueryError{err}
 	}
@@ -107,15 +122,15 @@ func (e *Evaluator) ParseSelectors(texts []string) ([][]*labels.Matcher, error) 
 }
 
 // check parses an expression and bounds the cost of evaluating it over span, at the given number of times.
-func (e *Evaluator) check(text string, span time.Duration, times int64) error {
+func (e *Evaluator) check(text string, span time.Duration, times int64) (parser.Expr, error) {
 	expr, err := e.Parse(text)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := bounded(expr, max(span, 0), times); err != nil {
-		return &QueryError{err}
+		return nil, &QueryError{err}
 	}
-	return nil
+	return expr, nil
 }
 
 // bounded walks an expression that is evaluated over span, at the given number of times. A subquery inside of

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/prometheus/prometheus/promql/parser"
+
+	"lightmetrics.dev/lightmetrics/internal/platform/lru"
 )
 
 // FuzzExpression: an expression is bounded or refused, and never panics.
@@ -14,9 +16,9 @@ func FuzzExpression(f *testing.F) {
 		`{__name__="x"} @ end() offset -5m`, `"\xff"`, "up\x00", `a{b="`, `1e999`} {
 		f.Add(s)
 	}
-	e := &Evaluator{Parser: parser.NewParser(parser.Options{})}
+	e := &Evaluator{Parser: parser.NewParser(parser.Options{}), parsed: lru.New[string, parser.Expr](parsedBytes)}
 	f.Fuzz(func(t *testing.T, s string) {
-		err := e.check(s, time.Hour, 100)
+		_, err := e.check(s, time.Hour, 100)
 		var q *QueryError
 		if err != nil && !errors.As(err, &q) {
 			t.Fatalf("%v", err)

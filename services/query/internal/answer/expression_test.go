@@ -7,10 +7,12 @@ import (
 	"time"
 
 	"github.com/prometheus/prometheus/promql/parser"
+
+	"lightmetrics.dev/lightmetrics/internal/platform/lru"
 )
 
 func TestExpressionBounds(t *testing.T) {
-	e := &Evaluator{Parser: parser.NewParser(parser.Options{})}
+	e := &Evaluator{Parser: parser.NewParser(parser.Options{}), parsed: lru.New[string, parser.Expr](parsedBytes)}
 	day := 24 * time.Hour
 	for _, c := range []struct {
 		name, expr string
@@ -41,7 +43,7 @@ func TestExpressionBounds(t *testing.T) {
 		{"repetitions of label_replace", `label_replace(a, "b", "$1", "c", "` + strings.Repeat("x{1000}", 200) + `")`, 0, false, 1},
 		{"long", strings.Repeat(" ", maxExprBytes) + "1", 0, false, 1},
 	} {
-		err := e.check(c.expr, c.span, max(c.times, 1))
+		_, err := e.check(c.expr, c.span, max(c.times, 1))
 		var q *QueryError
 		if c.ok && err != nil || !c.ok && !errors.As(err, &q) {
 			t.Errorf("%s: %v", c.name, err)

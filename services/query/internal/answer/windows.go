@@ -13,26 +13,27 @@ import (
 
 // windowed replaces range functions that rolled blocks answer exactly by selectors of prepared results. An
 // expression without such functions is returned unchanged.
-func (s *Session) windowed(ctx context.Context, text string, start, end time.Time, step time.Duration) (string, error) {
+func (s *Session) windowed(ctx context.Context, q *request) (string, error) {
 	if s.pub == nil {
-		return text, nil
+		return q.text, nil
 	}
-	expr, err := s.e.Parse(text)
+	// Another copy, as this one is changed.
+	expr, err := s.e.Parser.ParseExpr(q.text)
 	if err != nil {
 		return "", err
 	}
-	r := rewriter{s: s, ctx: ctx, start: timestamp.FromTime(start), end: timestamp.FromTime(end), step: step.Milliseconds()}
+	r := rewriter{s: s, ctx: ctx, start: timestamp.FromTime(q.start), end: timestamp.FromTime(q.end), step: q.step.Milliseconds()}
 	// One time has no step; a step that is not used must not prevent the replacement.
 	if r.start == r.end {
 		r.step = 0
 	}
 	// Blocks and selectors count in milliseconds, so a finer step can't be aligned.
-	if r.step != 0 && step%time.Millisecond != 0 {
-		return text, nil
+	if r.step != 0 && q.step%time.Millisecond != 0 {
+		return q.text, nil
 	}
 	expr = r.expr(expr)
 	if r.err != nil || !r.changed {
-		return text, r.err
+		return q.text, r.err
 	}
 	return expr.String(), nil
 }

@@ -179,7 +179,7 @@ func (a *API) evaluate(w http.ResponseWriter, r *http.Request, limit int, fn eva
 		return err
 	}
 	defer s.Close()
-	res, err := fn(ctx, s, answer.Options{Lookback: lookback, PerStepStats: statsParam == "all"})
+	res, err := fn(ctx, s, answer.Options{Lookback: lookback, Stats: statsParam != "", PerStepStats: statsParam == "all"})
 	if err != nil {
 		var qe *answer.QueryError
 		if errors.As(err, &qe) {

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/prometheus/promql"
@@ -226,6 +227,8 @@ func (a *API) succeed(w http.ResponseWriter, o *body, query string, notes annota
 	b = appendStrings(b, "infos", infos)
 	b = append(b, '}')
 	w.Header().Set("Content-Type", "application/json")
+	// Else a longer answer is sent in chunks. Compressing takes this away again.
+	w.Header().Set("Content-Length", strconv.Itoa(len(b)))
 	_, _ = w.Write(b) // the client went away: nothing to do
 }
 

@@ -1,0 +1,37 @@
+package promeval_test
+
+import (
+	"testing"
+
+	"lightmetrics.dev/lightmetrics/internal/harness/mutants"
+)
+
+// TestMutantsAreCaught plants known bugs: at the edges of windows, where runs of samples meet, in what is left to the engine.
+func TestMutantsAreCaught(t *testing.T) {
+	mutants.Check(t, mutants.List{
+		Run: "Test[^M]",
+		Mutants: []mutants.Mutant{
+			{Name: "a range is closed at its begin", File: "evaluate.go", Old: "low = after(t, low, end-span)", New: "low = after(t, low, end-span-1)", By: "TestShapesAreEvaluatedAsByTheEngine"},
+			{Name: "a range is open at its end", File: "evaluate.go", Old: "high = after(t, high, end)", New: "high = after(t, high, end-1)", By: "TestShapesAreEvaluatedAsByTheEngine"},
+			{Name: "a sample as old as the lookback counts", File: "evaluate.go", Old: "t[high-1] > end-span", New: "t[high-1] >= end-span", By: "TestShapesAreEvaluatedAsByTheEngine"},
+			{Name: "a stale marker is a sample of a range", File: "evaluate.go", Old: "stale := e.fn != nil &&", New: "stale := false &&", By: "TestShapesAreEvaluatedAsByTheEngine"},
+			{Name: "a stale marker does not end an instant", File: "evaluate.go", Old: "stale := e.fn != nil &&", New: "stale :=", By: "TestShapesAreEvaluatedAsByTheEngine"},
+			{Name: "a window ends with its run of samples", File: "evaluate.go", Old: "if !last && end > t[len(t)-1] {", New: "if !last && end > t[len(t)-1]+60_000 {", By: "TestShapesAreEvaluatedAsByTheEngine"},
+			{Name: "the next window lacks what came before its run", File: "evaluate.go", Old: "rest := after(t, 0, e.at.Start+int64(step)*e.at.Step-e.offset-span)", New: "rest := after(t, 0, e.at.Start+int64(step)*e.at.Step-e.offset)", By: "TestShapesAreEvaluatedAsByTheEngine"},
+			{Name: "the offset is taken the other way", File: "evaluate.go", Old: "end := e.at.Start + int64(step)*e.at.Step - e.offset", New: "end := e.at.Start + int64(step)*e.at.Step + e.offset", By: "TestShapesAreEvaluatedAsByTheEngine"},
+			{Name: "equal label sets are not looked for", File: "evaluate.go", Old: "	if !named {", New: "	if false {", By: "TestLeftToTheEngine"},
+			{Name: "label sets that become equal at the end are not looked for", File: "evaluate.go", Old: "dropName(e.outer) && e.matrix.ContainsSameLabelset()", New: "false", By: "TestLeftToTheEngine"},
+			{Name: "one sample too many", File: "evaluate.go", Old: "e.held += len(e.points); e.held > e.at.MaxSamples", New: "e.held += len(e.points); e.held > e.at.MaxSamples+1", By: "TestSamplesAreLimited"},
+			{Name: "samples of a window do not count", File: "evaluate.go", Old: "			size = high - low\n", New: "			size = 0\n", By: "TestSamplesAreLimited"},
+			{Name: "a window is not interrupted", File: "evaluate.go", Old: "		if e.work > checkWork {", New: "		if e.work < 0 {", By: "TestTheGuardIsAsked"},
+			{Name: "no memory is taken for groups", File: "evaluate.go", Old: "e.q.Reserve(cellBytes * int64(e.steps))", New: "e.q.Reserve(0)", By: "TestTheGuardIsAsked"},
+			{Name: "a mean overflows with its sum", File: "window.go", Old: "			if !math.IsInf(newSum, 0) {", New: "			if true {", By: "TestShapesAreEvaluatedAsByTheEngine"},
+			{Name: "an average overflows with its sum", File: "group.go", Old: "		if !math.IsInf(sum, 0) {", New: "		if true {", By: "TestShapesAreEvaluatedAsByTheEngine"},
+			{Name: "an equal value is a reset", File: "window.go", Old: "v < before {", New: "v <= before {", By: "TestShapesAreEvaluatedAsByTheEngine"},
+			{Name: "a counter is continued below 0", File: "window.go", Old: "		if toZero < toStart {", New: "		if false {", By: "TestShapesAreEvaluatedAsByTheEngine"},
+			{Name: "series are grouped by a name that they have lost", File: "shape.go", Old: "	if !dropped {\n", New: "	if true {\n", By: "TestShapesAreEvaluatedAsByTheEngine"},
+			{Name: "a number on the left stands on the right", File: "shape.go", Old: "	if o.left {", New: "	if false {", By: "TestShapesAreEvaluatedAsByTheEngine"},
+			{Name: "@ is overlooked", File: "shape.go", Old: "return v.Timestamp == nil && ", New: "return ", By: "TestOtherShapes"},
+		},
+	})
+}
