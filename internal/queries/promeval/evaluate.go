@@ -351,6 +351,10 @@ func (e *evaluation) result(ls labels.Labels, points []point) error {
 // value is the result in the form and the order in which the engine gives it.
 func (e *evaluation) value() (parser.Value, error) {
 	if e.groups != nil {
+		dropped := dropName(e.outer)
+		if dropped && e.groups.meet() {
+			return nil, ErrOther // also where a later comparison leaves nothing of them: an operator before it has failed
+		}
 		for i := range e.groups.all {
 			g := &e.groups.all[i]
 			e.points = apply(e.outer, e.groups.points(g, e.points[:0]))
@@ -358,15 +362,12 @@ func (e *evaluation) value() (parser.Value, error) {
 				continue
 			}
 			ls := g.labels
-			if dropName(e.outer) {
+			if dropped {
 				ls = ls.DropReserved(schema.IsMetadataLabel)
 			}
 			if err := e.result(ls, e.points); err != nil {
 				return nil, err
 			}
-		}
-		if dropName(e.outer) && e.matrix.ContainsSameLabelset() {
-			return nil, ErrOther
 		}
 	}
 	if e.at.Step == 0 {

@@ -333,6 +333,7 @@ func TestLeftToTheEngine(t *testing.T) {
 	for _, text := range []string{
 		`h`, `sum(h)`, `rate(h[5m])`, `count_over_time(h[5m])`, `count(h) > 1`,
 		`rate({__name__=~"g|odd",host="1"}[20m])`, `sum({__name__=~"g|odd",host="1"} * 2)`, `2 - sum by (__name__) ({__name__=~"g|odd",host="1"})`,
+		`NaN < 2 - sum by (__name__) ({__name__=~"g|odd",host="1"})`,
 	} {
 		at := promeval.Times{Start: begin + 1_800_000, End: begin + 2_400_000, Step: 60_000, Lookback: 300_000, MaxSamples: 1000}
 		if got, _, err := both(t, s, engine, text, at); !errors.Is(err, promeval.ErrOther) {

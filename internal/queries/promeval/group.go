@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/schema"
 	"github.com/prometheus/prometheus/util/kahansum"
 )
 
@@ -65,6 +66,15 @@ func (g *groups) of(ls labels.Labels) (to *group, fresh bool) {
 	g.at[key] = len(g.all)
 	g.all = append(g.all, group{labels: g.build.Labels()})
 	return &g.all[len(g.all)-1], true
+}
+
+// meet reports whether groups have equal labels once they lose the reserved ones.
+func (g *groups) meet() bool {
+	seen := make(map[uint64]struct{}, len(g.all))
+	for i := range g.all {
+		seen[g.all[i].labels.DropReserved(schema.IsMetadataLabel).Hash()] = struct{}{}
+	}
+	return len(seen) < len(g.all)
 }
 
 // add is the step of promql's aggregation for floats.

@@ -142,7 +142,8 @@ func (l *lab) aligned(through map[timegrid.Resolution]timegrid.Hour, late bool) 
 			continue
 		}
 		end := l.first().StartMS() + 3*timegrid.HourMS
-		for _, expr := range []string{"count_over_time(g[3h])", "sum(increase(c_total[2h]))", "max_over_time(g[1h])", "rate(lat_bucket[3h])", "last_over_time(g[2h] offset 1h)"} {
+		for _, expr := range []string{"count_over_time(g[3h])", "sum(increase(c_total[2h]))", "max_over_time(g[1h])", "rate(lat_bucket[3h])", "last_over_time(g[2h] offset 1h)",
+			"abs(max_over_time((g[1h])))"} {
 			s, err := l.eval.Open(l.t.Context())
 			l.must(err)
 			q := question{expr: expr, start: end, end: end}

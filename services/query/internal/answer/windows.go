@@ -82,7 +82,11 @@ func (r *rewriter) call(n *parser.Call) parser.Expr {
 	if r.err != nil || len(n.Args) != 1 {
 		return nil
 	}
-	m, ok := n.Args[0].(*parser.MatrixSelector)
+	arg := n.Args[0]
+	for p, ok := arg.(*parser.ParenExpr); ok; p, ok = arg.(*parser.ParenExpr) {
+		arg = p.Expr
+	}
+	m, ok := arg.(*parser.MatrixSelector)
 	if !ok || m.RangeExpr != nil {
 		return nil
 	}
