@@ -7,6 +7,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
+	"lightmetrics.dev/lightmetrics/internal/rollups/progress"
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/series"
@@ -127,6 +128,44 @@ func TestCoordinated(t *testing.T) {
 		must(t, err)
 		if block := w.set(hour0, id, timegrid.Raw); block.Fence <= fences[id] {
 			t.Errorf("shard %s moved, and its fence stayed %d", id, block.Fence)
+		}
+	}
+}
+
+// TestAWorkerThatShutsDownLeavesItsProgress: its successor goes on where it was, and does not read what it has read.
+func TestAWorkerThatShutsDownLeavesItsProgress(t *testing.T) {
+	w := newWorld(t, newMem())
+	w.clock.Store(hour0.Start().Add(30 * time.Minute).UnixNano()) // nothing is due
+	cfg := testConfig()
+	cfg.ID, cfg.Coordinator.Addresses = "one", []string{coordinatorOf(t)}
+	s, err := Coordinated(cfg, Deps{Store: w.store, Telemetry: telemetry.Discard(), Now: w.now, Policy: testPolicy})
+	must(t, err)
+	stop := runs(t, s.Run, s.Ready())
+	eventually(t, "every shard has an owner", func() bool { return len(s.Shards()) == testShards })
+	record := func(id shard.ID) int {
+		p, _, err := progress.Read(t.Context(), w.store, testAuthority, id, testShards)
+		if err != nil {
+			return -1
+		}
+		return len(p.Pending)
+	}
+	// The first record is written at once, and the next one not soon.
+	for id := range shard.ID(testShards) {
+		w.together(agentOf(id, 0), 0, 3, 0)
+		eventually(t, "the record", func() bool { return record(id) >= 0 })
+		w.together(agentOf(id, 0), 10, 2, 100)
+	}
+	eventually(t, "all batches are pending", func() bool {
+		n := 0
+		for _, st := range s.Shards() {
+			n += st.PendingBatches
+		}
+		return n == 5*testShards
+	})
+	stop()
+	for id := range shard.ID(testShards) {
+		if n := record(id); n != 5 {
+			t.Errorf("shard %s: the record has %d pending batches", id, n)
 		}
 	}
 }

@@ -82,6 +82,17 @@ func (g Grant) Check() error {
 	return g.lease.check()
 }
 
+// Held returns nil as long as no other worker can have the shard as far as this one can know. That is longer than Check
+// where the worker shuts down or the shard was asked back: it is granted on when its work has returned. What work writes
+// for its successor goes by this.
+func (g Grant) Held() error {
+	err := context.Cause(g.ctx)
+	if err != nil && !errors.Is(err, ErrDraining) && !errors.Is(err, ErrRevoked) {
+		return err
+	}
+	return g.lease.check()
+}
+
 // ShardFunc works on a shard until ctx ends; context.Cause says why. If it returns before that, the shard is
 // released, and soon granted to this worker or another.
 type ShardFunc func(ctx context.Context, g Grant) error

@@ -434,7 +434,7 @@ func (f *Follower) End(ctx context.Context) error {
 	if f.queue != nil {
 		f.queue.Close()
 	}
-	if f.Lost() != nil {
+	if f.Taken() != nil {
 		return nil // the next owner is at work already
 	}
 	return f.save(ctx, false, true, true)

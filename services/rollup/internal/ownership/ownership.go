@@ -20,6 +20,17 @@ type Grant struct {
 	// Check gives an error when the grant is over as far as this worker can know, which it
 	// may before its context has ended; nil asks nobody.
 	Check func() error
+	// Held gives an error when another worker may have the shard, which none has while this one's work still ends; nil
+	// asks nobody.
+	Held func() error
+}
+
+// Taken gives an error when another worker may have the shard.
+func (g Grant) Taken() error {
+	if g.Held == nil {
+		return nil
+	}
+	return g.Held()
 }
 
 // Lost gives an error when the grant is over.
@@ -75,6 +86,6 @@ func (c Coordinated) Err() error { return c.Owner.Err() }
 // Own holds a session with a coordinator.
 func (c Coordinated) Own(ctx context.Context, _ uint32, work func(context.Context, Grant) error) error {
 	return c.Owner.Run(ctx, func(ctx context.Context, g coordinator.Grant) error {
-		return work(ctx, Grant{Shard: g.Shard, Fence: g.Fence, Check: g.Check})
+		return work(ctx, Grant{Shard: g.Shard, Fence: g.Fence, Check: g.Check, Held: g.Held})
 	})
 }
