@@ -16,7 +16,6 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/harness/proc"
 	"lightmetrics.dev/lightmetrics/internal/harness/tsbs"
 	"lightmetrics.dev/lightmetrics/internal/layout"
-	"lightmetrics.dev/lightmetrics/internal/objstore"
 )
 
 // ours is every service as a process of its own, and the CPU of workers that were stopped.
@@ -30,8 +29,8 @@ type ours struct {
 var worker = cluster.RollupName(0)
 
 // newOurs prepares all services with default settings, but for pprof, followers that watch collectors, a window of live
-// samples that reaches back to the data, and a worker whose hours are not due before rollUp sets when.
-func newOurs(e *env, dir string) (*ours, error) {
+// samples, and a worker whose hours are not due before rollUp sets when.
+func newOurs(e *env, dir, window string) (*ours, error) {
 	c, err := cluster.New(cluster.Options{Bin: e.bin, Dir: dir, Collectors: 1, Rollups: 1, Shards: requestShards, Adjust: func(process string, settings map[string]any) {
 		if process != "agent" {
 			settings["pprof"] = true
@@ -42,9 +41,10 @@ func newOurs(e *env, dir string) (*ours, error) {
 			delete(follow, "interval")
 			delete(follow, "idle")
 			settings["schedule"] = map[string]any{"first_after": "10000h"}
+			settings["snapshot"] = map[string]any{"window": window}
 		case "query":
 			delete(settings, "rollup")
-			settings["history"] = map[string]any{"window": "6h"}
+			settings["history"] = map[string]any{"window": window}
 		}
 	}})
 	if err != nil {
@@ -142,14 +142,13 @@ func (o *ours) rollUp(ctx context.Context, firstAfter time.Duration, samples int
 	})
 }
 
-// merge has the worker merge blocks and collect what they supersede at once. It also begins to remove the packs of frames,
-// as it does when their hours have left the window. The first scan for blocks comes soon after a start.
+// merge has the worker merge blocks and collect what they supersede at once. The first scan for blocks comes soon after a
+// start, and there are few, as they would be in as many hours.
 func (o *ours) merge(ctx context.Context) error {
 	err := o.restartWorker(ctx, section{
 		"schedule": section{"first_after": "10000h"},
-		"compact":  section{"interval": "1s", "after": "0s", "back": 10},
+		"compact":  section{"interval": "10s", "after": "0s", "back": 10},
 		"collect":  section{"interval": "5s", "grace": "1s"},
-		"snapshot": section{"interval": "5s", "window": "1s"},
 	})
 	if err != nil {
 		return err
@@ -169,32 +168,12 @@ func (o *ours) merge(ctx context.Context) error {
 	})
 }
 
-// packsGone waits for the packs of frames to go, and no longer than they may take.
-func (o *ours) packsGone(ctx context.Context, quick bool) error {
-	store, err := o.c.OpenStore(ctx)
-	if err != nil {
-		return err
-	}
-	began, most := time.Now(), packsStay
-	if quick {
-		most = 5 * time.Second
-	}
-	return await(ctx, func() (bool, error) {
-		page, err := store.List(ctx, objstore.ListOptions{Prefix: layout.LivePacksPrefix, Limit: 1})
-		return err == nil && (len(page.Objects) == 0 || time.Since(began) > most), errors.Join(err, errors.New("there are packs of frames"))
-	})
-}
-
-const (
-	// unchanged is how often in a row the worker's counters must say the same.
-	unchanged = int(8 * time.Second / awaitEvery)
-	// packsStay bounds the wait for packs to go. What is left is counted.
-	packsStay = 2 * time.Minute
-)
+// unchanged is how often in a row the worker's counters must say the same.
+const unchanged = int(12 * time.Second / awaitEvery)
 
 // ours runs all services.
 func (w *chainWork) ours(ctx context.Context, e *env, dir string) (r chainRun, err error) {
-	o, err := newOurs(e, dir)
+	o, err := newOurs(e, dir, chainWindow)
 	if err != nil {
 		return r, err
 	}
@@ -252,10 +231,6 @@ func (w *chainWork) ours(ctx context.Context, e *env, dir string) (r chainRun, e
 		return r, err
 	}
 	r.idle = last.minus(r.used).cpu() / idle.Seconds()
-	// What services cost that wait is not the chain's.
-	if err := o.packsGone(ctx, e.quick); err != nil {
-		return r, err
-	}
 	r.queryable, r.rolled, r.used = r.queryable.minus(before), r.rolled.minus(before), r.used.minus(before)
 	if err := w.check(ctx, o.system); err != nil {
 		return r, err
@@ -264,8 +239,11 @@ func (w *chainWork) ours(ctx context.Context, e *env, dir string) (r chainRun, e
 	if err != nil {
 		return r, err
 	}
-	for _, n := range bytes {
-		r.bytes += n
+	packs := familyOf(layout.LivePacksPrefix)
+	for family, n := range bytes {
+		if family != packs {
+			r.bytes += n
+		}
 	}
 	r.families = bytes.largest(float64(w.samples())) + " (B/sample)"
 	return r, nil

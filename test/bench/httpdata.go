@@ -121,7 +121,7 @@ func (b *httpBench) start(ctx context.Context, dir string) error {
 			return err
 		}
 	}
-	o, err := newOurs(b.e, dir)
+	o, err := newOurs(b.e, dir, "6h")
 	if err != nil {
 		return err
 	}
