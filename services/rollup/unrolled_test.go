@@ -21,7 +21,7 @@ func (w *world) every(agent string, h timegrid.Hour, step time.Duration) {
 }
 
 // TestRowsAreMadeWhereTheyAreSmaller: rows of a minute, or of five, are made where they are smaller than the samples, for
-// each hour of a shard by itself, and where they are to outlive the samples. Later generations decide anew, and what was
+// each hour of a shard by itself, and where they are to outlive the samples. Later generations decide again, and what was
 // not made is not merged.
 func TestRowsAreMadeWhereTheyAreSmaller(t *testing.T) {
 	const dense, sparse = shard.ID(0), shard.ID(1)

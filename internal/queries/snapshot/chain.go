@@ -191,11 +191,7 @@ func (c *Chain) Load(ctx context.Context) (*Snapshot, error) {
 	if known {
 		return newest, nil
 	}
-	numbers, err := Numbers(ctx, c.cfg.Store, c.cfg.Shard)
-	if err != nil {
-		return nil, err
-	}
-	base, err := c.base(ctx, numbers, math.MaxUint64)
+	_, base, err := c.find(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -327,13 +323,17 @@ func (c *Chain) due() bool {
 	return false
 }
 
-// scan lists the snapshots and reads the newest one that can be read, unless it is cached.
-func (c *Chain) scan(ctx context.Context) ([]uint64, error) {
-	numbers, err := Numbers(ctx, c.cfg.Store, c.cfg.Shard)
-	if err != nil {
-		return nil, err
+// find lists the snapshots and reads the newest one that can be read, unless it is cached.
+func (c *Chain) find(ctx context.Context) (numbers []uint64, newest *Snapshot, err error) {
+	if numbers, err = Numbers(ctx, c.cfg.Store, c.cfg.Shard); err == nil {
+		newest, err = c.base(ctx, numbers, math.MaxUint64)
 	}
-	base, err := c.base(ctx, numbers, math.MaxUint64)
+	return numbers, newest, err
+}
+
+// scan finds the newest snapshot, and keeps it.
+func (c *Chain) scan(ctx context.Context) ([]uint64, error) {
+	numbers, base, err := c.find(ctx)
 	if err != nil {
 		return nil, err
 	}
