@@ -42,6 +42,11 @@ func (c *core) readEpoch(ctx context.Context) (Epoch, objstore.Info, error) {
 // needs a new epoch (Collector.InitEpoch).
 func (c *core) epoch(ctx context.Context) (Epoch, error) {
 	want, _, err := c.readEpoch(ctx)
+	return c.epochLike(ctx, want, err)
+}
+
+// epochLike returns the epoch of the metadata store, which must be the one that was read from the object store with err.
+func (c *core) epochLike(ctx context.Context, want Epoch, err error) (Epoch, error) {
 	if errors.Is(err, objstore.ErrNotFound) {
 		return Epoch{}, fmt.Errorf("%w: no epoch was ever begun", ErrEpochMismatch)
 	}
@@ -56,6 +61,20 @@ func (c *core) epoch(ctx context.Context) (Epoch, error) {
 		return Epoch{}, fmt.Errorf("%w: epoch %d (%s) is wanted", ErrEpochMismatch, want.Number, want.ID)
 	}
 	return *got, nil
+}
+
+// currentEpoch is epoch, but asks the metadata store only where the object store has another one than both agreed on last.
+// That is enough, because Add compares the epoch in its own transaction.
+func (p *Publisher) currentEpoch(ctx context.Context) (Epoch, error) {
+	want, _, err := p.readEpoch(ctx)
+	if f := p.agreed.Load(); err == nil && f != nil && f.ID == want.ID && f.Number == want.Number {
+		return *f, nil
+	}
+	f, err := p.epochLike(ctx, want, err)
+	if err == nil {
+		p.agreed.Store(&f)
+	}
+	return f, err
 }
 
 // storedEpoch reads the epoch of the metadata store; nil when it has none.

@@ -108,3 +108,53 @@ func TestLateDeleteMeetsNoNewObject(t *testing.T) {
 		}
 	}
 }
+
+// TestEpochIsAskedOnce: a publisher asks the metadata store for its epoch once. When that store loses its content, or is
+// another epoch's, references are refused all the same, and the call after that writes nothing.
+func TestEpochIsAskedOnce(t *testing.T) {
+	w := newWorld(t)
+	refs := countedRefs{w.refs, map[string]int{}}
+	c := w.config()
+	c.Refs = &refs
+	p, err := publish.NewPublisher(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for gen := range uint64(3) {
+		putPlan(t, w.store, gen+1)
+		if _, err := p.Publish(t.Context(), publication(gen+1, gen, "x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if refs.calls["epoch"] != 1 || refs.calls["add"] != 3 {
+		t.Errorf("%v", refs.calls)
+	}
+	refs.Refs = newRefs() // it has lost everything, and the object store does not show it
+	for try, text := range []string{"y", "z"} {
+		late := publication(1, 0, text)
+		late.Name.Hour++
+		if _, err := w.store.Put(t.Context(), layout.RollupPlan(late.Name.Hour, late.Name.Shard, 1), planBody(1), objstore.PutOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Publish(t.Context(), late); !errors.Is(err, publish.ErrEpochMismatch) {
+			t.Fatal(try, err)
+		}
+		if n := len(keys(t, w.store, layout.IndexPrefix)); n != 2 { // of x and, before it was known, of y
+			t.Errorf("try %d: %d indexes", try, n)
+		}
+	}
+	if n := len(keys(t, w.store, layout.ManifestsPrefix)); n != 3 {
+		t.Errorf("%d manifests", n)
+	}
+	// The object store moves on, and the metadata store is restored from a copy of before.
+	restored := w.refs
+	w.refs = newRefs()
+	if _, err := w.collector().InitEpoch(t.Context(), &w.ids, false); err != nil {
+		t.Fatal(err)
+	}
+	refs.Refs = restored
+	putPlan(t, w.store, 4)
+	if _, err := p.Publish(t.Context(), publication(4, 3, "x")); !errors.Is(err, publish.ErrEpochMismatch) {
+		t.Error(err)
+	}
+}

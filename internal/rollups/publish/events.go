@@ -15,7 +15,6 @@ const (
 	PhasePrepare Phase = "prepare"
 	PhaseRefer   Phase = "refer"
 	PhaseCommit  Phase = "commit"
-	PhasePromote Phase = "promote"
 )
 
 // Skip says why a generation of an object was skipped.

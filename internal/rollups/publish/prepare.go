@@ -64,7 +64,8 @@ func (t *transaction) put(ctx context.Context, o *object) error {
 		key := o.name.Key()
 		_, err := t.p.cfg.Store.Create(ctx, key, body, objstore.PutOptions{
 			SHA256: o.name.SHA256, ContentType: "application/zstd",
-			Tags: map[string]string{"status": "pending", "transaction_id": string(t.id)},
+			// It names the manifest, which alone says whether the object is committed.
+			Tags: map[string]string{"transaction_id": string(t.id)},
 		})
 		if err != nil && errors.Is(err, objstore.ErrUnknown) {
 			t.touched = append(t.touched, key) // the create may still be applied
@@ -130,6 +131,9 @@ func (b *batch) refer(ctx context.Context) error {
 			if err := replaceCondemned(ctx, add, of, condemned.Keys); err != nil {
 				return err
 			}
+		case errors.Is(err, ErrEpochMismatch):
+			b.p.agreed.Store(nil) // the next call finds out before it writes anything
+			return of[0].named(err)
 		case err != nil:
 			return of[0].named(err)
 		default:
@@ -195,18 +199,4 @@ func replaceCondemned(ctx context.Context, add []Addition, of []*transaction, go
 		return of[0].named(fmt.Errorf("reference sets: %w, but none of those that were asked for", ErrCondemned))
 	}
 	return nil
-}
-
-// promote tags the objects as committed, for operators and lifecycle rules. Best effort: nothing reads the tags.
-func (t *transaction) promote(ctx context.Context) {
-	tagger, ok := t.p.cfg.Store.(objstore.Tagger)
-	if !ok {
-		return
-	}
-	for _, o := range t.objects {
-		key := o.name.Key()
-		if err := tagger.SetTags(ctx, key, map[string]string{"status": "committed", "transaction_id": string(t.id)}); err != nil {
-			return // the remaining tags would most likely fail as well
-		}
-	}
 }

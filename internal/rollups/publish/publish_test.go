@@ -2,6 +2,7 @@ package publish_test
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -32,7 +33,7 @@ func TestPublishAndSupersede(t *testing.T) {
 	if err != nil || again.Created || again.Block.TransactionID != res.Block.TransactionID {
 		t.Fatal(again, err)
 	}
-	if o, _ := w.store.Options(res.Block.Objects[0].ChunkKey); o.Tags["status"] != "committed" {
+	if o, _ := w.store.Options(res.Block.Objects[0].ChunkKey); !maps.Equal(o.Tags, map[string]string{"transaction_id": res.Block.TransactionID}) {
 		t.Errorf("tags %v", o.Tags)
 	}
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
@@ -90,8 +91,11 @@ type Result struct {
 	Created bool
 }
 
-// Publisher publishes. It has no state of its own and is safe for concurrent use.
-type Publisher struct{ core }
+// Publisher publishes. It keeps nothing but the epoch that both stores agreed on last, and is safe for concurrent use.
+type Publisher struct {
+	core
+	agreed atomic.Pointer[Epoch] // nil: none yet
+}
 
 // NewPublisher checks the settings; it makes no request.
 func NewPublisher(c Config) (*Publisher, error) {
@@ -99,7 +103,7 @@ func NewPublisher(c Config) (*Publisher, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Publisher{k}, nil
+	return &Publisher{core: k}, nil
 }
 
 // Publish commits the generation, or finds it committed by the same plan. After any error it may be called again
@@ -202,7 +206,7 @@ func (b *batch) end(ctx context.Context, t *transaction, r Result, err error) er
 		return t.named(err)
 	}
 	if r.Created {
-		t.afterCommit(ctx)
+		t.queueSuperseded(ctx)
 	}
 	b.open = slices.DeleteFunc(b.open, func(o *transaction) bool { return o == t })
 	t.queueLeftovers(ctx, r.Block)
@@ -292,7 +296,7 @@ func (b *batch) check(ctx context.Context) error {
 			return t.named(err)
 		}
 	}
-	f, err := b.p.epoch(ctx)
+	f, err := b.p.currentEpoch(ctx)
 	if err != nil {
 		return b.open[0].named(err)
 	}
@@ -469,18 +473,15 @@ func isOwn(a, b *catalog.Block) bool {
 	return a.WorkerID == b.WorkerID && a.CreatedAt == b.CreatedAt && a.Fence == b.Fence
 }
 
-// afterCommit runs once the commit is certain and nothing can fail any more: it queues the superseded block and tags the
-// objects.
-func (t *transaction) afterCommit(ctx context.Context) {
-	start := t.p.cfg.Clock.Now()
-	if t.pub.Supersedes != 0 {
-		n := t.pub.Name
-		n.Generation = t.pub.Supersedes
-		err := t.p.push(ctx, "superseded", []string{n.Key()}, 0, t.p.cfg.Policy.Grace)
-		t.p.cfg.Events.queued("superseded", 1, err)
+// queueSuperseded runs once the commit is certain and nothing can fail any more. A sweep finds what it can't queue.
+func (t *transaction) queueSuperseded(ctx context.Context) {
+	if t.pub.Supersedes == 0 {
+		return
 	}
-	t.promote(ctx)
-	t.p.cfg.Events.phase(PhasePromote, t.p.cfg.Clock.Now().Sub(start))
+	n := t.pub.Name
+	n.Generation = t.pub.Supersedes
+	err := t.p.push(ctx, "superseded", []string{n.Key()}, 0, t.p.cfg.Policy.Grace)
+	t.p.cfg.Events.queued("superseded", 1, err)
 }
 
 // queueLeftovers sends objects that the call touched, and that the committed block (nil: none is known) does not
