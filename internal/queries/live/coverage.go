@@ -73,6 +73,18 @@ func (p *Snapshot) publishedOf(s *segment) share {
 	}
 	hidden, shown := false, false
 	c := p.covering(s)
+	if c.from == nil {
+		return nothing
+	}
+	// Blocks mostly have all batches of a boot or none of them. What counts for all numbers of a segment counts for each
+	// part.
+	if of := s.parts[0].batch; s.oneBoot {
+		whole := of.Identity
+		whole.SeqStart, whole.SeqEnd = s.first, s.last
+		if all := hiddenOf(c.of(of), whole); all != something {
+			return all
+		}
+	}
 	for i := range s.parts {
 		b := s.parts[i].batch
 		switch hiddenOf(c.of(b), b.Identity) {

@@ -7,15 +7,20 @@ import (
 	"time"
 )
 
-// Expire drops batches that lie entirely before the history window at now. Insert does it too.
+// Expire drops batches that lie entirely before the history window at now. Insert does it too. It also merges what no more
+// batches came for lately.
 func (s *Store) Expire(now time.Time) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.expire(now)
 	s.dropCovered()
+	rounds := len(s.filling)
+	s.mu.Unlock()
+	for s.closeWaiting(&rounds) {
+	}
 }
 
 func (s *Store) expire(now time.Time) {
+	s.clock = now.UnixMilli()
 	horizon := s.Horizon(now)
 	old := false
 	for s.full.Len() > 0 && s.full.top().maxT < horizon {
@@ -92,6 +97,7 @@ func (s *Store) evict(b *batch) {
 	}
 	heap.Remove(&s.newest, int(b.at[slotNewest]))
 	heap.Remove(&b.agent.batches, int(b.at[slotAgent]))
+	b.shape.disturb(b)
 	b.removed.Store(s.version)
 	s.release(b.shape)
 	s.charge(b.agent, -b.bytes, 0)

@@ -64,6 +64,7 @@ func joinSegments(run []*segment, series int, oldest uint64) *segment {
 		m.origins[i] = r.origin
 	}
 	m.placeParts()
+	m.summarize()
 	if run[0].hists != nil {
 		m.hists = make([]*histogram.FloatHistogram, 0, rows*series)
 	} else {

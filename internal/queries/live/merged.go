@@ -2,10 +2,16 @@ package live
 
 import "lightmetrics.dev/lightmetrics/internal/series/agentlabel"
 
-// agentsOf returns the agents that have visible rows of the segment in [mint, maxt]. If series have a label with
-// their agent, nothing is searched: each is of one agent.
-func (p *Snapshot) agentsOf(s *segment, mint, maxt int64) (seen agentlabel.Seen) {
+// agentsOf returns the agents that have visible rows of the segment in [mint, maxt]; calm says that all rows are visible.
+// If series have a label with their agent, nothing is searched: each is of one agent.
+func (p *Snapshot) agentsOf(s *segment, calm bool, mint, maxt int64) (seen agentlabel.Seen) {
 	if p.store.cfg.AgentLabel != "" {
+		return seen
+	}
+	if calm && s.oneBoot {
+		if from, to := s.between(mint, maxt); from < to {
+			seen.Add(s.parts[0].batch.Identity.Agent)
+		}
 		return seen
 	}
 	for i := range s.parts {

@@ -11,7 +11,7 @@ import (
 func TestMutantsAreCaught(t *testing.T) {
 	mutants.Check(t, mutants.List{
 		// Without TestMemoryBoundHolds, which measures heaps for seconds.
-		Run: "TestLoss|TestLate|TestWindowMovesOn|TestWindowsWith|TestLastOfItsShape|TestPublishedRecords|TestAgainstModel|TestAnyOrder|TestFarFuture|TestAgentBeyond|TestEvictedWinner|TestFrameOf|TestNewestHelp|TestHelps|TestMetadata|TestUnits",
+		Run: "TestLoss|TestQuietWindows|TestLate|TestWindowMovesOn|TestWindowsWith|TestLastOfItsShape|TestPublishedRecords|TestAgainstModel|TestAnyOrder|TestFarFuture|TestAgentBeyond|TestEvictedWinner|TestFrameOf|TestNewestHelp|TestHelps|TestMetadata|TestUnits",
 		Mutants: []mutants.Mutant{
 			{Name: "a loss at the range's end is not told", File: "losses.go", Old: "if s.Min > maxt {", New: "if s.Min >= maxt {", By: "TestLossOutlivesTheWindow"},
 			{Name: "a loss at the range's begin is not told", File: "losses.go", Old: "if s.Max < t {", New: "if s.Max <= t {", By: "TestLossOutlivesTheWindow"},
@@ -68,11 +68,19 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "a row has the number that it would have in its segment", File: "join.go", Old: "m.origins[i] = r.origin", New: "m.origins[i] = origin{r.origin.part, uint32(i)}", By: "TestAgainstModel"},
 			{Name: "origins are dropped though the rows of batches lie between each other", File: "join.go", Old: "	if together {", New: "	if true {", By: "TestAgainstModel"},
 			{Name: "merging forgets what an open snapshot sees", File: "join.go", Old: "r != 0 && r <= oldest {", New: "r != 0 {", By: "TestAnyOrder"},
+			{Name: "quiet windows stay open", File: "window.go", Old: "g.open[0].at+closeQuiet <= s.clock", New: "false", By: "TestQuietWindowsAreClosed"},
+			{Name: "the window that fills is closed", File: "window.go", Old: "len(g.open) > 1 && g.open[0].at", New: "len(g.open) > 0 && g.open[0].at", By: "TestQuietWindowsAreClosed"},
 			{Name: "a packed column is the first of its block", File: "pack.go", Old: "int(pos%packSeries)", New: "0", By: "TestAnyOrder"},
 			{Name: "a segment with more rows than a block is packed", File: "pack.go", Old: "len(seg.ms) > packRows", New: "false", By: "TestWindowsWithMoreRowsThanABlock"},
 			{Name: "an open block is taken for another one", File: "pack.go", Old: "if n := int(pos / packSeries); u.of != p || u.block != n {", New: "if n := int(pos / packSeries); u.of == nil || u.block != n {", By: "TestAnyOrder"},
 			{Name: "a series is listed for a row outside the range", File: "view.go", Old: "from, to := samples.Between(t, v.mint, v.maxt); from < to {", New: "len(t) > 0 {", By: "TestAnyOrder"},
 			{Name: "a series is not listed for a row of a merged segment", File: "view.go", Old: "			t = p.t\n", New: "			t = nil\n", By: "TestAnyOrder"},
+			{Name: "what is evicted counts in a segment that seems calm", File: "evict.go", Old: "	b.shape.disturb(b)\n", New: "", By: "TestAnyOrder"},
+			{Name: "what another wins counts in a segment that seems calm", File: "store.go", Old: "		if o.shape != nil {\n			o.shape.disturb(o)\n		}\n", New: "", By: "TestAgainstModel"},
+			{Name: "what another had won counts in a segment that seems calm", File: "store.go", Old: "	if b.overlaps.Load() != nil {\n		sh.disturb(b)\n	}\n", New: "", By: "TestAgainstModel"},
+			{Name: "a calm segment is seen before it came", File: "shape.go", Old: "s.added <= version && s.minT() > g.disturbed.Load()", New: "s.minT() > g.disturbed.Load()", By: "TestAnyOrder"},
+			{Name: "numbers that the first batch has decide for a segment", File: "segment.go", Old: "s.first, s.last, s.added = min(s.first, b.Identity.SeqStart), max(s.last, b.Identity.SeqEnd), max(s.added, b.added)", New: "s.added = max(s.added, b.added)", By: "TestAnyOrder"},
+			{Name: "a boot decides for the others of a segment", File: "segment.go", Old: "s.oneBoot = s.oneBoot && b.Identity.BootOf() == of.BootOf()", New: "s.oneBoot = true", By: "TestAnyOrder"},
 			{Name: "the type is that of the last shape", File: "metadata.go", Old: "at > best || at == best && m.compare(out) > 0 {", New: "best < math.MaxInt64 {", By: "TestMetadataOfTheNewestSample"},
 			{Name: "of two types of one time the last shape wins", File: "metadata.go", Old: "at == best && m.compare(out) > 0", New: "at == best", By: "TestMetadataOfTheNewestSample"},
 			{Name: "an open snapshot has types of later samples", File: "metadata.go", Old: "pt := &seg.parts[i]; pt.batch.visible(p.version) {", New: "pt := &seg.parts[i]; true {", By: "TestMetadataOfTheNewestSample"},

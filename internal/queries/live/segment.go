@@ -33,6 +33,10 @@ type segment struct {
 	origins []origin
 	// repeats says that two rows share a millisecond.
 	repeats bool
+	// What the parts have in common, so that mostly not each of them is asked: first and last are the lowest and the
+	// highest number of their batches, and oneBoot says that these are of one boot. added is the newest version of them.
+	first, last, added uint64
+	oneBoot            bool
 }
 
 // part is the rows of one batch.
@@ -52,6 +56,17 @@ type origin struct{ part, k uint32 }
 // seq is the sequence number of row k of the part in series pos.
 func (p *part) seq(pos, k uint32) uint64 {
 	return p.first + uint64(pos)*uint64(p.stride) + uint64(p.skip) + uint64(k)
+}
+
+// summarize finds out what the parts have in common.
+func (s *segment) summarize() {
+	of := s.parts[0].batch.Identity
+	s.first, s.last, s.added, s.oneBoot = of.SeqStart, of.SeqEnd, 0, true
+	for i := range s.parts {
+		b := s.parts[i].batch
+		s.first, s.last, s.added = min(s.first, b.Identity.SeqStart), max(s.last, b.Identity.SeqEnd), max(s.added, b.added)
+		s.oneBoot = s.oneBoot && b.Identity.BootOf() == of.BootOf()
+	}
 }
 
 func (s *segment) minT() int64 { return s.ms[0] }
@@ -104,11 +119,8 @@ func (s *segment) start(pos uint32) int64 {
 	return s.starts[pos]
 }
 
-// plain reports that at this version every row counts as it is.
-func (s *segment) plain(version uint64) bool {
-	if s.repeats {
-		return false
-	}
+// unmasked reports that at this version every batch is there, and none of its numbers belongs to another.
+func (s *segment) unmasked(version uint64) bool {
 	for i := range s.parts {
 		if b := s.parts[i].batch; !b.visible(version) || b.overlaps.Load() != nil {
 			return false
@@ -133,6 +145,7 @@ func newSegments(b *batch, first uint64, g *frame.Group, width int64) (out []*se
 		s := newSegment(g, from, to)
 		s.starts = starts
 		s.parts = []part{{batch: b, first: first, stride: uint32(rows), skip: uint32(from), rows: uint32(to - from), to: uint32(to - from)}}
+		s.summarize()
 		out = append(out, s)
 		from = to
 	}

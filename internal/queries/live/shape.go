@@ -1,6 +1,9 @@
 package live
 
 import (
+	"math"
+	"sync/atomic"
+
 	"github.com/prometheus/prometheus/model/labels"
 
 	"lightmetrics.dev/lightmetrics/internal/series/shapes"
@@ -25,8 +28,25 @@ type shapeGroup struct {
 	width   int64        // of its windows, milliseconds; 0 before the first batch
 	batches uint64       // that came so far
 	open    []openWindow // the one that waits longest first
+	filling bool         // it is in Store.filling
+	// disturbed is the time up to which a batch was evicted or lost numbers to another; of segments that begin after it
+	// every row counts. It only grows.
+	disturbed atomic.Int64
 	// segments by minT. The slice is replaced, never changed in place: a reader keeps the slice that it took.
 	segments []*segment
+}
+
+// disturb notes that not all rows of a batch count any more.
+func (sh *shape) disturb(b *batch) {
+	for _, g := range sh.groups {
+		g.disturbed.Store(max(g.disturbed.Load(), b.maxT))
+	}
+}
+
+// calm reports that every row of a segment of the group counts at this version. It says no more than segment.unmasked,
+// and asks no batch.
+func (g *shapeGroup) calm(s *segment, version uint64) bool {
+	return s.added <= version && s.minT() > g.disturbed.Load()
 }
 
 // place is where a series stands in a shape.
@@ -46,6 +66,7 @@ func (s *Store) shapeOf(b *frame.Batch) *shape {
 	for i := range b.Groups {
 		g := &b.Groups[i]
 		sg := &shapeGroup{series: make([]uint32, len(g.Series)), means: make([]uint32, len(g.Series))}
+		sg.disturbed.Store(math.MinInt64)
 		sh.groups[i] = sg
 		sh.bytes += groupOverhead + int64(len(g.Series))*(8+placeBytes)
 		for j := range g.Series {
@@ -66,6 +87,7 @@ func (s *Store) dropShape(sh *shape) {
 	mine := make(map[*shapeGroup]bool, len(sh.groups))
 	for _, g := range sh.groups {
 		mine[g] = true
+		g.open = nil
 	}
 	for _, g := range sh.groups {
 		for _, id := range g.series {

@@ -127,7 +127,7 @@ func (p *Snapshot) Select(ctx context.Context, mint, maxt int64, ms ...*labels.M
 			// The series of a group share its view.
 			v, ok := views[pl.group]
 			if !ok {
-				v = p.view(pl.segments, mint, maxt)
+				v = p.view(pl.group, pl.segments, mint, maxt)
 				views[pl.group] = v
 			}
 			switch {

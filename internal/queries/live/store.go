@@ -61,6 +61,9 @@ type Store struct {
 	heavy        map[string]*agent // those beyond their share of a bound
 	open         map[uint64]int    // snapshots by version
 
+	filling []*shapeGroup // those that may have windows to close in time; the one that waits longest first
+	clock   int64         // milliseconds; of the last Insert or Expire
+
 	packer  packer
 	packed  uint64
 	lost    losses
@@ -220,6 +223,9 @@ func (s *Store) place(b *batch) {
 			b.addOverlap(o, s.version, len(s.open) > 0)
 			return
 		}
+		if o.shape != nil {
+			o.shape.disturb(o)
+		}
 		// The batch that loses is charged for the record of the overlap. If that is b, it happens when b
 		// is filled or becomes a placeholder.
 		had := o.overlapBytes()
@@ -240,6 +246,9 @@ func (s *Store) fill(b *batch, f *frame.Batch) {
 	sh := s.shapeOf(f)
 	sh.batches++
 	b.shape = sh
+	if b.overlaps.Load() != nil {
+		sh.disturb(b)
+	}
 	s.hold(sh, b.agent)
 	b.bytes = batchOverhead + int64(len(b.hours))*8 + b.overlapBytes()
 	s.charge(b.agent, b.bytes, 0)

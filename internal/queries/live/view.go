@@ -55,8 +55,8 @@ const (
 	bySeq // each series must be asked
 )
 
-// view of a group's segments; nil if none of them has something to show in [mint, maxt].
-func (p *Snapshot) view(segs []*segment, mint, maxt int64) *view {
+// view of the segments that a group had; nil if none of them has something to show in [mint, maxt].
+func (p *Snapshot) view(g *shapeGroup, segs []*segment, mint, maxt int64) *view {
 	end := sort.Search(len(segs), func(i int) bool { return segs[i].minT() > maxt })
 	var v *view
 	for i, seg := range segs[:end] {
@@ -65,7 +65,8 @@ func (p *Snapshot) view(segs []*segment, mint, maxt int64) *view {
 		if seg.maxT() < mint && (seg.hists == nil || i+1 < end && segs[i+1].minT() < mint) {
 			continue
 		}
-		if !slices.ContainsFunc(seg.parts, func(pt part) bool { return pt.batch.visible(p.version) }) {
+		calm := g.calm(seg, p.version)
+		if !calm && !slices.ContainsFunc(seg.parts, func(pt part) bool { return pt.batch.visible(p.version) }) {
 			continue
 		}
 		share := p.publishedOf(seg)
@@ -75,8 +76,8 @@ func (p *Snapshot) view(segs []*segment, mint, maxt int64) *view {
 		if v == nil {
 			v = &view{snap: p, mint: mint, maxt: maxt, histograms: seg.hists != nil, clusters: make([]cluster, 0, end-i)}
 		}
-		v.add(segs[i:i+1:i+1], share == nothing && seg.plain(p.version))
-		v.agents.Merge(p.agentsOf(seg, mint, maxt))
+		v.add(segs[i:i+1:i+1], share == nothing && !seg.repeats && (calm || seg.unmasked(p.version)))
+		v.agents.Merge(p.agentsOf(seg, calm, mint, maxt))
 	}
 	return v
 }

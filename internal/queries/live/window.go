@@ -22,6 +22,11 @@ const (
 	closeAfter = 8
 	// closeSoon is that number while memory is scarce.
 	closeSoon = 1
+	// closeQuiet is how many milliseconds without a batch close a window, if there is a later one: the last one still
+	// fills.
+	closeQuiet = 10_000
+	// quietValues is about how many values are merged under the lock at once for such windows.
+	quietValues = 1 << 18
 	// windowRows is how many rows a window has at least, if an hour has as many. In a window so many rows wait
 	// to become one segment.
 	windowRows = 60
@@ -61,10 +66,12 @@ func windowOf(ms, width int64) int64 {
 	return n - 1
 }
 
-// openWindow is a window that has to be closed; touched is the group's count of batches when the last one came for it.
+// openWindow is a window that has to be closed; touched is the group's count of batches when the last one came for it, and
+// at the time, in milliseconds.
 type openWindow struct {
 	number  int64
 	touched uint64
+	at      int64
 }
 
 // add puts the segments of a batch, which ascend and are of a window each, into the time order of the group, merges in
@@ -80,18 +87,22 @@ func (s *Store) add(g *shapeGroup, segs []*segment) {
 	}
 	// Readers hold the old slice, so it is replaced and not changed.
 	g.segments = append(next, g.segments[from:]...)
-	g.touch(segs)
+	g.touch(segs, s.clock)
 	s.closeOne(g)
+	if !g.filling {
+		g.filling = true
+		s.filling = append(s.filling, g)
+	}
 }
 
 // touch notes that a batch came for the windows of some segments.
-func (g *shapeGroup) touch(segs []*segment) {
+func (g *shapeGroup) touch(segs []*segment, now int64) {
 	g.open = slices.DeleteFunc(g.open, func(o openWindow) bool {
 		_, ok := slices.BinarySearchFunc(segs, o.number, func(seg *segment, n int64) int { return cmp.Compare(windowOf(seg.minT(), g.width), n) })
 		return ok
 	})
 	for _, seg := range segs {
-		g.open = append(g.open, openWindow{windowOf(seg.minT(), g.width), g.batches})
+		g.open = append(g.open, openWindow{windowOf(seg.minT(), g.width), g.batches, now})
 	}
 }
 
@@ -107,6 +118,34 @@ func (s *Store) closeOne(g *shapeGroup) {
 		merged = s.close(g, g.open[n].number)
 	}
 	g.open = slices.Delete(g.open, 0, n)
+}
+
+// closeWaiting closes windows that no batch came for lately. Agents that send no more, or little, would else leave many
+// segments to those who read. It reports whether there is more to do: it does a part, so that nobody waits long for the
+// lock.
+func (s *Store) closeWaiting(rounds *int) (more bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for values := 0; *rounds > 0 && len(s.filling) > 0; {
+		g := s.filling[0]
+		for values < quietValues && len(g.open) > 1 && g.open[0].at+closeQuiet <= s.clock {
+			if s.close(g, g.open[0].number) {
+				values += windowRows * len(g.series)
+			}
+			g.open = slices.Delete(g.open, 0, 1)
+		}
+		if values >= quietValues {
+			return true
+		}
+		*rounds--
+		s.filling = s.filling[1:]
+		if len(g.open) > 1 {
+			s.filling = append(s.filling, g)
+		} else {
+			g.filling = false
+		}
+	}
+	return false
 }
 
 // bounds are the indexes [from, to) of the segments of a window.
