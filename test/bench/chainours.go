@@ -142,12 +142,12 @@ func (o *ours) rollUp(ctx context.Context, firstAfter time.Duration, samples int
 	})
 }
 
-// merge has the worker merge blocks and collect what they supersede at once. The first scan for blocks comes soon after a
-// start, and there are few, as they would be in as many hours.
-func (o *ours) merge(ctx context.Context) error {
+// merge has the worker merge blocks of spans that ended that long ago, and collect what they supersede at once. The first
+// scan for blocks comes soon after a start, and there are few, as they would be in as many hours.
+func (o *ours) merge(ctx context.Context, after time.Duration) error {
 	err := o.restartWorker(ctx, section{
 		"schedule": section{"first_after": "10000h"},
-		"compact":  section{"interval": "10s", "after": "0s", "back": 10},
+		"compact":  section{"interval": "10s", "after": after.String(), "back": 10},
 		"collect":  section{"interval": "5s", "grace": "1s"},
 	})
 	if err != nil {
@@ -218,7 +218,7 @@ func (w *chainWork) ours(ctx context.Context, e *env, dir string) (r chainRun, e
 		return r, err
 	}
 	(<-rolled)()
-	if err := o.merge(ctx); err != nil {
+	if err := o.merge(ctx, 0); err != nil {
 		return r, err
 	}
 	if r.used, err = o.total(); err != nil {
