@@ -18,7 +18,8 @@ func (o Op) Writes() bool { return o.Name != "get" && o.Name != "head" && o.Name
 // result of the last call of do.
 type Around func(ctx context.Context, op Op, do func(context.Context) error) error
 
-// Decorate runs every operation of s through a. The result implements Unwrap.
+// Decorate runs every operation of s through a. The result implements Tagger, whose SetTags
+// returns ErrInvalid if s does not, and Unwrap.
 func Decorate(s Store, a Around) Store {
 	// Decorators of decorators are one, so that an operation goes through all of them without a copy of
 	// its arguments and results for each.
@@ -45,6 +46,8 @@ type decorated struct {
 	arounds []Around // the outermost one first
 }
 
+var _ Tagger = (*decorated)(nil)
+
 // Unwrap returns the store that is decorated.
 func (d *decorated) Unwrap() Store { return d.s }
 
@@ -64,6 +67,7 @@ type callArguments struct {
 	put  PutOptions
 	get  GetOptions
 	list ListOptions
+	tags map[string]string
 }
 
 type callResults struct {
@@ -120,6 +124,8 @@ func (c *call) send(ctx context.Context) (err error) {
 		c.info, err = s.Put(ctx, key, c.body, c.put)
 	case "delete":
 		err = s.Delete(ctx, key)
+	case "tag":
+		err = s.(Tagger).SetTags(ctx, key, c.tags)
 	default:
 		err = fmt.Errorf("%w: operation %q", ErrInvalid, c.op.Name)
 	}
@@ -158,5 +164,16 @@ func (d *decorated) Put(ctx context.Context, key string, body []byte, o PutOptio
 
 func (d *decorated) Delete(ctx context.Context, key string) error {
 	_, err := d.run(ctx, Op{"delete", key}, callArguments{})
+	return err
+}
+
+// SetTags implements Tagger.
+func (d *decorated) SetTags(ctx context.Context, key string, tags map[string]string) error {
+	// The check is outside of the decorators, since nothing is sent: neither failpoints nor metrics have a
+	// request to see.
+	if _, ok := d.s.(Tagger); !ok {
+		return &Error{Op: "tag", Key: key, Err: fmt.Errorf("%w: this store has no tags", ErrInvalid)}
+	}
+	_, err := d.run(ctx, Op{"tag", key}, callArguments{tags: tags})
 	return err
 }

@@ -207,3 +207,11 @@ func TestRetriesAreReported(t *testing.T) {
 		t.Errorf("%v, %v", err, seen)
 	}
 }
+
+// A store without tags stays one: nothing depends on them.
+func TestTagsOfAStoreThatHasNone(t *testing.T) {
+	s := withPolicy(struct{ objstore.Store }{mem.New(nil)})
+	if err := s.(objstore.Tagger).SetTags(t.Context(), "k", nil); !errors.Is(err, objstore.ErrInvalid) {
+		t.Error(err)
+	}
+}

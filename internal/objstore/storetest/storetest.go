@@ -51,6 +51,7 @@ func Run(t *testing.T, open func(t *testing.T) objstore.Store, f Features) {
 		{"racing replaces", (*suite).raceReplace},
 		{"reads and lists after writes", (*suite).afterWrite},
 		{"cancelled context", (*suite).cancelled},
+		{"tags", (*suite).tags},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

@@ -15,6 +15,7 @@ const (
 	PhasePrepare Phase = "prepare"
 	PhaseRefer   Phase = "refer"
 	PhaseCommit  Phase = "commit"
+	PhasePromote Phase = "promote"
 )
 
 // Skip says why a generation of an object was skipped.

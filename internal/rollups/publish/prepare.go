@@ -64,8 +64,7 @@ func (t *transaction) put(ctx context.Context, o *object) error {
 		key := o.name.Key()
 		_, err := t.p.cfg.Store.Create(ctx, key, body, objstore.PutOptions{
 			SHA256: o.name.SHA256, ContentType: "application/zstd",
-			// It names the manifest, which alone says whether the object is committed.
-			Tags: map[string]string{"transaction_id": string(t.id)},
+			Tags: map[string]string{"status": "pending", "transaction_id": string(t.id)},
 		})
 		if err != nil && errors.Is(err, objstore.ErrUnknown) {
 			t.touched = append(t.touched, key) // the create may still be applied
@@ -199,4 +198,18 @@ func replaceCondemned(ctx context.Context, add []Addition, of []*transaction, go
 		return of[0].named(fmt.Errorf("reference sets: %w, but none of those that were asked for", ErrCondemned))
 	}
 	return nil
+}
+
+// promote tags the objects as committed, for operators and lifecycle rules. Best effort: nothing reads the tags.
+func (t *transaction) promote(ctx context.Context) {
+	tagger, ok := t.p.cfg.Store.(objstore.Tagger)
+	if !ok {
+		return
+	}
+	for _, o := range t.objects {
+		key := o.name.Key()
+		if err := tagger.SetTags(ctx, key, map[string]string{"status": "committed", "transaction_id": string(t.id)}); err != nil {
+			return // the remaining tags would most likely fail as well
+		}
+	}
 }

@@ -206,7 +206,7 @@ func (b *batch) end(ctx context.Context, t *transaction, r Result, err error) er
 		return t.named(err)
 	}
 	if r.Created {
-		t.queueSuperseded(ctx)
+		t.afterCommit(ctx)
 	}
 	b.open = slices.DeleteFunc(b.open, func(o *transaction) bool { return o == t })
 	t.queueLeftovers(ctx, r.Block)
@@ -473,15 +473,18 @@ func isOwn(a, b *catalog.Block) bool {
 	return a.WorkerID == b.WorkerID && a.CreatedAt == b.CreatedAt && a.Fence == b.Fence
 }
 
-// queueSuperseded runs once the commit is certain and nothing can fail any more. A sweep finds what it can't queue.
-func (t *transaction) queueSuperseded(ctx context.Context) {
-	if t.pub.Supersedes == 0 {
-		return
+// afterCommit runs once the commit is certain and nothing can fail any more: it queues the superseded block and tags the
+// objects.
+func (t *transaction) afterCommit(ctx context.Context) {
+	start := t.p.cfg.Clock.Now()
+	if t.pub.Supersedes != 0 {
+		n := t.pub.Name
+		n.Generation = t.pub.Supersedes
+		err := t.p.push(ctx, "superseded", []string{n.Key()}, 0, t.p.cfg.Policy.Grace)
+		t.p.cfg.Events.queued("superseded", 1, err)
 	}
-	n := t.pub.Name
-	n.Generation = t.pub.Supersedes
-	err := t.p.push(ctx, "superseded", []string{n.Key()}, 0, t.p.cfg.Policy.Grace)
-	t.p.cfg.Events.queued("superseded", 1, err)
+	t.promote(ctx)
+	t.p.cfg.Events.phase(PhasePromote, t.p.cfg.Clock.Now().Sub(start))
 }
 
 // queueLeftovers sends objects that the call touched, and that the committed block (nil: none is known) does not

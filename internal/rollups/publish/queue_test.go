@@ -127,7 +127,7 @@ func TestBatchesOfReferences(t *testing.T) {
 			t.Fatalf("%v", r)
 		}
 	}
-	if len(phases) != 4 || !slices.Equal(outcomes, []publish.Outcome{publish.OutcomeCommitted}) {
+	if len(phases) != 5 || !slices.Equal(outcomes, []publish.Outcome{publish.OutcomeCommitted}) {
 		t.Errorf("phases %v, outcomes %v", phases, outcomes)
 	}
 }

@@ -75,7 +75,7 @@ func TestRequestsOfAnHour(t *testing.T) {
 		n          int
 	}{
 		{"head", "rollup/", 1}, {"get", "gc/", 1}, {"create", "rollup/", 4}, {"create", "index/", 4}, {"create", "manifests/", 4},
-	} {
+	} { // and 8 tags, which the counting store has not
 		total += one.n
 		if got := store.Of(one.op, one.prefix); got != one.n {
 			t.Errorf("%s %s: %d requests, want %d", one.op, one.prefix, got, one.n)
