@@ -11,10 +11,10 @@ import (
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 
+	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
 )
@@ -34,7 +34,8 @@ type fleet struct {
 func newFleet(addr string, agents int) (*fleet, error) {
 	f := &fleet{}
 	for range agents {
-		c, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		// As an agent opens its connection, but for the time between attempts.
+		c, err := rpc.Dial(addr, rpc.ClientConfig{},
 			grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: tryEvery, Multiplier: 1, MaxDelay: tryEvery}, MinConnectTimeout: time.Second}),
 			grpc.WithDefaultCallOptions(grpc.ForceCodecV2(readyMade{}), grpc.MaxCallSendMsgSize(16<<20)))
 		if err != nil {

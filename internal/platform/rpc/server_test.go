@@ -48,6 +48,15 @@ func (whoami) SubmitBatch(ctx context.Context, r *ingestv1.SubmitBatchRequest) (
 
 func serve(t *testing.T, tls ServerTLS, auth AuthConfig) string {
 	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return serveOn(t, l, tls, auth)
+}
+
+func serveOn(t *testing.T, l net.Listener, tls ServerTLS, auth AuthConfig) string {
+	t.Helper()
 	a, err := NewAuthenticator(auth)
 	if err != nil {
 		t.Fatal(err)
@@ -58,10 +67,6 @@ func serve(t *testing.T, tls ServerTLS, auth AuthConfig) string {
 	}
 	ingestv1.RegisterIngestServiceServer(s.Server, whoami{})
 	s.SetServing(true)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(ctx, l, time.Second) }()
