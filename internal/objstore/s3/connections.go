@@ -3,7 +3,6 @@ package s3
 import (
 	"bufio"
 	"context"
-	"crypto/tls"
 	"errors"
 	"math"
 	"net"
@@ -38,7 +37,7 @@ type pooled struct {
 	place  place
 	in     *bufio.Reader
 	left   int64 // bytes that may still be read from the connection
-	raw    idleCheck
+	socket *socket
 	reused bool
 	since  time.Time // when it became idle
 	// interrupt ends reads and writes. The connection is not used again.
@@ -59,7 +58,11 @@ func (c *pooled) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// take gives a connection for one request; release must follow. With fresh it is a new one.
+// errStale: a connection that was idle can't be used, and nothing was written to it.
+var errStale = errors.New("s3: the server has closed the connection, or has sent what nobody asked for")
+
+// take gives a connection for one request; release must follow. With fresh it is a new one. Of one that was used before the
+// caller checks that it is quiet.
 func (p *connections) take(ctx context.Context, to place, fresh bool) (*pooled, error) {
 	select {
 	case p.slots <- struct{}{}:
@@ -70,23 +73,12 @@ func (p *connections) take(ctx context.Context, to place, fresh bool) (*pooled, 
 			return nil, ctx.Err()
 		}
 	}
-	if fresh {
-		// Otherwise there could be more connections than slots.
-		if c := p.pop(to); c != nil {
-			_ = c.Close()
-		}
-	}
-	for !fresh {
-		c := p.pop(to)
-		if c == nil {
-			break
-		}
-		if c.quiet() {
+	if c := p.pop(to); c != nil {
+		if !fresh {
 			c.reused = true
 			return c, nil
 		}
-		// The server has closed it, or has sent what nobody asked for.
-		_ = c.Close()
+		_ = c.Close() // otherwise there could be more connections than slots
 	}
 	conn, err := p.open(ctx, to)
 	if err != nil {
@@ -96,7 +88,7 @@ func (p *connections) take(ctx context.Context, to place, fresh bool) (*pooled, 
 	c := &pooled{Conn: conn, pool: p, place: to, left: math.MaxInt64}
 	c.in = bufio.NewReader(c)
 	c.interrupt = func() { _ = c.SetDeadline(aLongTimeAgo) }
-	if c.raw, err = newIdleCheck(conn); err != nil {
+	if c.socket, err = newSocket(conn); err != nil {
 		c.release(false)
 		return nil, err
 	}
@@ -109,10 +101,10 @@ func (c *pooled) quiet() bool {
 	if !c.ends.IsZero() && !time.Now().Before(c.ends) {
 		c.setDeadline(time.Time{})
 	}
-	if !c.raw.quiet() {
+	if !c.socket.quiet() {
 		return false
 	}
-	if _, ok := c.Conn.(*tls.Conn); !ok {
+	if c.socket.plain {
 		return true
 	}
 	// TLS may have read records behind the answer, of which neither the socket nor in knows. A read that must not

@@ -238,7 +238,7 @@ var tokens = func() (t [256]bool) {
 
 // ask sends a request that was written into out, by the rules of RoundTrip.
 func (d *direct) ask(ctx context.Context, to place, r *plainRequest, out []byte) (reply, error) {
-	for fresh := false; ; fresh = true {
+	for fresh := false; ; {
 		c, err := d.take(ctx, to, fresh)
 		if err != nil {
 			return reply{}, err
@@ -247,17 +247,25 @@ func (d *direct) ask(ctx context.Context, to place, r *plainRequest, out []byte)
 		if err == nil {
 			return p, nil
 		}
+		if err == errStale {
+			continue
+		}
 		if cause := ctx.Err(); cause != nil {
 			return reply{}, fmt.Errorf("%w (%v)", cause, err)
 		}
 		if !c.reused || !errors.Is(err, errNoAnswer) || r.method != http.MethodGet && r.method != http.MethodHead {
 			return reply{}, err
 		}
+		fresh = true
 	}
 }
 
-// ask sends a request and reads its answer. Then the connection goes back to the pool.
+// ask sends a request and reads its answer. Then the connection goes back to the pool. errStale: nothing was sent.
 func (c *pooled) ask(ctx context.Context, r *plainRequest, out []byte) (p reply, err error) {
+	if c.reused && !c.socket.plain && !c.quiet() {
+		c.release(false)
+		return p, errStale
+	}
 	base, deadline := objstore.Untimed(ctx)
 	c.setDeadline(deadline)
 	stop := context.AfterFunc(base, c.interrupt)
@@ -266,7 +274,7 @@ func (c *pooled) ask(ctx context.Context, r *plainRequest, out []byte) (p reply,
 		// A connection of which the context ended in between has a deadline by now.
 		c.release(stop() && keep && c.in.Buffered() == 0)
 	}()
-	if _, err = c.Write(out); err != nil {
+	if err = c.sendPlain(out); err != nil {
 		return p, err
 	}
 	keep, err = c.readReply(&p, r)
@@ -276,6 +284,26 @@ func (c *pooled) ask(ctx context.Context, r *plainRequest, out []byte) (p reply,
 		}
 	}
 	return p, err
+}
+
+// sendPlain writes a request. Where that is possible it has also waited for an answer.
+func (c *pooled) sendPlain(out []byte) error {
+	if c.socket.plain {
+		n, idle, err := c.socket.send(out)
+		switch {
+		case !idle && c.reused:
+			return errStale
+		case err != nil && n == len(out):
+			return fmt.Errorf("%w: %w", errNoAnswer, err)
+		case err != nil:
+			return err
+		case n == len(out):
+			return nil
+		}
+		out = out[n:]
+	}
+	_, err := c.Write(out)
+	return err
 }
 
 // setDeadline sets when reads and writes end; the zero time is never.

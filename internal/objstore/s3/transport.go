@@ -103,10 +103,14 @@ func (d *direct) RoundTrip(r *http.Request) (*http.Response, error) {
 	if out.b, err = appendHead(out.b[:0], r); err != nil {
 		return nil, err
 	}
-	for fresh := false; ; fresh = true {
+	for fresh := false; ; {
 		c, err := d.take(r.Context(), place{r.URL.Scheme, r.URL.Host}, fresh)
 		if err != nil {
 			return nil, err
+		}
+		if c.reused && !c.quiet() {
+			c.release(false)
+			continue
 		}
 		resp, err := c.exchange(r, out)
 		if err == nil {
@@ -120,6 +124,7 @@ func (d *direct) RoundTrip(r *http.Request) (*http.Response, error) {
 		if !c.reused || !errors.Is(err, errNoAnswer) || r.Method != http.MethodGet && r.Method != http.MethodHead {
 			return nil, err
 		}
+		fresh = true
 	}
 }
 
