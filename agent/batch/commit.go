@@ -76,16 +76,20 @@ func (c *Committer) Append(ctx context.Context, b input.Batch) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	bytes, err := c.check(b)
+	o, bytes, err := c.check(b)
+	defer func() { c.putBack(o) }()
 	if err != nil {
 		return err
 	}
 	for {
 		g, at, first := c.join(b, bytes)
-		switch {
-		case first:
-			c.write(g)
+		if first {
+			c.write(g, o)
 			return g.answer(at)
+		}
+		c.putBack(o) // another call makes the frame, and this one may wait for long
+		o = nil
+		switch {
 		case at < 0: // it is full: wait until it is written
 			select {
 			case <-g.done:
@@ -131,17 +135,20 @@ func (c *Committer) join(b input.Batch, bytes int) (g *group, at int, first bool
 
 // check tries the samples in a frame of their own and gives the estimate of their bytes. A call
 // with bad samples is refused here, before it can spoil the frame that it would share with others.
-func (c *Committer) check(b input.Batch) (bytes int, err error) {
+// It returns the frame where it has all samples as fill would put them into one; otherwise nil.
+func (c *Committer) check(b input.Batch) (_ *openFrame, bytes int, err error) {
 	if len(b.Samples) > MaxAppendSamples {
-		return 0, fmt.Errorf("%w: %d, at most %d", input.ErrTooLarge, len(b.Samples), MaxAppendSamples)
+		return nil, 0, fmt.Errorf("%w: %d, at most %d", input.ErrTooLarge, len(b.Samples), MaxAppendSamples)
 	}
-	o := c.checks.Get().(*openFrame)
+	o, whole := c.checks.Get().(*openFrame), true
 	defer func() {
-		_ = o.reset() // its labels were taken before
-		c.checks.Put(o)
+		if err != nil || !whole {
+			c.putBack(o)
+		}
 	}()
 	var rejected []input.Rejection
 	for i, s := range b.Samples {
+		whole = whole && o.takes(s.Time, c.cfg)
 		id, err := o.series(s.Series)
 		if err == nil {
 			err = o.append(id, s)
@@ -153,25 +160,41 @@ func (c *Committer) check(b input.Batch) (bytes int, err error) {
 			rejected = append(rejected, input.Rejection{Index: i, Err: err})
 		}
 		if o.bytes > maxAppendBytes {
-			return 0, fmt.Errorf("%w: more than %d bytes", input.ErrTooLarge, maxAppendBytes)
+			return nil, 0, fmt.Errorf("%w: more than %d bytes", input.ErrTooLarge, maxAppendBytes)
 		}
 	}
 	if rejected != nil {
-		return 0, &input.RejectedError{Samples: rejected}
+		return nil, 0, &input.RejectedError{Samples: rejected}
 	}
-	return o.bytes, nil
+	if bytes = o.bytes; !whole {
+		return nil, bytes, nil
+	}
+	return o, bytes, nil
+}
+
+// putBack ends the use of a frame of check; it may be nil.
+func (c *Committer) putBack(o *openFrame) {
+	if o != nil {
+		_ = o.reset() // its labels were taken before
+		o.encoder = nil
+		c.checks.Put(o)
+	}
 }
 
 // write writes a group. It waits first until the group before is written; other calls join
-// meanwhile, which is what makes the groups larger under load.
-func (c *Committer) write(g *group) {
+// meanwhile, which is what makes the groups larger under load. checked is the frame of the call that began the
+// group, or nil.
+func (c *Committer) write(g *group, checked *openFrame) {
 	c.writing <- struct{}{}
 	defer func() { <-c.writing }()
 	c.mu.Lock()
 	c.next = nil
 	c.mu.Unlock()
 	defer close(g.done)
-	err := c.commit(g.batches)
+	if len(g.batches) > 1 {
+		checked = nil
+	}
+	err := c.commit(g.batches, checked)
 	if err == nil {
 		return
 	}
@@ -180,7 +203,7 @@ func (c *Committer) write(g *group) {
 		// A frame that cannot be encoded, or that fits into no queue of this size, is the fault of
 		// one call, so each is tried alone. A full disk would refuse each of them too.
 		if g.errs[i] = err; len(g.batches) > 1 && (isFrameError(err) || errors.Is(err, input.ErrTooLarge)) {
-			g.errs[i] = c.commit(g.batches[i : i+1])
+			g.errs[i] = c.commit(g.batches[i:i+1], nil)
 		}
 	}
 }
@@ -190,9 +213,10 @@ func isFrameError(err error) bool {
 	return errors.As(err, &fe)
 }
 
-// commit queues the batches as one or several frames, all or none of them.
-func (c *Committer) commit(batches []input.Batch) (err error) {
-	n, err := c.fill(batches)
+// commit queues the batches as one or several frames, all or none of them. checked, unless it is nil, is the frame with
+// all their samples.
+func (c *Committer) commit(batches []input.Batch, checked *openFrame) (err error) {
+	n := 0
 	defer func() {
 		c.helps.endFrame(err == nil)
 		for _, o := range c.frames[:n] {
@@ -200,12 +224,20 @@ func (c *Committer) commit(batches []input.Batch) (err error) {
 		}
 		c.frames = c.frames[:1] // the memory of a large group is not kept
 	}()
-	if err != nil {
-		return err
-	}
-	parts := make([]queue.Part, n)
-	for i, o := range c.frames[:n] {
-		parts[i] = o.part()
+	var parts []queue.Part
+	if checked != nil {
+		checked.encoder = c.encoder
+		for _, s := range checked.order {
+			c.helps.add(checked.builder, s)
+		}
+		parts = append(parts, checked.part())
+	} else {
+		if n, err = c.fill(batches); err != nil {
+			return err
+		}
+		for _, o := range c.frames[:n] {
+			parts = append(parts, o.part())
+		}
 	}
 	entries, err := c.queue.Append(parts...)
 	if errors.Is(err, queue.ErrTooLarge) {

@@ -41,7 +41,7 @@ var planted = []mutants.Mutant{
 	{Name: "a name of the last hour is forgotten", File: "helps.go", Old: `at < h.hour-1 ||`, New: `at < h.hour ||`},
 	{Name: "a batch has no greatest age", File: "batch.go", Old: `timer.Reset(b.cfg.MaxAge)`, New: ``},
 
-	{Name: "an append is answered before it is queued", File: "commit.go", Old: `	c.write(g)
+	{Name: "an append is answered before it is queued", File: "commit.go", Old: `	c.write(g, o)
 			return g.answer(at)`, New: `	return nil`},
 	{Name: "a call that joins is answered at once", File: "commit.go", Old: `		select {
 		case <-g.done:
@@ -53,7 +53,7 @@ var planted = []mutants.Mutant{
 		case <-g.done:
 			return g.answer(at)
 		case`},
-	{Name: "only the first bad sample is named", File: "commit.go", Old: `rejected = append(rejected, input.Rejection{Index: i, Err: err})`, New: `return 0, &input.RejectedError{Samples: []input.Rejection{{Index: i, Err: err}}}`},
+	{Name: "only the first bad sample is named", File: "commit.go", Old: `rejected = append(rejected, input.Rejection{Index: i, Err: err})`, New: `return nil, 0, &input.RejectedError{Samples: []input.Rejection{{Index: i, Err: err}}}`},
 	{Name: "a bad sample is left out silently", File: "commit.go", Old: `if rejected != nil {`, New: `if len(rejected) > 5 {`},
 	{Name: "a frame that can't be encoded costs the calls beside it", File: "commit.go", Old: `len(g.batches) > 1 && (isFrameError(err) ||`, New: `len(g.batches) > 1 && (false ||`},
 	{Name: "a call that fits into no queue costs the calls beside it", File: "commit.go", Old: `|| errors.Is(err, input.ErrTooLarge)) {`, New: `) {`},
@@ -62,6 +62,13 @@ var planted = []mutants.Mutant{
 	{Name: "frames of the group before are sent again", File: "commit.go", Old: `		for _, o := range c.frames[:n] {
 			_ = o.reset() // its labels were taken before
 		}`, New: ``},
+	{Name: "a call that began a group is sent without the others", File: "commit.go", Old: `if len(g.batches) > 1 {
+		checked = nil`, New: `if len(g.batches) > 99 {
+		checked = nil`},
+	{Name: "a checked frame is sent beyond its bounds", File: "commit.go", Old: `whole = whole && o.takes(s.Time, c.cfg)`, New: ``},
+	{Name: "a checked frame has no helps", File: "commit.go", Old: `c.helps.add(checked.builder, s)`, New: `_ = s`},
+	{Name: "a checked frame is used twice", File: "commit.go", Old: `		_ = o.reset() // its labels were taken before
+		o.encoder`, New: `		o.encoder`},
 	{Name: "the group that is written still collects", File: "commit.go", Old: `	c.next = nil
 `, New: ``},
 }

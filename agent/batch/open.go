@@ -17,8 +17,9 @@ type openFrame struct {
 	encoder  *frame.Encoder
 	// helps decides which metrics' helps this frame carries; nil: none.
 	helps *helps
-	// ids of the series that the builder has.
-	ids map[*input.Series]frame.SeriesID
+	// ids of the series that the builder has, and the series in the order in which they came.
+	ids   map[*input.Series]frame.SeriesID
+	order []*input.Series
 	// bytes are estimated, before compression.
 	bytes int
 	// first and last time of the samples, Unix nanoseconds.
@@ -40,7 +41,8 @@ func newOpenFrame(resource []series.Label, enc *frame.Encoder, h *helps) (*openF
 func (o *openFrame) reset() error {
 	o.builder.Reset()
 	clear(o.ids)
-	o.bytes = 0
+	clear(o.order)
+	o.order, o.bytes = o.order[:0], 0
 	return o.builder.SetResource(o.resource...)
 }
 
@@ -70,6 +72,7 @@ func (o *openFrame) series(s *input.Series) (frame.SeriesID, error) {
 		return id, err
 	}
 	o.ids[s] = id
+	o.order = append(o.order, s)
 	if o.helps != nil {
 		o.helps.add(o.builder, s)
 	}
