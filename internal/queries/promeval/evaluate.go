@@ -75,19 +75,13 @@ type evaluation struct {
 	steps    int
 	nameless bool // series lose their metric's name before they are aggregated
 
-	t []int64 // samples of the runs before that the next windows need
-	v []float64
-	// reserved is how many such samples memory was reserved for.
-	reserved int
-	w        window
-	points   []point // of the series that is read
-	work     int     // samples since the last check
-	held     int     // points of all series
-	groups   *groups // nil without an aggregation
-	names    map[uint64]struct{}
-	matrix   promql.Matrix
-	slab     []promql.FPoint
-	remarks  annotations.Annotations
+	points  []point // of the series or group that is taken
+	held    int     // points of all series
+	groups  *groups // nil without an aggregation
+	names   map[uint64]struct{}
+	matrix  promql.Matrix
+	slab    []promql.FPoint
+	remarks annotations.Annotations
 }
 
 func (e *evaluation) run(ctx context.Context) error {
@@ -104,24 +98,43 @@ func (e *evaluation) run(ctx context.Context) error {
 		return err
 	}
 	e.unique(sel)
-	var r promstore.Reader
-	for i := range sel.Len() {
-		if err := errors.Join(ctx.Err(), e.q.Check()); err != nil {
-			return err
+	samples := int64(sel.Len()) * ((e.at.End-e.at.Start+span)/denseMillis + 1)
+	each := max(1, min(taskPoints/e.steps, taskSeries))
+	p := e.q.ParallelFor(samples)
+	readers, results := make([]reader, p.Workers()), make([]result, p.Slots())
+	return p.Do((sel.Len()+each-1)/each, func(worker, slot, k int) {
+		r := &readers[worker]
+		r.evaluation = e
+		results[slot].read(ctx, r, sel, k*each, min((k+1)*each, sel.Len()), span)
+	}, func(slot, k int) error { return e.takeAll(&results[slot], sel, k*each) })
+}
+
+const (
+	// taskPoints and taskSeries are about how many of them are read before they are taken.
+	taskPoints, taskSeries = 2048, 16
+	// denseMillis is a common distance of samples, to guess how many there are.
+	denseMillis = 10_000
+)
+
+// takeAll takes the series of a result, the first of which has the number from.
+func (e *evaluation) takeAll(res *result, sel *promstore.Selection, from int) error {
+	begin := 0
+	for i := range res.series {
+		s := &res.series[i]
+		if e.held+s.most > e.at.MaxSamples {
+			return ErrTooMany
 		}
-		r.Reset(sel, i)
-		e.points = e.points[:0]
-		if err := e.series(&r, span); err != nil {
-			return err
-		}
+		e.points, begin = res.points[begin:s.end:s.end], s.end
+		ls := sel.Labels(from + i)
 		if len(e.points) > 0 && e.fn != nil && e.fn.counter {
-			e.remark(sel.Labels(i))
+			e.remark(ls)
 		}
-		if err := e.take(sel.Labels(i)); err != nil {
+		if err := e.take(ls); err != nil {
 			return err
 		}
 	}
-	return nil
+	e.points = nil // they are the result's
+	return res.err
 }
 
 // fromRows takes the values of the function from rolled rows; false if they can't answer.
@@ -183,112 +196,6 @@ func (e *evaluation) remark(ls labels.Labels) {
 		return
 	}
 	e.remarks.Add(annotations.NewPossibleNonCounterInfo(name, e.call.Args[0].PositionRange()))
-}
-
-// series reads a series and makes its points.
-func (e *evaluation) series(r *promstore.Reader, span int64) error {
-	e.t, e.v = e.t[:0], e.v[:0]
-	step := 0
-	for step < e.steps {
-		begin := e.at.Start + int64(step)*e.at.Step - e.offset - span
-		r.SkipTo(begin + 1)
-		run, ok := r.Next()
-		if !ok {
-			if err := r.Err(); err != nil {
-				return err
-			}
-			_, err := e.windows(e.t, e.v, step, span, true)
-			return err
-		}
-		if run.H != nil {
-			return ErrOther
-		}
-		t, v := run.T, run.V
-		// A stale marker ends an instant, and is no sample of a range.
-		if stale := e.fn != nil && slices.ContainsFunc(v, value.IsStaleNaN); stale || len(e.t) > 0 {
-			for i := range t {
-				if !stale || !value.IsStaleNaN(v[i]) {
-					e.t, e.v = append(e.t, t[i]), append(e.v, v[i])
-				}
-			}
-			t, v = e.t, e.v
-		}
-		var err error
-		if step, err = e.windows(t, v, step, span, false); err != nil {
-			return err
-		}
-		rest := after(t, 0, e.at.Start+int64(step)*e.at.Step-e.offset-span)
-		e.t, e.v = append(e.t[:0], t[rest:]...), append(e.v[:0], v[rest:]...)
-		if err := e.keep(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// keepAtOnce is how much larger the memory for samples gets before more of it is reserved.
-const keepAtOnce = 4096
-
-// keep reserves the memory of samples that wait for their windows.
-func (e *evaluation) keep() error {
-	if err := e.q.Check(); err != nil {
-		return err
-	}
-	more := cap(e.t) - e.reserved
-	if more < keepAtOnce {
-		return nil
-	}
-	e.reserved += more
-	return e.q.Reserve(2 * 8 * int64(more))
-}
-
-// checkWork is how many samples are taken into windows between two checks.
-const checkWork = 1 << 14
-
-// windows makes the points of all steps from step on whose samples are complete: those that end with the samples that are
-// given, or all when these are the last. It returns the next step.
-func (e *evaluation) windows(t []int64, v []float64, step int, span int64, last bool) (int, error) {
-	if len(t) == 0 {
-		if last {
-			step = e.steps
-		}
-		return step, nil
-	}
-	low, high := 0, 0
-	for ; step < e.steps; step++ {
-		end := e.at.Start + int64(step)*e.at.Step - e.offset
-		if !last && end > t[len(t)-1] {
-			return step, nil
-		}
-		if high = after(t, high, end); high == 0 {
-			continue
-		}
-		size := len(e.points)
-		if e.fn == nil {
-			// The last sample counts if it is not too old.
-			if x := v[high-1]; t[high-1] > end-span && !value.IsStaleNaN(x) {
-				e.points = append(e.points, point{int32(step), x})
-				e.work++
-			}
-		} else if low = after(t, low, end-span); low < high {
-			e.w = window{end - span, end, t[low:high], v[low:high]}
-			if x, ok := e.fn.of(&e.w); ok {
-				e.points = append(e.points, point{int32(step), x})
-			}
-			size = high - low
-			e.work += size
-		}
-		if e.held+size > e.at.MaxSamples {
-			return step, ErrTooMany
-		}
-		if e.work > checkWork {
-			e.work = 0
-			if err := e.q.Check(); err != nil {
-				return step, err
-			}
-		}
-	}
-	return step, nil
 }
 
 // take adds the points of a series to the result or to its group.

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/prometheus/promql/promqltest"
 
 	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/platform/inorder"
 	"lightmetrics.dev/lightmetrics/internal/queries/live"
 	"lightmetrics.dev/lightmetrics/internal/queries/promeval"
 	"lightmetrics.dev/lightmetrics/internal/queries/promstore"
@@ -179,6 +180,8 @@ func expression(rnd *rand.Rand) (text string, reordered bool) {
 	return x, reordered
 }
 
+var processors = inorder.New(3)
+
 // both evaluates an expression here and in the engine, over the same samples.
 func both(t *testing.T, s *live.Store, engine *promql.Engine, text string, at promeval.Times) (got, want promql.Result, err error) {
 	t.Helper()
@@ -193,7 +196,11 @@ func both(t *testing.T, s *live.Store, engine *promql.Engine, text string, at pr
 	before := expr.String()
 	snap := s.Snapshot(now)
 	defer snap.Close()
-	got.Value, got.Warnings, err = shape.Evaluate(t.Context(), promstore.New(snap, promstore.Limits{}), at)
+	q0 := promstore.New(snap, promstore.Limits{})
+	if len(text)%2 == 0 { // the other half of all expressions is read by one processor
+		q0.WithParallel(processors, 0)
+	}
+	got.Value, got.Warnings, err = shape.Evaluate(t.Context(), q0, at)
 	if expr.String() != before {
 		t.Fatalf("%s is now %s", before, expr)
 	}
@@ -372,6 +379,28 @@ func TestSamplesAreLimited(t *testing.T) {
 	at := promeval.Times{Start: end, End: end, Lookback: 300_000, MaxSamples: 100}
 	if _, _, err := both(t, s, engine, `count_over_time(g[1h])`, at); !errors.Is(err, promeval.ErrTooMany) {
 		t.Errorf("a window: %v", err)
+	}
+	// The window of a series and the points of those before it are in memory together.
+	most := 0
+	for first := true; first; at.Start, at.End = at.Start-60_000, at.End-60_000 {
+		at.MaxSamples = 1_000_000
+		got, _, err := both(t, s, engine, `count_over_time(g[1h])`, at)
+		if err != nil || at.End < begin {
+			t.Fatalf("at %d: %v", at.End, err)
+		}
+		most, first = 0, true
+		for i, s := range got.Value.(promql.Vector) {
+			if n := i + int(s.F); n > most {
+				most, first = n, i == 0
+			}
+		}
+	}
+	at.Start, at.End = at.Start+60_000, at.End+60_000
+	for limit, want := range map[int]error{most - 1: promeval.ErrTooMany, most: nil} {
+		at.MaxSamples = limit
+		if _, _, err := both(t, s, engine, `count_over_time(g[1h])`, at); !errors.Is(err, want) {
+			t.Errorf("%d samples: %v", limit, err)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package promstore
 import (
 	"errors"
 	"slices"
+	"sync/atomic"
 
 	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/model/value"
@@ -20,7 +21,7 @@ type evaluation struct {
 	mint, maxt int64
 	times      []int64
 
-	left int64 // values that may still be prepared
+	left *atomic.Int64 // values that may still be prepared, by all evaluations of the call
 
 	acc       accumulator
 	hists     histogramAccumulator
@@ -93,7 +94,7 @@ func (e *evaluation) series(in *rolledInput) (values []float64, hists []*histogr
 				ok = true
 				// The size of a histogram is known only once it is made, so it is counted against the
 				// bound here.
-				e.left -= int64(8 + len(hists[i].PositiveBuckets) + len(hists[i].NegativeBuckets))
+				e.left.Add(-int64(8 + len(hists[i].PositiveBuckets) + len(hists[i].NegativeBuckets)))
 			}
 		} else {
 			e.acc.reset()
@@ -101,7 +102,7 @@ func (e *evaluation) series(in *rolledInput) (values []float64, hists []*histogr
 			v, ok, err = e.acc.value(r)
 		}
 		switch {
-		case e.left < 0:
+		case e.left.Load() < 0:
 			return nil, nil, false, errNotRolled
 		case errors.Is(err, rollup.ErrInexact):
 			return nil, nil, false, errNotRolled

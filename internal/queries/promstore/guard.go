@@ -3,7 +3,7 @@ package promstore
 // Guard bounds a query while it reads. An error of a method ends the reading and becomes the
 // error of the query.
 type Guard interface {
-	// Check is called every few samples, by the goroutine that reads them.
+	// Check is called every few samples, by the goroutines that read them.
 	Check() error
 	// Points is called before so many points of a series are made, by the same goroutine.
 	Points(n int64, histograms bool) error

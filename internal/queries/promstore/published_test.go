@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/prometheus/util/teststorage"
 
 	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
+	"lightmetrics.dev/lightmetrics/internal/platform/inorder"
 	"lightmetrics.dev/lightmetrics/internal/queries/live"
 	"lightmetrics.dev/lightmetrics/internal/queries/promstore"
 	"lightmetrics.dev/lightmetrics/internal/queries/published"
@@ -36,6 +37,7 @@ type rolled struct {
 	done        []publishedtest.Batch
 	resolutions []timegrid.Resolution
 	gen         map[timegrid.Hour]uint64
+	opened      int
 }
 
 const testShards = 4
@@ -94,6 +96,8 @@ func (r *rolled) Querier(mint, maxt int64) (storage.Querier, error) {
 	return checking{closing{s, snap}, r.t, pub}, err
 }
 
+var processors = inorder.New(3)
+
 func (r *rolled) open(snap *live.Snapshot) (*promstore.Queryable, *published.Query, error) {
 	if r.views == nil {
 		v, err := publishedtest.NewViews(r.publish.Store, "test")
@@ -107,7 +111,12 @@ func (r *rolled) open(snap *live.Snapshot) (*promstore.Queryable, *published.Que
 		r.views = fixed{view}
 	}
 	q := r.reader.Query(r.views, testShards, published.Span{Oldest: -2, Newest: 500_000}, published.Limits{})
-	return promstore.New(snap, promstore.Limits{}).WithPublished(q).WithResolutions(true), q, nil
+	out := promstore.New(snap, promstore.Limits{}).WithPublished(q).WithResolutions(true)
+	// Every other query is read by one processor.
+	if r.opened++; r.opened%2 == 0 {
+		out.WithParallel(processors, 0)
+	}
+	return out, q, nil
 }
 
 // fixed is one view.

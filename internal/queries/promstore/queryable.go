@@ -31,6 +31,9 @@ type Queryable struct {
 	pub    *published.Query // nil: there are no blocks
 	limits Limits
 	guard  Guard // may be nil
+	// parallel reads large selections; may be nil.
+	parallel        Parallel
+	parallelSamples int64
 	// resolutions allows rolled rows to answer where there are samples, too.
 	resolutions bool
 

@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"sync/atomic"
 
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/histogram"
@@ -183,27 +184,25 @@ func (q *Queryable) rolled(ctx context.Context, c RangeCall, fn rangeFunc, rows 
 	for i := range times {
 		times[i] = c.Start + int64(i)*c.Step
 	}
-	ev := evaluation{c: c, fn: fn, mint: mint, maxt: maxt, times: times, left: maxPrepared - steps*int64(len(all))}
+	var left atomic.Int64
+	left.Store(maxPrepared - steps*int64(len(all)))
+	p := q.parallelRolled(found, int64(len(all))*(steps+int64(len(hours))*denseRows))
+	readers, results := make([]evaluation, p.Workers()), make([]rolledResult, p.Slots())
+	for i := range readers {
+		readers[i] = evaluation{c: c, fn: fn, mint: mint, maxt: maxt, times: times, left: &left}
+	}
 	out := make([]RolledSeries, 0, len(all))
-	for i := range all {
-		if i%checkEvery == 0 && ctx.Err() != nil {
-			return nil, false, ctx.Err()
-		}
-		values, hists, any, err := ev.series(&all[i])
-		if err != nil {
-			return nil, false, err
-		}
-		if !any {
-			continue
-		}
-		lset := all[i].labels
-		if lset.Has("__type__") || lset.Has("__unit__") {
-			return nil, false, nil // the engine drops these too, and label sets might meet
-		}
-		if !fn.keepsName {
-			lset = labels.NewBuilder(lset).Del(model.MetricNameLabel).Labels()
-		}
-		out = append(out, RolledSeries{lset, times, values, hists})
+	err = p.Do((len(all)+rolledAtOnce-1)/rolledAtOnce, func(worker, slot, k int) {
+		results[slot].read(ctx, &readers[worker], all[k*rolledAtOnce:min((k+1)*rolledAtOnce, len(all))])
+	}, func(slot, _ int) error {
+		out = append(out, results[slot].series...)
+		return results[slot].err
+	})
+	if errors.Is(err, errLabelsMeet) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, err
 	}
 	slices.SortFunc(out, func(a, b RolledSeries) int { return labels.Compare(a.labels, b.labels) })
 	q.noteMerges(len(all), func(i int) (labels.Labels, agentlabel.Seen) { return all[i].labels, all[i].agents(mint, maxt) })
@@ -214,8 +213,61 @@ func (q *Queryable) rolled(ctx context.Context, c RangeCall, fn rangeFunc, rows 
 	return out, true, q.touch(mint, maxt, len(all))
 }
 
-// checkEvery bounds how many series are evaluated between two checks of the context.
-const checkEvery = 256
+const (
+	// rolledAtOnce is how many series are evaluated between two checks of the context, and by one worker.
+	rolledAtOnce = 8
+	// denseRows guesses how many samples a series has in an hour in memory.
+	denseRows = 360
+)
+
+// errLabelsMeet: the engine drops labels of the series, after which label sets might be equal.
+var errLabelsMeet = errors.New("promstore: label sets might meet")
+
+// parallelRolled is what evaluates so many samples and rows. Histograms share memory with the decoder of their chunk, so
+// what may have some of blocks is evaluated one after the other.
+func (q *Queryable) parallelRolled(found []published.Rolled, samples int64) Parallel {
+	for i := range found {
+		if found[i].Raw != nil {
+			return alone{}
+		}
+		for k := range found[i].Parts() {
+			if native(found[i].Type(k)) {
+				return alone{}
+			}
+		}
+	}
+	return q.ParallelFor(samples)
+}
+
+// rolledResult is some consecutive series with their values, those that have any.
+type rolledResult struct {
+	series []RolledSeries
+	err    error // of the series after these
+}
+
+func (res *rolledResult) read(ctx context.Context, ev *evaluation, of []rolledInput) {
+	if res.series, res.err = res.series[:0], ctx.Err(); res.err != nil {
+		return
+	}
+	for i := range of {
+		values, hists, any, err := ev.series(&of[i])
+		if res.err = err; err != nil {
+			return
+		}
+		if !any {
+			continue
+		}
+		lset := of[i].labels
+		if lset.Has("__type__") || lset.Has("__unit__") {
+			res.err = errLabelsMeet
+			return
+		}
+		if !ev.fn.keepsName {
+			lset = labels.NewBuilder(lset).Del(model.MetricNameLabel).Labels()
+		}
+		res.series = append(res.series, RolledSeries{lset, ev.times, values, hists})
+	}
+}
 
 // rolledInput is a label set with its samples and its rolled rows.
 type rolledInput struct {

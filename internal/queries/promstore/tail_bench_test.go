@@ -7,6 +7,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/harness/tsbs"
+	"lightmetrics.dev/lightmetrics/internal/platform/inorder"
 	"lightmetrics.dev/lightmetrics/internal/queries/promeval"
 	"lightmetrics.dev/lightmetrics/internal/queries/promstore"
 	"lightmetrics.dev/lightmetrics/internal/queries/published"
@@ -90,6 +91,7 @@ func BenchmarkTail(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
+	pool := inorder.New(0)
 	for _, q := range []struct {
 		name, text string
 		span, step time.Duration
@@ -110,7 +112,7 @@ func BenchmarkTail(b *testing.B) {
 				shape, _ := promeval.Of(expr)
 				snap := r.store.Snapshot(end)
 				pub := r.reader.Query(fixed{view}, 32, span, published.Limits{})
-				_, _, err := shape.Evaluate(b.Context(), promstore.New(snap, promstore.Limits{}).WithPublished(pub).WithResolutions(true), promeval.Times{
+				_, _, err := shape.Evaluate(b.Context(), promstore.New(snap, promstore.Limits{}).WithPublished(pub).WithResolutions(true).WithParallel(pool, 1<<14), promeval.Times{
 					Start: end.Add(-q.span).UnixMilli(), End: end.UnixMilli(), Step: q.step.Milliseconds(), Lookback: 300_000, MaxSamples: 50_000_000})
 				if err != nil {
 					b.Fatal(err)

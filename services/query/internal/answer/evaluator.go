@@ -20,6 +20,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/platform/config"
+	"lightmetrics.dev/lightmetrics/internal/platform/inorder"
 	"lightmetrics.dev/lightmetrics/internal/platform/lru"
 	"lightmetrics.dev/lightmetrics/internal/queries/live"
 	"lightmetrics.dev/lightmetrics/internal/queries/promstore"
@@ -81,8 +82,10 @@ type Evaluator struct {
 	Parser parser.Parser
 	parsed *lru.Cache[string, parser.Expr]
 	slots  *semaphore.Weighted
-	queued atomic.Int64
-	memory *budget
+	// processors read the series of large selections, of all queries together.
+	processors *inorder.Pool
+	queued     atomic.Int64
+	memory     *budget
 }
 
 // defaultSubqueryStep is the step of subqueries that name none, as in Prometheus by default.
@@ -93,7 +96,7 @@ func New(cfg Config, d Deps) *Evaluator {
 	p := parser.NewParser(parser.Options{})
 	e := &Evaluator{
 		cfg: cfg, d: d, Parser: p, parsed: lru.New[string, parser.Expr](parsedBytes), memory: &budget{max: int64(cfg.Limits.Memory)},
-		slots: semaphore.NewWeighted(int64(cfg.Limits.Concurrency)),
+		slots: semaphore.NewWeighted(int64(cfg.Limits.Concurrency)), processors: inorder.New(0),
 		engine: promql.NewEngine(promql.EngineOpts{
 			Logger: d.Log, Reg: prometheus.WrapRegistererWithPrefix("lightmetrics_", d.Registry),
 			MaxSamples: cfg.Limits.Samples, Timeout: cfg.Limits.Timeout, LookbackDelta: cfg.Lookback,
@@ -229,13 +232,16 @@ func (e *Evaluator) Open(ctx context.Context) (*Session, error) {
 	return s, nil
 }
 
+// parallelSamples is how many samples make it worth while to read them with several processors.
+const parallelSamples = 1 << 14
+
 // begin starts reading over the blocks as they are now. The snapshot was opened before, so a batch that has left
 // it is in the blocks that are seen now.
 func (s *Session) begin() {
 	l := s.e.cfg.Limits
 	// What an earlier attempt reserved would otherwise count twice.
 	s.done()
-	s.Queryable = promstore.New(s.Snapshot, promstore.Limits{Series: l.Series}).WithGuard(s.account)
+	s.Queryable = promstore.New(s.Snapshot, promstore.Limits{Series: l.Series}).WithGuard(s.account).WithParallel(s.e.processors, parallelSamples)
 	s.pub = s.e.d.Blocks.Query(published.Limits{
 		Series: l.Series, Objects: l.Objects, Bytes: int64(l.Bytes), Samples: l.ChunkSamples, Reserve: s.account.Reserve,
 	})
