@@ -102,7 +102,7 @@ func newChains(a *authority) *chains {
 	table := workmem.New(time.Now, workmem.Options{})
 	for s := range shard.ID(snapShards) {
 		ch, err := snapshot.NewChain(snapshot.Config{
-			Store: a.Store, Table: table, Queue: table, AuthorityID: "test", Shard: s, Shards: snapShards, Fence: 1, Owner: "o", Now: time.Now,
+			Store: a.Store, Table: table, AuthorityID: "test", Shard: s, Shards: snapShards, Fence: 1, Owner: "o", Now: time.Now,
 			Frames: func(_ context.Context, es []accepted.Batch) ([][]byte, error) {
 				out := make([][]byte, len(es))
 				for i, e := range es {

@@ -206,3 +206,30 @@ func TestPacksOfOldHoursAreNotRead(t *testing.T) {
 		t.Errorf("%d GETs of packs", got)
 	}
 }
+
+// TestPacksAtAStop: a worker that is shut down packs what waits for the next snapshot, so that the next one need not read it
+// frame by frame.
+func TestPacksAtAStop(t *testing.T) {
+	p := newPacked(t, nil)
+	p.worker.stop()
+	p.cfg.Snapshot.Interval = time.Hour
+	p.start(t, 2)
+	before := len(p.accepted)
+	for id := range shard.ID(testShards) {
+		p.some(agentOf(id, 2), hour0, 200, 50, 0)
+	}
+	eventually(t, "what came since is known", func() bool { return testutil.ToFloat64(p.worker.m.Arrived) >= float64(len(p.accepted)-before) })
+	if got := len(p.inSnapshots()); got != before {
+		t.Fatalf("%d batches are in snapshots before their time, want %d", got, before)
+	}
+	p.worker.stop()
+	if got := len(p.inSnapshots()); got != len(p.accepted) {
+		t.Errorf("%d of %d batches are in snapshots after the stop", got, len(p.accepted))
+	}
+	blobs := p.blobs()
+	p.start(t, 3)
+	p.rollUp(t, 30*time.Minute)
+	if again := p.blobs() - blobs; again > len(p.packs()) {
+		t.Errorf("%d frames were read one by one after the stop", again)
+	}
+}

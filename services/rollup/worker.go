@@ -102,6 +102,9 @@ type worker struct {
 	reprocessing *maintain.Reprocessing
 }
 
+// pollRequests is the longest time between two polls for requests to reprocess.
+const pollRequests = 5 * time.Second
+
 func newWorker(cfg Config, d Deps, log *slog.Logger, m *metrics.Metrics, board *status.Board) (*worker, error) {
 	w := &worker{cfg: cfg, deps: d, log: log, board: board}
 	process := run.RandomID()
@@ -132,7 +135,7 @@ func newWorker(cfg Config, d Deps, log *slog.Logger, m *metrics.Metrics, board *
 	}
 	w.arrivals = arrivals.New(hub)
 	w.snapshots = snapshots.NewMaker(snapshots.Config{
-		Settings: cfg.Snapshot, Store: d.Store, Table: d.Table, Queue: d.Queue, Hub: w.arrivals, Frames: w.frames, Metrics: m, Log: log, Now: d.Now,
+		Settings: cfg.Snapshot, Store: d.Store, Table: d.Table, Hub: w.arrivals, Frames: w.frames, Metrics: m, Log: log, Now: d.Now,
 		AuthorityID: cfg.AuthorityID, Shards: cfg.Shards, Process: process, MaxPending: cfg.Follow.MaxPending,
 		Hold: cfg.Jobs.Hold, TimeLimit: cfg.Jobs.TimeLimit,
 	})
@@ -180,7 +183,7 @@ func newWorker(cfg Config, d Deps, log *slog.Logger, m *metrics.Metrics, board *
 	if err != nil {
 		return nil, err
 	}
-	w.reprocessing = &maintain.Reprocessing{Worker: steps, Metrics: m, Log: log, Poll: min(cfg.Follow.Interval, snapshots.PollMessages)}
+	w.reprocessing = &maintain.Reprocessing{Worker: steps, Metrics: m, Log: log, Poll: min(cfg.Follow.Interval, pollRequests)}
 	return w, nil
 }
 

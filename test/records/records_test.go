@@ -259,7 +259,7 @@ func kinds() []kind {
 		{reprocess.ProgressKind, func() []byte {
 			return reprocess.ProgressKind.Marshal(reprocess.Progress{Shards: 4, Through: 7, Batches: 1, Hours: 3, Done: true})
 		}, again(reprocess.ParseProgress, func(p reprocess.Progress) []byte { return reprocess.ProgressKind.Marshal(p) })},
-		{snapshot.JobKind, func() []byte { return snapshot.Message(3, 7) }, recordtest.ReadPlain[snapshotJob](snapshot.JobKind)},
+		{snapshot.JobKind, func() []byte { return snapshot.JobBody(3, 7) }, recordtest.ReadPlain[snapshotJob](snapshot.JobKind)},
 		{snapshot.ProgressKind, func() []byte {
 			return snapshot.ProgressKind.Marshal(snapshotProgress{6, []snapshotPiece{{SHA256: digest, From: []identity.Digest{digest}}, {SHA256: digest}}})
 		}, recordtest.ReadPlain[snapshotProgress](snapshot.ProgressKind)},

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 )
@@ -12,7 +13,7 @@ import (
 type Job struct {
 	w       *Worker
 	row     Row
-	msg     Message
+	msg     *Message // nil: no message brought it
 	started time.Time
 	piece   time.Time     // start of the current piece
 	longest time.Duration // of the pieces so far
@@ -34,25 +35,23 @@ func (j *Job) Fence() uint64 { return j.row.Fence }
 // Attempt counts the claims since the last checkpoint, this one included; 0 after one.
 func (j *Job) Attempt() uint32 { return j.row.Attempts }
 
-// Checkpoint stores state and extends the hold of job and message. An error ends the job: ErrMoved when another
-// worker has it, ErrHandOver when state is stored but the time is nearly up. After other errors the outcome is
+// Checkpoint stores state and extends the hold of job and message; the first one of a job without a row makes it. An error
+// ends the job: ErrMoved when another worker has it, ErrHandOver when state is stored but the time is nearly up. After other errors the outcome is
 // unknown, and the next owner finds out.
 func (j *Job) Checkpoint(ctx context.Context, state []byte) error {
 	if j.lost != nil {
 		return j.lost
 	}
-	ours := func(r Row) bool {
-		return r.Active && r.Owner == j.row.Owner && r.Increment > j.row.Increment && bytes.Equal(r.State, state)
-	}
-	state = slices.Clone(state)
-	row, err := j.w.resolve(ctx, j.row, ours, func() (Row, error) { return j.w.table.Checkpoint(ctx, j.row, state, j.w.cfg.Hold) })
+	row, err := j.store(ctx, slices.Clone(state))
 	if err != nil {
 		j.lost = err
 		return err
 	}
 	j.row = row
-	// Only the row counts: if the message is gone, the sweep sends another, which finds the row.
-	_ = j.w.queue.Extend(ctx, j.msg, j.w.cfg.Visibility)
+	if j.msg != nil {
+		// Only the row counts: if the message is gone, the sweep sends another, which finds the row.
+		_ = j.w.queue.Extend(ctx, *j.msg, j.w.cfg.Visibility)
+	}
 	now := j.w.now()
 	j.longest, j.piece = max(j.longest, now.Sub(j.piece)), now
 	// The next piece may take as long as the longest so far, and half as much again.
@@ -60,6 +59,25 @@ func (j *Job) Checkpoint(ctx context.Context, state []byte) error {
 		return ErrHandOver
 	}
 	return nil
+}
+
+// store writes a checkpoint to the job's row.
+func (j *Job) store(ctx context.Context, state []byte) (Row, error) {
+	if j.row.Increment != 0 {
+		ours := func(r Row) bool {
+			return r.Active && r.Owner == j.row.Owner && r.Increment > j.row.Increment && bytes.Equal(r.State, state)
+		}
+		return j.w.resolve(ctx, j.row, ours, func() (Row, error) { return j.w.table.Checkpoint(ctx, j.row, state, j.w.cfg.Hold) })
+	}
+	want := j.row
+	want.State = state
+	c, ours := j.w.claim(want)
+	row, err := j.w.resolve(ctx, Row{Key: want.Key}, ours, func() (Row, error) { return j.w.table.Create(ctx, want, &c) })
+	// Another worker has begun the job meanwhile, has done it, or owns what it is of.
+	if errors.Is(err, ErrExists) || errors.Is(err, ErrCompleted) || errors.Is(err, ErrFenced) {
+		err = fmt.Errorf("%w: %w", ErrMoved, err)
+	}
+	return row, err
 }
 
 // finish turns the result of Run into the job's outcome.
@@ -77,33 +95,51 @@ func (j *Job) finish(ctx context.Context, err error) (Outcome, error) {
 		// run out.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 		defer cancel()
-		if _, err := w.table.Release(ctx, j.row, true); err != nil {
+		if err := j.release(ctx, true); err != nil {
 			return Failed, err
 		}
-		return HandedOver, w.queue.Defer(ctx, j.msg, 0)
+		if j.msg == nil {
+			return HandedOver, nil
+		}
+		return HandedOver, w.queue.Defer(ctx, *j.msg, 0)
 	}
-	if _, rerr := w.table.Release(ctx, j.row, false); rerr != nil {
+	if rerr := j.release(ctx, false); rerr != nil {
 		err = errors.Join(err, rerr)
 	}
-	if errors.Is(err, ErrPoison) || j.row.Attempts >= w.cfg.MaxAttempts {
-		return w.bury(ctx, j.msg, err)
+	if j.msg == nil {
+		return Failed, err
 	}
-	return Failed, errors.Join(err, w.queue.Extend(ctx, j.msg, w.backoff(int(j.row.Attempts))))
+	if errors.Is(err, ErrPoison) || j.row.Attempts >= w.cfg.MaxAttempts {
+		return w.bury(ctx, *j.msg, err)
+	}
+	return Failed, errors.Join(err, w.queue.Extend(ctx, *j.msg, w.backoff(int(j.row.Attempts))))
+}
+
+// release gives the job's row back, if it has one.
+func (j *Job) release(ctx context.Context, handOver bool) error {
+	if j.row.Increment == 0 {
+		return nil
+	}
+	_, err := j.w.table.Release(ctx, j.row, handOver)
+	return err
 }
 
 // releaseTimeout bounds the hand-over of a worker that shuts down.
 const releaseTimeout = 5 * time.Second
 
-// complete removes the row, and then the message. In the other order a crash in between would leave a row that
+// complete removes the row, if there is one, and then the message. In the other order a crash in between would leave a row that
 // only the sweep finds.
 func (j *Job) complete(ctx context.Context) (Outcome, error) {
 	w := j.w
+	if j.row.Increment == 0 {
+		return Completed, nil
+	}
 	unknown := false
 	var last error
 	for range moves {
 		err := w.table.Done(ctx, j.row)
 		if err == nil {
-			return Completed, w.queue.Delete(ctx, j.msg)
+			return j.completed(ctx)
 		}
 		last = err
 		switch {
@@ -115,7 +151,7 @@ func (j *Job) complete(ctx context.Context) (Outcome, error) {
 			// tells.
 			if log, err := w.table.Log(ctx, j.row.Log); err == nil {
 				if log.Last >= j.row.Number {
-					return Completed, w.queue.Delete(ctx, j.msg)
+					return j.completed(ctx)
 				}
 				return Lost, last
 			}
@@ -126,4 +162,11 @@ func (j *Job) complete(ctx context.Context) (Outcome, error) {
 		}
 	}
 	return Failed, last
+}
+
+func (j *Job) completed(ctx context.Context) (Outcome, error) {
+	if j.msg == nil {
+		return Completed, nil
+	}
+	return Completed, j.w.queue.Delete(ctx, *j.msg)
 }

@@ -153,6 +153,36 @@ func (w *Worker) Handle(ctx context.Context, m Message) (Outcome, error) {
 	return w.do(ctx, Row{Key: k, Topic: m.Topic, Body: m.Body, Fence: fence}, m)
 }
 
+// Do does a job that no message brings: its caller knows that it is due, and comes again after every outcome but Completed.
+// A row with an Increment is that of an earlier attempt, which is claimed. Without one the job gets its row with the first
+// checkpoint, so one that makes none leaves nothing in the table: something else has to decide it, such as a conditional
+// create. The outcomes are Completed, HandedOver, Busy, Fenced, Lost and Failed.
+func (w *Worker) Do(ctx context.Context, row Row) (Outcome, error) {
+	j := &Job{w: w, row: row, started: w.now()}
+	if row.Increment != 0 {
+		c, ours := w.claim(row)
+		var err error
+		j.row, err = w.resolve(ctx, row, ours, func() (Row, error) { return w.table.Claim(ctx, row, c) })
+		switch {
+		case errors.Is(err, ErrLive), errors.Is(err, ErrMoved):
+			return Busy, nil
+		case errors.Is(err, ErrFenced):
+			return Fenced, nil
+		case err != nil:
+			return Failed, err
+		}
+	}
+	j.piece = j.started
+	return j.finish(ctx, w.handler.Run(ctx, j))
+}
+
+// claim of a row, and what recognizes the row that it made.
+func (w *Worker) claim(r Row) (c Claim, ours func(Row) bool) {
+	// A number for each claim: two attempts of one process must not take each other's row for their own.
+	c = Claim{Owner: fmt.Sprintf("%s.%d", w.cfg.Owner, w.claims.Add(1)), Fence: r.Fence, Hold: w.cfg.Hold}
+	return c, func(r Row) bool { return r.Active && r.Owner == c.Owner }
+}
+
 func (w *Worker) do(ctx context.Context, want Row, m Message) (Outcome, error) {
 	ready, err := w.ordered(ctx, want.Key)
 	switch {
@@ -176,7 +206,7 @@ func (w *Worker) do(ctx context.Context, want Row, m Message) (Outcome, error) {
 	case err != nil:
 		return Failed, err
 	}
-	j := &Job{w: w, row: row, msg: m, started: w.now()}
+	j := &Job{w: w, row: row, msg: &m, started: w.now()}
 	// The first piece begins with the claim, which has set the hold.
 	j.piece = j.started
 	return j.finish(ctx, w.handler.Run(ctx, j))
@@ -216,9 +246,7 @@ const orderPage = 4
 
 // take creates or claims the row.
 func (w *Worker) take(ctx context.Context, want Row, m Message) (Row, error) {
-	// A number for each claim: two attempts of one process must not take each other's row for their own.
-	c := Claim{Owner: fmt.Sprintf("%s.%d", w.cfg.Owner, w.claims.Add(1)), Fence: want.Fence, Hold: w.cfg.Hold}
-	ours := func(r Row) bool { return r.Active && r.Owner == c.Owner }
+	c, ours := w.claim(want)
 	var last error
 	for range moves {
 		row, err := w.resolve(ctx, Row{Key: want.Key}, ours, func() (Row, error) { return w.table.Create(ctx, want, &c) })

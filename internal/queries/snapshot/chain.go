@@ -11,7 +11,6 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/coordination/work"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
-	"lightmetrics.dev/lightmetrics/internal/record"
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
@@ -29,11 +28,10 @@ const (
 	future = 15 * time.Minute
 )
 
-// Config of a Chain. Store, Table, Queue, Frames, Now, AuthorityID and Owner are required.
+// Config of a Chain. Store, Table, Frames, Now, AuthorityID and Owner are required.
 type Config struct {
 	Store       objstore.Store
 	Table       work.Table
-	Queue       work.Queue
 	AuthorityID string
 	Shard       shard.ID
 	Shards      uint32
@@ -86,25 +84,28 @@ type Chain struct {
 
 	mu      sync.Mutex
 	newest  *Snapshot            // nil before one was read, or when there is none
-	scanned time.Time            // when the snapshots were listed last
-	recent  map[uint64]*Snapshot // the last keep that were read or made
+	seen    time.Time            // when the snapshots were listed last, or one was made
+	recent  map[uint64]*Snapshot // the last keep that were read or made, and one before them
 	pending map[identity.Batch]accepted.Batch
 	refused bool // Offer had no room for a batch since the last job
 	backlog bool // the last job could not take all that waited
 
-	// checked is when Step last made sure that a message of the next job waits.
-	checked time.Time
+	// Only Step uses these.
+	begun   bool     // what the owners before have left is known, and nothing has failed since
+	row     work.Row // of the next job; without an Increment it has none yet
+	numbers []uint64 // of the snapshots that are there
+	listed  bool     // there may be packs that no snapshot names, so the next collection lists them
 }
 
 // Log is the name of a shard's chain in the table of pending work.
 func Log(s shard.ID) string { return "snapshot/" + s.String() }
 
-// Topic of the chain's messages.
-func Topic(s shard.ID) string { return "snapshot-" + s.String() }
+// topic is the one that rows name; no message is sent.
+func topic(s shard.ID) string { return "snapshot-" + s.String() }
 
 // NewChain checks the settings; it makes no request.
 func NewChain(c Config) (*Chain, error) {
-	if c.Store == nil || c.Table == nil || c.Queue == nil || c.Frames == nil || c.Now == nil || c.AuthorityID == "" || c.Owner == "" {
+	if c.Store == nil || c.Table == nil || c.Frames == nil || c.Now == nil || c.AuthorityID == "" || c.Owner == "" {
 		return nil, errors.New("snapshot: a dependency is missing")
 	}
 	if err := shard.CheckCount(c.Shards); err != nil {
@@ -126,11 +127,7 @@ func NewChain(c Config) (*Chain, error) {
 		c.MaxPending = DefaultMaxPending
 	}
 	ch := &Chain{cfg: c, log: Log(c.Shard), recent: map[uint64]*Snapshot{}, pending: map[identity.Batch]accepted.Batch{}}
-	w, err := work.NewWorker(c.Queue, c.Table, handler{ch}, work.Config{
-		Topic: Topic(c.Shard), Owner: c.Owner, Hold: c.Hold, TimeLimit: c.TimeLimit,
-		// No operator looks after a chain, so it is tried without end.
-		MaxAttempts: math.MaxUint32,
-	}, c.Now)
+	w, err := work.NewWorker(nil, c.Table, handler{ch}, work.Config{Topic: topic(c.Shard), Owner: c.Owner, Hold: c.Hold, TimeLimit: c.TimeLimit}, c.Now)
 	if err != nil {
 		return nil, fmt.Errorf("snapshot: %w", err)
 	}
@@ -186,7 +183,7 @@ func (c *Chain) Newest() *Snapshot {
 // the first step.
 func (c *Chain) Load(ctx context.Context) (*Snapshot, error) {
 	c.mu.Lock()
-	newest, known := c.newest, c.newest != nil || !c.scanned.IsZero()
+	newest, known := c.newest, c.newest != nil || !c.seen.IsZero()
 	c.mu.Unlock()
 	if known {
 		return newest, nil
@@ -198,103 +195,140 @@ func (c *Chain) Load(ctx context.Context) (*Snapshot, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	// A step may have made the next one meanwhile.
-	if c.newest == nil && c.scanned.IsZero() {
+	if c.newest == nil && c.seen.IsZero() {
 		c.newest = base
 	}
 	return c.newest, nil
 }
 
-// messageCheck is the time between two checks that a message of the next job waits.
-const messageCheck = time.Minute
-
-// Step receives one message of the shard's topic and does its job if that is due. The chain keeps itself going:
-// each job sends the message of the next one before it is done.
+// Step makes the next snapshot if that is due. It asks the table once after a start, and where a job takes several packs.
+// After every outcome but Idle and Completed it finds out the next time what is there.
 func (c *Chain) Step(ctx context.Context) (work.Outcome, error) {
-	// A clock that was set back would otherwise put the check off until it has caught up.
-	if now := c.cfg.Now(); c.checked.IsZero() || now.Before(c.checked) || now.Sub(c.checked) >= messageCheck {
-		if err := c.ensureMessage(ctx, c.checked.IsZero()); err != nil {
+	// Before it is decided whether a job is due, because that depends on the batches that wait.
+	if refill := c.cfg.Refill; refill != nil {
+		if err := refill(ctx); err != nil {
 			return work.Failed, err
 		}
-		c.checked = now
 	}
-	return c.worker.Step(ctx)
-}
-
-// ensureMessage makes sure that a message of the lowest pending job waits: a chain begins with one, and a queue
-// may lose one. A new owner sends one in any case, as its predecessor may have died with a message that stays
-// hidden for long; a second one is deleted when the job is done.
-func (c *Chain) ensureMessage(ctx context.Context, first bool) error {
-	rows, _, err := c.cfg.Table.Rows(ctx, c.log, "", 1)
-	if err != nil {
-		return fmt.Errorf("snapshot: rows of %s: %w", c.log, err)
-	}
-	if len(rows) == 0 {
-		number, err := c.next(ctx)
-		if err != nil {
-			return err
-		}
-		return c.submit(ctx, number, 0)
-	}
-	if !first {
-		depth, err := c.cfg.Queue.Depth(ctx, Topic(c.cfg.Shard))
-		// A message of the topic exists, visible or not, so the chain is alive.
-		if err != nil || depth.Ready+depth.Hidden > 0 {
-			return err
+	// Whoever was paused may have a successor, which has made and deleted the next number already.
+	if !c.begun || c.unseen(scanEvery) || c.ready() && c.unseen(2*c.cfg.Interval+newsAfter) {
+		if err := c.begin(ctx); err != nil {
+			return work.Failed, fmt.Errorf("snapshot: %w", err)
 		}
 	}
-	return c.submit(ctx, rows[0].Number, 0)
+	// What an owner before has begun is continued at once.
+	if len(c.row.State) == 0 && !c.ready() {
+		return work.Idle, nil
+	}
+	o, err := c.worker.Do(ctx, c.row)
+	c.begun = o == work.Completed && c.begun
+	return o, err
 }
 
-// next is the number after all that table and store know: either may have lost some.
-func (c *Chain) next(ctx context.Context) (uint64, error) {
-	numbers, err := Numbers(ctx, c.cfg.Store, c.cfg.Shard)
-	if err != nil {
-		return 0, err
-	}
-	log, err := c.cfg.Table.Log(ctx, c.log)
-	if err != nil {
-		return 0, fmt.Errorf("snapshot: log %s: %w", c.log, err)
-	}
-	number := log.Last
-	if n := len(numbers); n > 0 {
-		// A table that was restored from a backup may be behind the store, and a number must not be used twice.
-		number = max(number, numbers[n-1])
-	}
-	return number + 1, nil
-}
-
-// submit makes a job pending, unless it is, and sends its message.
-func (c *Chain) submit(ctx context.Context, number uint64, delay time.Duration) error {
-	row := work.Row{Key: work.Key{Log: c.log, Number: number}, Topic: Topic(c.cfg.Shard), Body: Message(c.cfg.Shard, number)}
-	if err := work.Submit(ctx, c.cfg.Queue, c.cfg.Table, row, delay); err != nil {
-		return fmt.Errorf("snapshot: submit %s: %w", row.Key, err)
+// Finish makes a snapshot of all that waits, without regard to the interval, before the shard is given back: the next
+// owner would read those frames one by one.
+func (c *Chain) Finish(ctx context.Context) error {
+	for c.Pending() > 0 {
+		c.mu.Lock()
+		c.backlog = true
+		c.mu.Unlock()
+		if o, err := c.Step(ctx); err != nil || o != work.Completed {
+			return err // of a batch that can't be packed, or a row that another owner has
+		}
 	}
 	return nil
 }
 
-// minWait is the least time for which a message is put back when its job is not due.
-const minWait = time.Second
+// begin finds out what the owners before have left: the newest snapshot, and a job that took several packs and is not done.
+func (c *Chain) begin(ctx context.Context) error {
+	first := !c.begun
+	c.begun = false
+	if err := c.scan(ctx); err != nil {
+		return err
+	}
+	c.listed = true
+	last := uint64(0)
+	if n := len(c.numbers); n > 0 {
+		last = c.numbers[n-1]
+	}
+	if !first {
+		// It is the chain's own, but for an owner that has taken over unnoticed.
+		if c.row.Number <= last {
+			c.row = c.job(last + 1)
+		}
+		c.begun = true
+		return nil
+	}
+	log, err := c.cfg.Table.Log(ctx, c.log)
+	if err != nil {
+		return fmt.Errorf("log %s: %w", c.log, err)
+	}
+	// A table that was restored from a backup may be behind the store, and a number must not be used twice.
+	c.row = c.job(max(last, log.Last) + 1)
+	for {
+		row, err := c.lowest(ctx)
+		if err != nil {
+			return fmt.Errorf("rows of %s: %w", c.log, err)
+		}
+		if row == nil {
+			break
+		}
+		if row.Number > last {
+			c.row = *row
+			c.row.Fence = c.cfg.Fence
+			break
+		}
+		// Its snapshot is there, and only the row is left.
+		if err := c.cfg.Table.Done(ctx, *row); err != nil {
+			return fmt.Errorf("complete %s: %w", row.Key, err)
+		}
+	}
+	c.begun = true
+	return nil
+}
 
-// wait is how long it takes until the next snapshot is due; 0 when it is. A snapshot that would equal the newest
-// is not made.
-func (c *Chain) wait() time.Duration {
-	due := c.due()
+// job is the row of a job that has none yet.
+func (c *Chain) job(number uint64) work.Row {
+	return work.Row{Key: work.Key{Log: c.log, Number: number}, Topic: topic(c.cfg.Shard), Body: JobBody(c.cfg.Shard, number), Fence: c.cfg.Fence}
+}
+
+// rowsPage is large enough to contain the lowest row of a log without other logs under its name.
+const rowsPage = 4
+
+// lowest reads the chain's row with the lowest number; nil when there is none.
+func (c *Chain) lowest(ctx context.Context) (*work.Row, error) {
+	for after := ""; ; {
+		rows, next, err := c.cfg.Table.Rows(ctx, c.log, after, rowsPage)
+		if err != nil {
+			return nil, err
+		}
+		for i := range rows {
+			if rows[i].Log == c.log {
+				return &rows[i], nil
+			}
+		}
+		if next == "" {
+			return nil, nil
+		}
+		after = next
+	}
+}
+
+// ready reports that the next snapshot is due. One that would equal the newest is not made.
+func (c *Chain) ready() bool {
+	if !c.due() {
+		return false
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !due {
-		return max(c.cfg.Interval, minWait)
-	}
 	// The first snapshot, and one that takes what did not fit into the last, need no interval.
 	if c.newest == nil || c.backlog {
-		return 0
+		return true
 	}
 	// A snapshot that was made by a clock ahead of this one says nothing about when the next is due.
 	since := c.cfg.Now().Sub(time.Unix(0, c.newest.CreatedAt))
-	// A message that comes slightly early, because of other clocks and whole seconds, is not put back for that.
-	if rest := c.cfg.Interval - since; since >= 0 && rest > c.cfg.Interval/10 {
-		return max(rest, minWait)
-	}
-	return 0
+	// The clocks of two owners differ, and steps come now and then, so the next is made a little early rather than late.
+	return since < 0 || c.cfg.Interval-since <= c.cfg.Interval/10
 }
 
 // due reports that the next snapshot would differ from the newest.
@@ -332,33 +366,33 @@ func (c *Chain) find(ctx context.Context) (numbers []uint64, newest *Snapshot, e
 }
 
 // scan finds the newest snapshot, and keeps it.
-func (c *Chain) scan(ctx context.Context) ([]uint64, error) {
+func (c *Chain) scan(ctx context.Context) error {
 	numbers, base, err := c.find(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	c.mu.Lock()
-	// Also when it is nil: the newest may have been deleted, and what is cached must not hide that.
-	c.newest, c.scanned = base, c.cfg.Now()
-	c.mu.Unlock()
-	return numbers, nil
-}
-
-// scanEvery is the longest time between two listings of the snapshots of a shard for which nothing comes.
-const scanEvery = 15 * time.Minute
-
-// rests reports that nothing is to be done for job number, by what was listed last.
-func (c *Chain) rests(number uint64) bool {
-	if c.due() {
-		return false
-	}
+	c.numbers = numbers
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.newest != nil && c.newest.Number >= number {
-		return false // its row is to be completed
-	}
+	// Also when it is nil: the newest may have been deleted, and what is cached must not hide that.
+	c.newest, c.seen = base, c.cfg.Now()
+	return nil
+}
+
+const (
+	// scanEvery is the longest time between two listings of the snapshots of a shard for which nothing comes.
+	scanEvery = 15 * time.Minute
+	// newsAfter, besides two intervals, is how long after a listing or a snapshot of its own a chain makes the next one
+	// without a listing: too short for others to make three, and delete what was before.
+	newsAfter = 10 * time.Second
+)
+
+// unseen reports that this chain has neither listed the snapshots nor made one for so long, or that the clock was set back.
+func (c *Chain) unseen(d time.Duration) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	now := c.cfg.Now()
-	return !c.scanned.IsZero() && !now.Before(c.scanned) && now.Sub(c.scanned) < scanEvery
+	return now.Before(c.seen) || now.Sub(c.seen) >= d
 }
 
 // base is the newest snapshot with a number below the given one that can be read; nil when there is none.
@@ -406,8 +440,8 @@ func (c *Chain) remember(s *Snapshot) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.recent[s.Number] = s
-	// The oldest go first, as in the store.
-	for len(c.recent) > keep {
+	// The oldest go first, as in the store. One more is kept than there, because its packs are to be deleted with it.
+	for len(c.recent) > keep+1 {
 		least := uint64(math.MaxUint64)
 		for n := range c.recent {
 			least = min(least, n)
@@ -427,78 +461,40 @@ func (c *Chain) lost(err error) {
 // lasts is the time of the batch's newest sample, limited by how long a batch stays for samples in the future.
 func lasts(e accepted.Batch) int64 { return min(e.MaxTime, e.AcceptedAt+int64(future)) }
 
-// message is the body of a job's message.
-type message struct {
+// jobBody says which job a row is of.
+type jobBody struct {
 	Shard  shard.ID `json:"shard"`
 	Number uint64   `json:"number"`
 }
 
-// Message is the body of the message for job number of the shard.
-func Message(s shard.ID, number uint64) []byte {
-	return JobKind.Marshal(message{s, number})
-}
+// JobBody is the body of the row of a shard's job.
+func JobBody(s shard.ID, number uint64) []byte { return JobKind.Marshal(jobBody{s, number}) }
 
 // handler is the chain as a worker's handler.
 type handler struct{ c *Chain }
 
-// Job reads a message, and says whether its job is due.
-func (h handler) Job(ctx context.Context, m work.Message) (work.Key, uint64, error) {
-	var b message
-	err := JobKind.Unmarshal(m.Body, &b)
-	if errors.Is(err, record.ErrNewerVersion) {
-		return work.Key{}, 0, fmt.Errorf("%w: %w", work.ErrElsewhere, err)
-	}
-	if err != nil || b.Shard != h.c.cfg.Shard || b.Number == 0 {
-		return work.Key{}, 0, fmt.Errorf("%w: message %q", work.ErrPoison, m.Body)
-	}
-	k := work.Key{Log: h.c.log, Number: b.Number}
-	// Before it is decided whether the job is due, because that depends on the batches that wait.
-	if refill := h.c.cfg.Refill; refill != nil {
-		if err := refill(ctx); err != nil {
-			return k, 0, err
-		}
-	}
-	if h.c.rests(b.Number) {
-		return k, 0, &work.NotDueError{Wait: max(h.c.cfg.Interval, minWait)}
-	}
-	numbers, err := h.c.scan(ctx)
-	if err != nil {
-		return k, 0, err
-	}
-	if n := len(numbers); n > 0 && numbers[n-1] >= b.Number {
-		return k, h.c.cfg.Fence, nil // committed already; only the row has to be completed
-	}
-	if wait := h.c.wait(); wait > 0 {
-		return k, 0, &work.NotDueError{Wait: wait}
-	}
-	return k, h.c.cfg.Fence, nil
+// Job is not used: no message brings a job.
+func (h handler) Job(context.Context, work.Message) (work.Key, uint64, error) {
+	return work.Key{}, 0, work.ErrPoison
 }
 
-// Run makes one snapshot and then submits the next job. The row of this job stays until the next has its own, so
-// that the chain never stops.
+// Run makes one snapshot.
 func (h handler) Run(ctx context.Context, j *work.Job) error {
-	err := h.c.make(ctx, j)
-	if err == nil {
-		err = h.c.submitNext(ctx, j.Key().Number)
+	if err := h.c.make(ctx, j); err != nil {
+		return fmt.Errorf("snapshot %s: %w", j.Key(), err)
 	}
-	if err != nil {
-		err = fmt.Errorf("snapshot %s: %w", j.Key(), err)
-	}
-	return err
+	h.c.done(j.Key().Number)
+	return nil
 }
 
-// submitNext makes the next job pending, with a message that arrives when it is due.
-func (c *Chain) submitNext(ctx context.Context, number uint64) error {
+// done turns to the next job.
+func (c *Chain) done(number uint64) {
 	c.mu.Lock()
 	if c.newest != nil {
 		// Another owner may have committed later numbers while this one did not know that it had lost the shard.
 		number = max(number, c.newest.Number)
 	}
 	c.backlog, c.refused = len(c.pending) > 0 || c.refused, false
-	wait := c.cfg.Interval
-	if c.backlog {
-		wait = 0
-	}
 	c.mu.Unlock()
-	return c.submit(ctx, number+1, min(wait, work.MaxDelay))
+	c.row = c.job(number + 1)
 }

@@ -5,7 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -14,6 +14,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/coordination/work"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/storetest"
 	"lightmetrics.dev/lightmetrics/internal/record"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
@@ -131,22 +132,71 @@ func TestBacklogIsBounded(t *testing.T) {
 	w.step(c, work.Idle)
 }
 
-// The successor makes the next number, whatever the table remembers.
-func TestForgottenLogGoesOn(t *testing.T) {
+// The successor makes the number after all that store and table know.
+func TestNumbersGoOn(t *testing.T) {
 	w := newWorld(t)
 	c := w.chain(nil)
 	for range 3 {
 		c.Offer(w.accept(1))
 		w.step(c, work.Completed)
 	}
-	log, err := w.work.Log(bg, Log(mine))
-	w.must(err)
-	w.must(w.work.Forget(bg, log))
 	c = w.chain(nil)
 	c.Offer(w.accept(1))
 	w.step(c, work.Completed)
 	if s := w.holds(w.entries); s.Number != 4 {
 		t.Errorf("number %d", s.Number)
+	}
+	row, err := w.work.Create(bg, work.Row{Key: work.Key{Log: Log(mine), Number: 9}, Topic: topic(mine), Body: JobBody(mine, 9)}, nil)
+	w.must(err)
+	w.must(w.work.Done(bg, row))
+	c = w.chain(nil)
+	c.Offer(w.accept(1))
+	w.step(c, work.Completed)
+	if s := w.holds(w.entries); s.Number != 10 {
+		t.Errorf("number %d", s.Number)
+	}
+}
+
+// TestRequestsOfASnapshot: what one of new batches costs; docs/protocol/snapshots.md has it. A step that finds nothing due
+// costs nothing at all.
+func TestRequestsOfASnapshot(t *testing.T) {
+	w := newWorld(t)
+	store, l := storetest.Count(w.store), &life{at: math.MaxInt}
+	c := w.chain(func(c *Config) { c.Store, c.Table, c.PackBatches = store, mortalTable{w.work, l}, 40 })
+	w.step(c, work.Idle)
+	if got := store.All(); store.Of("", "") != 1 || store.Of("list", layout.LiveSnapshotsPrefix) != 1 || l.calls != 2 {
+		t.Errorf("a start: %v, %d calls of the table", got, l.calls)
+	}
+	for k := range 2 * fan {
+		store.Reset()
+		l.calls = 0
+		c.Offer(w.accept(1))
+		w.step(c, work.Completed)
+		for range 10 {
+			w.step(c, work.Idle)
+		}
+		creates, deletes := store.Of("create", ""), store.Of("delete", "")
+		switch {
+		case k == 0: // the first one looks for packs that its predecessors left
+			if store.Of("list", "") != 2 {
+				t.Errorf("the first: %v", store.All())
+			}
+		case k < keep:
+			if creates != 2 || store.Of("", "") != 2 || l.calls != 0 {
+				t.Errorf("snapshot %d: %v, %d calls of the table", k+1, store.All(), l.calls)
+			}
+		case k < fan:
+			if creates != 2 || deletes != 1 || store.Of("", "") != 3 || l.calls != 0 {
+				t.Errorf("snapshot %d: %v, %d calls of the table", k+1, store.All(), l.calls)
+			}
+		case k == fan: // eight packs are merged, and a ninth is new: create and done of a row
+			if creates != 3 || store.Of("get", layout.LivePacks(mine)) != fan || l.calls != 2 {
+				t.Errorf("snapshot %d: %v, %d calls of the table", k+1, store.All(), l.calls)
+			}
+		case store.Of("list", "") != 0 || l.calls != 0:
+			t.Errorf("snapshot %d: %v, %d calls of the table", k+1, store.All(), l.calls)
+		}
+		w.tidy()
 	}
 }
 
@@ -268,63 +318,63 @@ func TestLostPiecesAreMadeAgain(t *testing.T) {
 	w.tidy()
 }
 
-// TestThousandJobsKeepTheirOrder: jobs that are sent in any order are done in theirs.
-func TestThousandJobsKeepTheirOrder(t *testing.T) {
-	const jobs = 1000
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+// TestRowsOfOtherOwners: rows of jobs that are done, or were never begun, hold nothing up, and go.
+func TestRowsOfOtherOwners(t *testing.T) {
 	w := newWorld(t)
-	var order []uint64
-	c := w.chain(func(c *Config) {
-		c.Events.Committed = func(s *Snapshot) { order = append(order, s.Number) }
-	})
-	rng := rand.New(rand.NewPCG(seed, 1))
-	for _, i := range rng.Perm(jobs) {
-		k := work.Key{Log: Log(mine), Number: uint64(i + 1)}
-		row := work.Row{Key: k, Topic: Topic(mine), Body: Message(mine, k.Number)}
-		if rng.IntN(50) == 0 { // the others' come as those before them end
-			w.must(work.Submit(bg, w.work, w.work, row, 0))
-			continue
-		}
-		_, err := w.work.Create(bg, row, nil)
+	c := w.chain(nil)
+	for range 3 {
+		c.Offer(w.accept(1))
+		w.step(c, work.Completed)
+	}
+	for _, n := range []uint64{5, 2, 3, 4} {
+		_, err := w.work.Create(bg, work.Row{Key: work.Key{Log: Log(mine), Number: n}, Topic: topic(mine), Body: JobBody(mine, n)}, nil)
 		w.must(err)
 	}
-	for n := 0; len(order) < jobs; n++ {
-		if n > 100*jobs {
-			t.Fatalf("%d jobs after %d steps", len(order), n)
-		}
-		w.now = w.now.Add(100 * time.Millisecond)
-		if c.Pending() == 0 {
-			c.Offer(w.accept(1))
-		}
-		if _, err := c.Step(bg); err != nil {
-			t.Fatal(err)
-		}
+	c = w.chain(func(c *Config) { c.PackBatches = 2 })
+	w.step(c, work.Idle) // a row of a job that has not begun makes none due
+	c.Offer(w.accept(4)) // in two packs, so that the row is needed
+	w.step(c, work.Completed)
+	if s := w.holds(w.entries); s.Number != 4 {
+		t.Errorf("number %d", s.Number)
 	}
-	for i, n := range order {
-		if n != uint64(i+1) {
-			t.Fatalf("job %d was done at place %d", n, i+1)
-		}
+	c.Offer(w.accept(4))
+	if o, err := c.Step(bg); o != work.Lost || !errors.Is(err, work.ErrMoved) {
+		t.Errorf("%s, %v: there is a row that this owner has not made", o, err)
+	}
+	w.step(c, work.Completed)
+	if s := w.holds(w.entries); s.Number != 5 {
+		t.Errorf("number %d", s.Number)
+	}
+	if rows, _, err := w.work.Rows(bg, Log(mine), "", 10); err != nil || len(rows) != 0 {
+		t.Errorf("%+v, %v", rows, err)
 	}
 	w.tidy()
-	// What is left of the messages is of jobs that are done, but for the next one's.
-	for range 2 * jobs {
-		w.now = w.now.Add(5 * time.Second)
-		if _, err := c.Step(bg); err != nil {
-			t.Fatal(err)
-		}
-		if d, err := w.work.Depth(bg, Topic(mine)); err == nil && d.Ready+d.Hidden == 1 {
-			return
-		}
+}
+
+// TestNothingWaitsAtTheEnd: before a shard is given back all that waits is packed, whatever the interval.
+func TestNothingWaitsAtTheEnd(t *testing.T) {
+	w := newWorld(t)
+	c := w.chain(func(c *Config) { c.Interval, c.PackBatches, c.MaxPending = time.Hour, 2, 300 })
+	c.Offer(w.accept(1))
+	w.step(c, work.Completed)
+	c.Offer(w.accept(2*maxNewPacks + 3)) // more than one snapshot takes
+	w.step(c, work.Idle)
+	w.must(c.Finish(bg))
+	w.holds(w.entries)
+	if s, _ := w.newest(); s.Number != 3 || c.Pending() != 0 {
+		t.Errorf("number %d, %d wait", s.Number, c.Pending())
 	}
-	t.Error("messages are left")
+	w.must(c.Finish(bg)) // and no snapshot more
+	if n := len(w.keys(layout.LiveSnapshots(mine))); n != 3 {
+		t.Errorf("%d snapshots", n)
+	}
 }
 
 // TestSnapshotsKeepTheirInterval: what comes meanwhile waits, over a change of owners too; a
 // backlog for which one snapshot has no room does not.
 func TestSnapshotsKeepTheirInterval(t *testing.T) {
 	w := newWorld(t)
-	const interval = 20 * time.Minute // more than a message can be delayed
+	const interval = 20 * time.Minute // more than between two listings
 	every := func(c *Config) { c.Interval = interval }
 	c := w.chain(every)
 	c.Offer(w.accept(1))
@@ -356,29 +406,6 @@ func TestSnapshotsKeepTheirInterval(t *testing.T) {
 		b.now = b.now.Add(time.Second)
 	}
 	b.holds(es)
-}
-
-// TestALostMessageStopsNoChain: of a job that is pending, or that has not begun.
-func TestALostMessageStopsNoChain(t *testing.T) {
-	w := newWorld(t)
-	c := w.chain(nil)
-	c.Offer(w.accept(1))
-	w.step(c, work.Completed)
-	ms, err := w.work.Receive(bg, Topic(mine), 10, time.Minute)
-	w.must(err)
-	for _, m := range ms {
-		w.must(w.work.Delete(bg, m))
-	}
-	if len(ms) == 0 {
-		t.Fatal("no message of the next job")
-	}
-	c.Offer(w.accept(1))
-	if o, err := c.Step(bg); o != work.Idle || err != nil {
-		t.Fatal(o, err)
-	}
-	w.now = w.now.Add(messageCheck)
-	w.step(c, work.Completed)
-	w.holds(w.entries)
 }
 
 // TestSnapshotIsHandedOver: a job that takes longer than its limit is left to the next
@@ -442,13 +469,7 @@ func TestStaleOwnerIsRefused(t *testing.T) {
 				}}
 			})
 			stale.Offer(paused)
-			o, err := stale.Step(bg)
-			if o != work.Lost || !errors.Is(err, work.ErrMoved) {
-				t.Errorf("the stale owner: %s, %v", o, err)
-			}
-			if o, err := stale.Step(bg); o == work.Completed {
-				t.Errorf("the stale owner continues: %s, %v", o, err)
-			}
+			w.step(stale, work.Completed)
 			s, got := w.newest()
 			if s.Number != uint64(1+rounds) || s.Fence != 3 {
 				t.Errorf("number %d, fence %d", s.Number, s.Fence)
@@ -458,11 +479,10 @@ func TestStaleOwnerIsRefused(t *testing.T) {
 					t.Errorf("%s is lost", e.Identity)
 				}
 			}
+			w.now = w.now.Add(scanEvery) // by then the successor has found what the stale owner left
+			successor.Offer(paused)
 			successor.Offer(w.accept(1))
 			w.step(successor, work.Completed)
-			if successor.Offer(paused); successor.Pending() != 0 {
-				t.Error("the pack of the stale owner's checkpoint is not taken over")
-			}
 			w.holds(w.entries)
 			w.tidy()
 		})

@@ -37,18 +37,12 @@ type making struct {
 	base   *Snapshot // nil: none
 	state  progress
 	refs   []*Ref // of the pieces; nil for one that is empty or lost
+	news   bool   // state has a piece that no checkpoint has
 }
 
 func (c *Chain) make(ctx context.Context, j *work.Job) error {
 	m := &making{c: c, j: j, number: j.Key().Number}
-	numbers, err := Numbers(ctx, c.cfg.Store, c.cfg.Shard)
-	if err != nil {
-		return err
-	}
-	if n := len(numbers); n > 0 && numbers[n-1] >= m.number {
-		return c.takeOver(ctx, numbers) // committed already, by an earlier owner or attempt
-	}
-	if err := m.resume(ctx, numbers); err != nil {
+	if err := m.resume(ctx, c.numbers); err != nil {
 		return err
 	}
 	// Merging comes before packing, because it frees places in the list of packs, which is bounded.
@@ -188,6 +182,9 @@ func (m *making) packs() []Ref {
 func (m *making) merge(ctx context.Context) error {
 	carried := m.carried()
 	for _, group := range mergePlan(carried, uint64(m.c.cfg.PackBatches)) {
+		if err := m.checkpoint(ctx); err != nil {
+			return err
+		}
 		p := piece{}
 		var left []Batch
 		seen := map[identity.Batch]bool{}
@@ -243,6 +240,9 @@ func (m *making) pack(ctx context.Context) error {
 		if len(part) == 0 {
 			continue
 		}
+		if err := m.checkpoint(ctx); err != nil {
+			return err
+		}
 		raws, err := m.c.cfg.Frames(ctx, part)
 		if err != nil {
 			return fmt.Errorf("read frames: %w", err)
@@ -293,8 +293,17 @@ func (c *Chain) skip(e accepted.Batch) {
 	}
 }
 
-// write writes a pack, and then the checkpoint with it. In this order a checkpoint never names a pack that does
-// not exist.
+// checkpoint stores the pieces that are written, before the next one is begun: the snapshot itself is the checkpoint of the
+// last one, so that a job of one piece asks nothing of the table.
+func (m *making) checkpoint(ctx context.Context) error {
+	if !m.news {
+		return nil
+	}
+	m.news = false
+	return m.j.Checkpoint(ctx, ProgressKind.Marshal(m.state))
+}
+
+// write writes a pack, before any checkpoint names it.
 func (m *making) write(ctx context.Context, p piece, batches []Batch) error {
 	var ref *Ref
 	if len(batches) > 0 {
@@ -322,8 +331,8 @@ func (m *making) write(ctx context.Context, p piece, batches []Batch) error {
 			f(r, len(p.From) > 0)
 		}
 	}
-	m.state.Pieces, m.refs = append(m.state.Pieces, p), append(m.refs, ref)
-	return m.j.Checkpoint(ctx, ProgressKind.Marshal(m.state))
+	m.state.Pieces, m.refs, m.news = append(m.state.Pieces, p), append(m.refs, ref), true
+	return nil
 }
 
 // commit creates the snapshot. If one with the number exists it counts, whoever made it.
@@ -354,21 +363,23 @@ func (m *making) commit(ctx context.Context) error {
 	}
 	// Another worker with the same number may have been faster with other contents; then takeOver reads what is
 	// stored.
+	m.c.numbers = append(m.c.numbers, m.number)
 	if created {
 		m.c.remember(s)
+		m.c.mu.Lock()
+		m.c.seen = m.c.cfg.Now()
+		m.c.mu.Unlock()
 		if f := m.c.cfg.Events.Committed; f != nil {
 			f(s)
 		}
+	} else {
+		m.c.begun = false // there may be later ones, too
 	}
-	numbers := []uint64{m.number}
-	if m.base != nil {
-		numbers = []uint64{m.base.Number, m.number}
-	}
-	if err := m.c.takeOver(ctx, numbers); err != nil {
+	if err := m.c.takeOver(ctx, m.c.numbers); err != nil {
 		return err
 	}
 	// Only now, when a newer snapshot exists. An error does not fail the job: the next one collects again.
-	snaps, packs, err := m.c.Collect(ctx)
+	snaps, packs, err := m.c.collect(ctx)
 	if f := m.c.cfg.Events.Collected; f != nil {
 		f(snaps, packs, err)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -75,8 +74,6 @@ func (w *snapshotWorld) keys(prefix string) map[string]bool {
 func TestThousandSnapshotsOverEtcd(t *testing.T) {
 	t.Parallel() // it waits for etcd's disk, most of the time
 	const jobs, owners = 1000, 10
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
 	m, cfg := member(t, t.TempDir())
 	client, err := Dial(cfg, m.Endpoint(), discard)
 	must(t, err)
@@ -85,17 +82,11 @@ func TestThousandSnapshotsOverEtcd(t *testing.T) {
 
 	w := &snapshotWorld{t: t, now: time.Unix(1_800_000_000, 0), frames: map[identity.Digest][]byte{}}
 	w.store = mem.New(func() time.Time { return w.now })
-	for _, i := range rand.New(rand.NewPCG(seed, 1)).Perm(jobs) {
-		n := uint64(i + 1)
-		_, err := table.Create(t.Context(), work.Row{Key: work.Key{Log: snapshot.Log(snapshotShard), Number: n},
-			Topic: snapshot.Topic(snapshotShard), Body: snapshot.Message(snapshotShard, n)}, nil)
-		must(t, err)
-	}
 	var order []uint64
 	for o := range owners {
 		die := false
 		c, err := snapshot.NewChain(snapshot.Config{
-			Store: dying{w.store, &die}, Table: table, Queue: table, AuthorityID: "test", Shard: snapshotShard, Shards: 1, Fence: uint64(o + 1),
+			Store: dying{w.store, &die}, Table: table, AuthorityID: "test", Shard: snapshotShard, Shards: 1, Fence: uint64(o + 1),
 			Owner: fmt.Sprintf("life-%d", o+1), Now: func() time.Time { return w.now }, Frames: w.read, Window: time.Hour,
 			Events: snapshot.Events{Committed: func(s *snapshot.Snapshot) { order = append(order, s.Number) }},
 		})
@@ -105,21 +96,16 @@ func TestThousandSnapshotsOverEtcd(t *testing.T) {
 			switch o, err := c.Step(t.Context()); {
 			case err != nil:
 				t.Fatalf("step: %s, %v", o, err)
-			case o != work.Completed: // a double of a message that a dead owner left
-				time.Sleep(20 * time.Millisecond)
+			case o != work.Completed:
+				t.Fatalf("step: %s", o)
 			}
 			w.now = w.now.Add(time.Second)
 		}
 		// The grant ends in the middle of the next job: its successor has a greater fence.
 		die = o < owners-1
 		c.Offer(w.accept())
-		for die {
-			if o, err := c.Step(t.Context()); errors.Is(err, objstore.ErrUnavailable) {
-				break
-			} else if err != nil {
-				t.Fatalf("a dead owner's step: %s, %v", o, err)
-			}
-			time.Sleep(20 * time.Millisecond)
+		if o, err := c.Step(t.Context()); die && !errors.Is(err, objstore.ErrUnavailable) {
+			t.Fatalf("a dead owner's step: %s, %v", o, err)
 		}
 	}
 	for i, n := range order[:jobs] {
@@ -128,7 +114,8 @@ func TestThousandSnapshotsOverEtcd(t *testing.T) {
 		}
 	}
 	log, err := table.Log(t.Context(), snapshot.Log(snapshotShard))
-	if err != nil || log.Last < jobs || log.Fence != owners {
+	// One job in eight merges packs, and so has a row.
+	if err != nil || log.Last < jobs-8 || log.Fence != owners {
 		t.Errorf("log %+v, %v", log, err)
 	}
 	w.nothingLeftOver()

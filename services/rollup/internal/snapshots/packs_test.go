@@ -38,7 +38,7 @@ func newSnapped(t *testing.T) *snapped {
 	w.store = mem.New(clock)
 	table := workmem.New(clock, workmem.Options{})
 	w.m = NewMaker(Config{
-		Settings: Settings{Interval: time.Nanosecond, Window: 96 * time.Hour}, Store: w.store, Table: table, Queue: table, Now: clock,
+		Settings: Settings{Interval: time.Nanosecond, Window: 96 * time.Hour}, Store: w.store, Table: table, Now: clock,
 		Frames: &frames.Reader{Store: w.store, MaxFrame: 100, AtOnce: 2}, Metrics: metrics.New(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler),
 		AuthorityID: "a", Shards: 1, Process: "p", MaxPending: 1000, Hold: time.Minute, TimeLimit: time.Minute,
 	})

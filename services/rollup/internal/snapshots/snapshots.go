@@ -51,8 +51,11 @@ const (
 	// AtOnce is how many shards of a worker are at their snapshots at once: each may take the
 	// memory of a few packs.
 	AtOnce = 2
-	// PollMessages is the longest time between two polls for messages of one topic.
-	PollMessages = 5 * time.Second
+	// poll is the longest time between two steps of a loop, which ask nobody where nothing is due, and retryMax that after
+	// failures.
+	poll, retryMax = 5 * time.Second, 80 * time.Second
+	// lastSnapshot bounds the snapshot that a shard gets before it is given back.
+	lastSnapshot = 5 * time.Second
 	// margin is kept beyond the window: query nodes read manifests of so much before their
 	// history, for clocks that differ, and a snapshot has its age.
 	margin = 20 * time.Minute
@@ -63,7 +66,6 @@ type Config struct {
 	Settings
 	Store       objstore.Store
 	Table       work.Table
-	Queue       work.Queue
 	Hub         *arrivals.Hub
 	Frames      *frames.Reader
 	Metrics     *metrics.Metrics
@@ -75,7 +77,7 @@ type Config struct {
 	Process string
 	// MaxPending bounds the batches that are remembered for the next snapshot of a shard.
 	MaxPending int
-	// Hold and TimeLimit of a message.
+	// Hold and TimeLimit of a job.
 	Hold, TimeLimit time.Duration
 }
 
@@ -134,7 +136,7 @@ func (m *Maker) Loop(g ownership.Grant) (*Loop, error) {
 	}
 	l := &Loop{m: m, grant: g}
 	chain, err := snapshot.NewChain(snapshot.Config{
-		Store: c.Store, Table: c.Table, Queue: c.Queue, AuthorityID: c.AuthorityID, Shard: g.Shard, Shards: c.Shards, Fence: g.Fence,
+		Store: c.Store, Table: c.Table, AuthorityID: c.AuthorityID, Shard: g.Shard, Shards: c.Shards, Fence: g.Fence,
 		// A process may own a shard twice, one grant after the other, and claims must tell them apart.
 		Owner:  fmt.Sprintf("%s.snapshot.%d", c.Process, m.loops.Add(1)),
 		Window: c.Window + margin, Hold: c.Hold, Interval: c.Interval, TimeLimit: c.TimeLimit,
@@ -194,6 +196,8 @@ func (l *Loop) Run(ctx context.Context) {
 	name, m := l.grant.Shard.String(), l.m.cfg.Metrics
 	defer m.SnapshotPending.DeleteLabelValues(name)
 	defer m.SnapshotNumber.DeleteLabelValues(name)
+	every := min(l.m.cfg.Interval, poll)
+	failures := run.NewBackoff(max(every, time.Millisecond), max(time.Millisecond, min(l.m.cfg.Interval, retryMax)))
 	for ctx.Err() == nil {
 		again, err := l.step(ctx)
 		if err != nil && ctx.Err() == nil {
@@ -204,9 +208,28 @@ func (l *Loop) Run(ctx context.Context) {
 		if s := l.chain.Newest(); s != nil {
 			m.SnapshotNumber.WithLabelValues(name).Set(float64(s.Number))
 		}
-		if !again {
-			_ = run.WallClock{}.Sleep(ctx, min(l.m.cfg.Interval, PollMessages)) // the loop's condition says when it was cut short
+		// The loop's condition says when a wait was cut short.
+		switch {
+		case err != nil:
+			_ = failures.Sleep(ctx)
+		case !again:
+			failures.Reset()
+			_ = run.WallClock{}.Sleep(ctx, every)
 		}
+	}
+	l.finish(ctx)
+}
+
+// finish packs what waits, before the shard is another owner's, who would read it frame by frame.
+func (l *Loop) finish(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSnapshot)
+	defer cancel()
+	if l.grant.Taken() != nil || l.m.slots.Acquire(ctx, 1) != nil {
+		return
+	}
+	defer l.m.slots.Release(1)
+	if err := l.chain.Finish(ctx); err != nil {
+		l.m.cfg.Log.Info("the shard is given back with frames that are in no pack", "shard", l.grant.Shard, "batches", l.chain.Pending(), "error", err)
 	}
 }
 
@@ -226,7 +249,7 @@ func (l *Loop) end() {
 	}
 }
 
-// step takes one message; again says that there may be another at once.
+// step makes a snapshot if that is due; again says that another may be due at once.
 func (l *Loop) step(ctx context.Context) (again bool, err error) {
 	if err := l.m.slots.Acquire(ctx, 1); err != nil {
 		return false, err
@@ -236,7 +259,7 @@ func (l *Loop) step(ctx context.Context) (again bool, err error) {
 		return false, fmt.Errorf("the grant is over: %w", err)
 	}
 	switch o, err := l.chain.Step(ctx); o {
-	case work.Completed, work.Duplicate, work.HandedOver:
+	case work.Completed, work.HandedOver:
 		// What was handed over waits for a slot again, behind the other shards.
 		return true, err
 	case work.Fenced, work.Lost, work.Busy:
