@@ -54,6 +54,23 @@ func (t *Table) Labels(s *Ref) iter.Seq2[string, string] {
 	}
 }
 
+// AppendRefs appends the labels of s as references, in the order of Labels.
+func (t *Table) AppendRefs(dst []LabelRef, s *Ref) []LabelRef {
+	own, res := s.Labels, t.Resource
+	for len(own) > 0 && len(res) > 0 {
+		o, r := t.Strings[own[0].Name], t.Strings[res[0].Name]
+		if o > r {
+			dst, res = append(dst, res[0]), res[1:]
+			continue
+		}
+		if o == r {
+			res = res[1:]
+		}
+		dst, own = append(dst, own[0]), own[1:]
+	}
+	return append(append(dst, own...), res...)
+}
+
 // AppendLabels appends the resolved labels of s to dst.
 func (t *Table) AppendLabels(dst []Label, s *Ref) []Label {
 	for name, value := range t.Labels(s) {

@@ -54,9 +54,11 @@ type Builder struct {
 	series []*rawSeries
 	byKey  map[string]*rawSeries
 	text   map[string]string
-	groups int
-	bytes  int64
-	limit  int64 // of bytes; 0 is none
+	// strings are those of the frame whose series are being looked up, interned.
+	strings []string
+	groups  int
+	bytes   int64
+	limit   int64 // of bytes; 0 is none
 	// shapeBytes are of the table of shapes.
 	shapeBytes int64
 }
@@ -277,33 +279,48 @@ func (b *Builder) shapeOf(f *frame.Batch) *shape {
 func (b *Builder) newGroup(f *frame.Batch, g *frame.Group) *group {
 	sg := &group{id: b.groups}
 	b.groups++
-	var buf []byte
+	// Each string of the frame is looked up once, not once for each label that refers to it.
+	b.strings = append(slices.Grow(b.strings[:0], len(f.Strings)), make([]string, len(f.Strings))...)
+	agent := b.intern(f.Identity.Agent)
+	var key []byte
+	var refs []series.LabelRef
+	id := series.ID{Agent: agent}
 	for j := range g.Series {
 		r := &g.Series[j]
-		typ := typeOf(r, len(g.Histograms) > 0)
-		buf = f.AppendKey(buf[:0], f.Identity.Agent, r, typ)
-		if !b.part.holds(buf) {
+		refs = f.AppendRefs(refs[:0], r)
+		id.Labels, id.Type, id.Unit = id.Labels[:0], typeOf(r, len(g.Histograms) > 0), b.string(f, r.Unit)
+		for _, l := range refs {
+			id.Labels = append(id.Labels, series.Label{Name: b.string(f, l.Name), Value: b.string(f, l.Value)})
+		}
+		key = id.AppendKey(key[:0])
+		if !b.part.holds(key) {
 			continue
 		}
 		if b.full() { // the caller checks it too, and fails
 			return sg
 		}
-		s := b.byKey[string(buf)]
+		s := b.byKey[string(key)]
 		if s == nil {
-			s = &rawSeries{name: b.intern(f.Name(r))}
-			s.Agent, s.Type, s.Unit = b.intern(f.Identity.Agent), typ, b.intern(f.Strings[r.Unit])
-			for name, value := range f.Labels(r) {
-				s.Labels = append(s.Labels, series.Label{Name: b.intern(name), Value: b.intern(value)})
-			}
-			b.byKey[string(buf)] = s
+			s = &rawSeries{name: id.Name()}
+			s.ID = id
+			s.Labels = slices.Clone(id.Labels)
+			b.byKey[string(key)] = s
 			b.series = append(b.series, s)
-			b.bytes += seriesCost + int64(labelCost*len(buf))
+			b.bytes += seriesCost + int64(labelCost*len(key))
 		}
 		s.places = append(s.places, place{Group: sg, At: uint32(len(sg.kept))})
 		sg.kept = append(sg.kept, j)
 	}
 	b.bytes += int64(len(sg.kept)) * 24
 	return sg
+}
+
+// string is the interned string i of f; an empty entry of b.strings was not asked for yet.
+func (b *Builder) string(f *frame.Batch, i uint32) string {
+	if i > 0 && b.strings[i] == "" {
+		b.strings[i] = b.intern(f.Strings[i])
+	}
+	return b.strings[i]
 }
 
 // typeOf treats histograms of unknown type as cumulative ones, so that a series has either floats or histograms.

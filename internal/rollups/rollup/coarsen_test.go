@@ -40,10 +40,10 @@ func TestRollFromEqualsRoll(t *testing.T) {
 		}
 		minutes := NewRoller(timegrid.OneMinute).Roll(&raw)
 		five, hour := NewRoller(timegrid.FiveMinutes), NewRoller(timegrid.OneHour)
-		fives := five.RollFrom(&raw, &minutes)
+		fives := rollFrom(five, &raw, &minutes)
 		for name, pair := range map[string][2]chunk.Series{
 			"5m from 1m": {fives, five.Roll(&raw)},
-			"1h from 5m": {hour.RollFrom(&raw, &fives), hour.Roll(&raw)},
+			"1h from 5m": {rollFrom(hour, &raw, &fives), hour.Roll(&raw)},
 		} {
 			if got, want := pair[0], pair[1]; !reflect.DeepEqual(got, want) && fmt.Sprintf("%v", got) != fmt.Sprintf("%v", want) {
 				t.Fatalf("seed %d, %s:\n%v\nwant\n%v", seed, name, got, want)
@@ -92,6 +92,56 @@ func byHand(raw *chunk.Series, res timegrid.Resolution) (rows [][11]float64) {
 }
 
 // Decimals are summed as decimals, to the nearest float64.
+func rollFrom(r *Roller, raw, fine *chunk.Series) (out chunk.Series) {
+	r.RollInto(&out, raw, fine)
+	return out
+}
+
+// TestRowsWithoutFinerOnes: five minutes and hours that are made of samples directly have the bits of those that are made of
+// minutes, whatever the digits and the size of the values.
+func TestRowsWithoutFinerOnes(t *testing.T) {
+	direct := 0
+	for seed := range uint64(400) {
+		rnd := rand.New(rand.NewPCG(seed, 7))
+		raw := chunk.Series{ID: series.ID{Agent: "a", Type: series.Gauge}}
+		digits, point := 1+rnd.IntN(16), rnd.IntN(8)
+		for ns := testHour.StartMS()*1e6 + 1e6; timegrid.HourOfNS(ns) == testHour; ns += 1 + rnd.Int64N(30e9) {
+			n := rnd.Int64N(int64(math.Pow10(rnd.IntN(digits)+1))) - int64(math.Pow10(rnd.IntN(digits)+1))/4
+			raw.T, raw.V = append(raw.T, ns), append(raw.V, chunk.FromDecimal(n, point))
+		}
+		if seed%20 == 0 {
+			raw.V[rnd.IntN(len(raw.V))] = [...]float64{math.Pi, math.Copysign(0, -1), math.Inf(1), math.Float64frombits(value.StaleNaN)}[rnd.IntN(4)]
+		}
+		minutes := NewRoller(timegrid.OneMinute).Roll(&raw)
+		fives := rollFrom(NewRoller(timegrid.FiveMinutes), &raw, &minutes)
+		for res, want := range map[timegrid.Resolution]chunk.Series{
+			timegrid.FiveMinutes: fives, timegrid.OneHour: rollFrom(NewRoller(timegrid.OneHour), &raw, &fives),
+		} {
+			r := NewRoller(res)
+			got := r.Roll(&raw)
+			if r.finer.grid == nil {
+				direct++
+			}
+			for name, pair := range map[string][2][]float64{
+				"First": {got.First, want.First}, "Last": {got.Last, want.Last}, "Min": {got.Min, want.Min}, "Max": {got.Max, want.Max},
+				"Sum": {got.Sum, want.Sum}, "SumC": {got.SumC, want.SumC},
+			} {
+				for i := range pair[1] {
+					if math.Float64bits(pair[0][i]) != math.Float64bits(pair[1][i]) {
+						t.Fatalf("seed %d, %s: %s of row %d is %v, from minutes %v", seed, res, name, i, pair[0][i], pair[1][i])
+					}
+				}
+			}
+			if !reflect.DeepEqual([]any{got.T, got.Count, got.Stale, got.FirstT, got.LastT}, []any{want.T, want.Count, want.Stale, want.FirstT, want.LastT}) {
+				t.Fatalf("seed %d, %s: times or counts differ", seed, res)
+			}
+		}
+	}
+	if direct < 200 || direct > 760 {
+		t.Fatalf("%d of 800 were made without finer rows: one of the two ways is not tested", direct)
+	}
+}
+
 func TestDecimalSums(t *testing.T) {
 	raw := chunk.Series{ID: series.ID{Type: series.Gauge}}
 	for i := range 360 {

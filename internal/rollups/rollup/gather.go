@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"slices"
 
 	"lightmetrics.dev/lightmetrics/internal/rollups/chunk"
@@ -20,9 +21,7 @@ func (b *Builder) Finish() ([]chunk.Series, Counts, error) {
 			return nil, b.counts, fmt.Errorf("%w: %s was not read", ErrInput, b.inputs[i].Identity)
 		}
 	}
-	slices.SortFunc(b.series, func(x, y *rawSeries) int {
-		return cmp.Or(cmp.Compare(x.name, y.name), CompareSeries(&x.Series, &y.Series))
-	})
+	b.sort()
 	out := make([]chunk.Series, 0, len(b.series))
 	lines := map[string]*timeline{}
 	var all []*timeline
@@ -30,9 +29,11 @@ func (b *Builder) Finish() ([]chunk.Series, Counts, error) {
 	// Series that are in the same groups have the same segments, so their times are sorted and merged once for all
 	// of them.
 	for _, s := range b.series {
-		slices.SortFunc(s.places, func(x, y place) int {
-			return cmp.Or(cmp.Compare(x.Group.id, y.Group.id), cmp.Compare(x.At, y.At))
-		})
+		if len(s.places) > 1 {
+			slices.SortFunc(s.places, func(x, y place) int {
+				return cmp.Or(cmp.Compare(x.Group.id, y.Group.id), cmp.Compare(x.At, y.At))
+			})
+		}
 		key = key[:0]
 		for _, p := range s.places {
 			key = binary.AppendUvarint(key, uint64(p.Group.id))
@@ -64,6 +65,37 @@ func (b *Builder) Finish() ([]chunk.Series, Counts, error) {
 	// What the series returned do not refer to is freed before they are encoded.
 	b.shapes, b.series, b.byKey = nil, nil, nil
 	return out, b.counts, b.counts.Conserved()
+}
+
+// sort orders the series. Names and agents decide nearly always, and there are few of both: they are sorted once each, and
+// series by their numbers.
+func (b *Builder) sort() {
+	names, agents := map[string]uint32{}, map[string]uint32{}
+	for _, s := range b.series {
+		names[s.name], agents[s.Agent] = 0, 0
+	}
+	for _, m := range []map[string]uint32{names, agents} {
+		for i, text := range slices.Sorted(maps.Keys(m)) {
+			m[text] = uint32(i)
+		}
+	}
+	type ranked struct {
+		rank uint64
+		s    *rawSeries
+	}
+	order := make([]ranked, len(b.series))
+	for i, s := range b.series {
+		order[i] = ranked{uint64(names[s.name])<<32 | uint64(agents[s.Agent]), s}
+	}
+	slices.SortFunc(order, func(x, y ranked) int {
+		if c := cmp.Compare(x.rank, y.rank); c != 0 {
+			return c
+		}
+		return CompareSeries(&x.s.Series, &y.s.Series)
+	})
+	for i := range order {
+		b.series[i] = order[i].s
+	}
 }
 
 // CompareSeries orders series of one metric: by agent, labels, type and unit.

@@ -2,6 +2,7 @@ package rollup
 
 import (
 	"math"
+	"slices"
 
 	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/model/value"
@@ -18,10 +19,12 @@ import (
 type Roller struct {
 	res   timegrid.Resolution
 	finer *Roller // to the next finer resolution, from whose rows gauges are made; nil for the finest
+	fine  chunk.Series
 	seen  map[*int64]*grid
 	*grid
-	ints []int64
-	slab []float64
+	ints     []int64
+	decimals []decimalRow
+	slab     []float64
 }
 
 // grid has the buckets of a series' times.
@@ -61,36 +64,42 @@ func NewRoller(res timegrid.Resolution) *Roller {
 // Roll returns s in buckets. Of samples in the same millisecond only the last counts, as in a query. The result
 // refers to the labels and histograms of s, and shares columns with other results.
 func (r *Roller) Roll(s *chunk.Series) chunk.Series {
-	if r.finer == nil || s.H != nil || s.Type == series.Counter {
-		return r.RollFrom(s, nil)
-	}
-	fine := r.finer.Roll(s)
-	return r.RollFrom(s, &fine)
+	var out chunk.Series
+	r.RollInto(&out, s, nil)
+	return out
 }
 
-// RollFrom is Roll with the rows of s in the next finer resolution, nil for OneMinute. Gauges are made from those,
+// RollInto is Roll into out. fine may have the rows of s in the next finer resolution: then gauges are made from those,
 // so that the samples are read only once.
-func (r *Roller) RollFrom(s, fine *chunk.Series) chunk.Series {
-	out := chunk.Series{ID: s.ID}
+func (r *Roller) RollInto(out, s, fine *chunk.Series) {
+	*out = chunk.Series{ID: s.ID}
 	gauge := s.H == nil && s.Type != series.Counter
+	if gauge && r.finer != nil && fine == nil {
+		// Nobody wants the finer rows, and sums of decimals are the same whatever they are made from.
+		if r.useGrid(s.T); r.decimalGauges(pick(s.V, r.rows), &out.Columns, true) {
+			out.T = r.ends
+			return
+		}
+		r.finer.RollInto(&r.fine, s, nil)
+		fine = &r.fine
+	}
 	if gauge && r.finer != nil {
 		r.useGrid(fine.T)
 		out.T = r.ends
 		r.coarse(&fine.Columns, &out.Columns)
-		return out
+		return
 	}
 	r.useGrid(s.T)
 	out.T = r.ends
 	switch {
 	case s.H != nil:
 		r.own(&out.Columns)
-		r.histograms(s.H, &out)
+		r.histograms(s.H, out)
 	case gauge:
 		r.gauges(pick(s.V, r.rows), &out.Columns)
 	default:
 		r.counters(pick(s.V, r.rows), &out.Columns)
 	}
-	return out
 }
 
 // own gives c counts and times of its own.
@@ -144,6 +153,9 @@ func (r *Roller) useGrid(t []int64) {
 	}
 	// Series that share their times share the slice, so its address identifies it. The length is compared because
 	// a longer series may begin with the same slice.
+	if g := r.grid; g != nil && len(g.all) == len(t) && &g.all[0] == &t[0] {
+		return
+	}
 	if g := r.seen[&t[0]]; g != nil && len(g.all) == len(t) {
 		r.grid = g
 		return
@@ -265,11 +277,10 @@ func (r *Roller) counters(v []float64, c *chunk.Columns) {
 }
 
 func (r *Roller) gauges(v []float64, c *chunk.Columns) {
-	r.columns(&c.First, &c.Last, &c.Sum, &c.Min, &c.Max)
-	if r.decimalGauges(v, c) {
+	if r.decimalGauges(v, c, false) {
 		return
 	}
-	r.columns(&c.SumC)
+	r.columns(&c.First, &c.Last, &c.Sum, &c.Min, &c.Max, &c.SumC)
 	stale := hasStale(v)
 	if stale {
 		r.own(c)
@@ -307,9 +318,20 @@ func (r *Roller) gauges(v []float64, c *chunk.Columns) {
 // maxDecimal bounds integer sums: up to 2^53 every integer is a float64.
 const maxDecimal = 1 << 53
 
+// maxUnique bounds integers of 15 digits: no two decimals of so many round to one float64, so what is read back from
+// sums is what was summed.
+const maxUnique = 1_000_000_000_000_000
+
+// decimalRow is a bucket of decimals: integers over the power of ten of their column.
+type decimalRow struct{ sum, lo, hi int64 }
+
 // decimalGauges sums decimal values as integers: the result is the float64 next to their sum and needs no
-// compensation. It is false when v has other values, stale markers among them.
-func (r *Roller) decimalGauges(v []float64, c *chunk.Columns) bool {
+// compensation. It is false, and leaves c as it is, when v has other values, stale markers among them, or too large ones.
+//
+// With asCoarse the rows are, to the bit, those that coarse makes of finer ones, or it is false: the sums of all parts of a
+// bucket are below maxUnique then, so finer sums would be read back as they are; and least and greatest values are values
+// of samples in any case.
+func (r *Roller) decimalGauges(v []float64, c *chunk.Columns, asCoarse bool) bool {
 	if cap(r.ints) < len(v) {
 		r.ints = make([]int64, len(v))
 	}
@@ -318,24 +340,29 @@ func (r *Roller) decimalGauges(v []float64, c *chunk.Columns) bool {
 	if !ok {
 		return false
 	}
-	for i, b := range r.buckets {
+	r.decimals = slices.Grow(r.decimals[:0], len(r.buckets))
+	for _, b := range r.buckets {
 		all := ints[b.from:b.to]
 		// Checked before the sum, which could overflow an int64 with more values.
 		if len(all) > maxSummed {
 			return false
 		}
-		sum := int64(0)
-		lo, hi := all[0], all[0]
+		d := decimalRow{lo: all[0], hi: all[0]}
 		for _, n := range all {
-			sum += n
-			lo, hi = min(lo, n), max(hi, n)
+			d.sum += n
+			d.lo, d.hi = min(d.lo, n), max(d.hi, n)
 		}
-		if sum <= -maxDecimal || sum >= maxDecimal {
+		if d.sum <= -maxDecimal || d.sum >= maxDecimal || asCoarse && max(-d.lo, d.hi) >= maxUnique/int64(len(all)) {
 			return false
 		}
+		r.decimals = append(r.decimals, d)
+	}
+	r.columns(&c.First, &c.Last, &c.Sum, &c.Min, &c.Max)
+	for i, b := range r.buckets {
+		d := &r.decimals[i]
 		c.First[i], c.Last[i] = v[b.from], v[b.to-1]
-		c.Min[i], c.Max[i] = chunk.FromDecimal(lo, exp), chunk.FromDecimal(hi, exp)
-		c.Sum[i] = chunk.FromDecimal(sum, exp)
+		c.Min[i], c.Max[i] = chunk.FromDecimal(d.lo, exp), chunk.FromDecimal(d.hi, exp)
+		c.Sum[i] = chunk.FromDecimal(d.sum, exp)
 	}
 	r.share(c)
 	c.SumC = r.plain.zero

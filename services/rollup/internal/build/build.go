@@ -177,17 +177,21 @@ func (b *Builder) build(ctx context.Context, p *hour.Plan, before *catalog.Block
 
 // encode makes the chunks of a part at the resolutions and adds them to the outputs of r.
 func (b *Builder) encode(ctx context.Context, enc *encoder, raw []chunk.Series, resolutions []timegrid.Resolution, r *Result) error {
-	series := raw
+	var finer []chunk.Series
 	for _, res := range timegrid.Resolutions() {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		// Coarser rows are made of the next finer ones, so each resolution is rolled up, also
-		// where it is published already.
-		if series = roll(raw, series, res); !slices.Contains(resolutions, res) || r.Unrolled[res] {
+		if !slices.Contains(resolutions, res) || r.Unrolled[res] {
+			finer = nil
 			continue
 		}
-		outs, err := enc.encode(series)
+		rows := raw
+		if res != timegrid.Raw {
+			rows = roll(raw, finer, res)
+			finer = rows
+		}
+		outs, err := enc.encode(rows)
 		if err != nil {
 			return fmt.Errorf("encode %s: %w", res, err)
 		}
@@ -196,15 +200,16 @@ func (b *Builder) encode(ctx context.Context, enc *encoder, raw []chunk.Series, 
 	return nil
 }
 
-// roll rolls the raw series up to res, given their rows at the next finer resolution.
+// roll rolls the raw series up to res; finer may have their rows at the next finer resolution.
 func roll(raw, finer []chunk.Series, res timegrid.Resolution) []chunk.Series {
-	if res == timegrid.Raw {
-		return raw
-	}
 	roller := rollup.NewRoller(res)
 	out := make([]chunk.Series, len(raw))
 	for i := range raw {
-		out[i] = roller.RollFrom(&raw[i], &finer[i])
+		if finer == nil {
+			roller.RollInto(&out[i], &raw[i], nil)
+		} else {
+			roller.RollInto(&out[i], &raw[i], &finer[i])
+		}
 	}
 	return out
 }

@@ -6,8 +6,9 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
-// trialSeries is how many series decide, at least, whether rows are made; a 16th of the hour's where that is more.
-const trialSeries = 128
+// trialSeries is how many series decide, at least, whether rows are made; at most twice as many do. They cost as much as
+// that many series of the hour, so an hour of a few hundred series must not be tried whole.
+const trialSeries = 64
 
 // unrolled says which of the resolutions get no rows, because these would be no smaller than the samples that they stand
 // for: rows of a minute have six columns, and with a sample every 10 s they are made of six values. Some series of the
@@ -17,7 +18,7 @@ func unrolled(raw []chunk.Series, of []timegrid.Resolution) (map[timegrid.Resolu
 	if len(raw) == 0 || len(of) == 0 {
 		return nil, nil
 	}
-	every := max(1, min(len(raw)/trialSeries, 16))
+	every := max(1, len(raw)/trialSeries)
 	var some []chunk.Series
 	for i := 0; i < len(raw); i += every {
 		some = append(some, raw[i])
