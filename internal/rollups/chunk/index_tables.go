@@ -16,7 +16,6 @@ type tableWriter struct {
 	order []uint32 // of keys by their sets
 	parts []seriesPart
 	last  []seenLabel // by place
-	whole bool        // keys and refs are those of the tables
 	swap  []*Series
 }
 
@@ -27,38 +26,11 @@ type seriesKey struct {
 	from, to               int // labels but the name, in refs
 }
 
-// same reports whether the tables of x are those of these series: the resolutions of an hour
-// mostly have the same ones.
-func (w *tableWriter) same(x *Index, series []*Series) bool {
-	if !w.whole || len(series) != len(w.keys) {
-		return false
-	}
-	for i := range w.keys {
-		k := &w.keys[i]
-		// Compared in the order of adding, which the last fill recorded: the sorting is what this check
-		// saves.
-		s := series[k.at]
-		if s.Type != k.typ || s.Agent != x.symbols[k.agent] || s.Unit != x.symbols[k.unit] {
-			return false
-		}
-		ref := k.from
-		for _, l := range s.Labels {
-			if l.Name == nameLabel {
-				if l.Value != x.symbols[k.name] {
-					return false
-				}
-				continue
-			}
-			if ref == k.to || l.Name != x.symbols[w.refs[ref].name] || l.Value != x.symbols[w.refs[ref].value] {
-				return false
-			}
-			ref++
-		}
-		if ref != k.to {
-			return false
-		}
-	}
-	return true
+// reuse is fill with the series of the last fill, in the same order of adding.
+func (w *tableWriter) reuse(x *Index, series []*Series) {
+	x.parts, x.blocks, x.timeBlocks, x.times = x.parts[:0], x.blocks[:0], x.timeBlocks[:0], x.times[:0]
+	w.parts = w.parts[:0]
+	w.arrange(series)
 }
 
 // arrange brings the series into the order of the keys.
@@ -93,14 +65,6 @@ func (w *tableWriter) id(x *Index, s string) uint32 {
 
 // fill resets x, sorts the series and fills x's tables of symbols, sets and series.
 func (w *tableWriter) fill(x *Index, series []*Series) error {
-	if w.same(x, series) {
-		x.parts, x.blocks, x.timeBlocks, x.times = x.parts[:0], x.blocks[:0], x.timeBlocks[:0], x.times[:0]
-		w.parts = w.parts[:0]
-		w.arrange(series)
-		return nil
-	}
-	// Only a fill that succeeds may serve the next one: an error leaves keys and refs incomplete.
-	w.whole = false
 	*x = Index{symbols: x.symbols[:0], sets: labelSets{x.sets.ends[:0], x.sets.refs[:0]}, series: x.series[:0],
 		parts: x.parts[:0], blocks: x.blocks[:0], timeBlocks: x.timeBlocks[:0], times: x.times[:0]}
 	if w.ids == nil {
@@ -144,7 +108,6 @@ func (w *tableWriter) fill(x *Index, series []*Series) error {
 		}
 		x.series = append(x.series, indexSeries{name: k.name, set: k.set, agent: k.agent, unit: k.unit, typ: k.typ})
 	}
-	w.whole = true
 	w.arrange(series)
 	return nil
 }

@@ -60,7 +60,8 @@ func (c *Columns) Rows() int { return len(c.T) }
 // nameLabel holds the metric's name.
 const nameLabel = series.MetricName
 
-func (s *Series) validate(ascends bool) error {
+// validateID checks the labels, and the lengths of agent and unit.
+func (s *Series) validateID() error {
 	named := false
 	lim := DefaultLimits()
 	if len(s.Labels) > lim.SeriesLabels {
@@ -81,6 +82,11 @@ func (s *Series) validate(ascends bool) error {
 	if len(s.Agent) > lim.StringBytes || len(s.Unit) > lim.StringBytes {
 		return refuse(BadSeries, "agent or unit is too long")
 	}
+	return nil
+}
+
+// validateRows checks the columns; ascends says that T is known to ascend.
+func (s *Series) validateRows(ascends bool) error {
 	if len(s.T) == 0 {
 		return refuse(BadSeries, "no rows")
 	}

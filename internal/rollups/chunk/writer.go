@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // Options of a Writer. The zero value of a field means its default.
@@ -68,6 +69,10 @@ type Writer struct {
 	builder
 	series []*Series
 	parts  []pendingPart
+	// tabled are the series that the tables of the index are of, in the order of adding, and again the number of those
+	// that were added again in their places.
+	tabled []series.ID
+	again  int
 }
 
 // pendingPart is rows of one series that go into one block.
@@ -84,10 +89,28 @@ func NewWriter(o Options) *Writer {
 	return w
 }
 
-// Reset forgets all series.
+// Reset begins the next chunk. The resolutions of an hour have the same series: labels that come again in the same
+// place and the same memory are not looked at again, so they must not change before Forget.
 func (w *Writer) Reset() {
 	clear(w.series)
-	w.series = w.series[:0]
+	w.series, w.again = w.series[:0], 0
+}
+
+// Forget is Reset, and keeps nothing of the caller's labels in memory.
+func (w *Writer) Forget() {
+	w.Reset()
+	clear(w.tabled)
+	w.tabled = w.tabled[:0]
+}
+
+// isTabled reports whether the next series is that of the tables at its place.
+func (w *Writer) isTabled(id *series.ID) bool {
+	at := len(w.series)
+	if at >= len(w.tabled) || at != w.again || len(id.Labels) == 0 {
+		return false
+	}
+	t := &w.tabled[at]
+	return len(t.Labels) == len(id.Labels) && &t.Labels[0] == &id.Labels[0] && t.Agent == id.Agent && t.Type == id.Type && t.Unit == id.Unit
 }
 
 // Add checks s and keeps it until Finish: neither it nor its columns may change until
@@ -98,7 +121,12 @@ func (w *Writer) Add(s *Series) error {
 	}
 	// Series of one agent mostly share T, which then needs one check.
 	known := len(w.series) > 0 && len(s.T) > 0 && len(w.series[len(w.series)-1].T) == len(s.T) && &w.series[len(w.series)-1].T[0] == &s.T[0]
-	if err := s.validate(known); err != nil {
+	if w.isTabled(&s.ID) {
+		w.again++
+	} else if err := s.validateID(); err != nil {
+		return err
+	}
+	if err := s.validateRows(known); err != nil {
 		return err
 	}
 	w.series = append(w.series, s)
@@ -113,7 +141,7 @@ func (w *Writer) Finish() (*Files, error) {
 	if len(w.series) == 0 {
 		return nil, refuse(BadSeries, "no series")
 	}
-	if err := w.tables.fill(&w.index, w.series); err != nil {
+	if err := w.fillTables(); err != nil {
 		return nil, err
 	}
 	w.begin()
@@ -135,6 +163,23 @@ func (w *Writer) Finish() (*Files, error) {
 	}
 	w.finish(f)
 	return f, nil
+}
+
+// fillTables brings the series into their order, and makes the tables of the index, if they are not those already.
+func (w *Writer) fillTables() error {
+	if n := len(w.series); n == w.again && n == len(w.tabled) {
+		w.tables.reuse(&w.index, w.series)
+		return nil
+	}
+	w.tabled = w.tabled[:0]
+	for _, s := range w.series {
+		w.tabled = append(w.tabled, s.ID)
+	}
+	err := w.tables.fill(&w.index, w.series)
+	if err != nil {
+		w.tabled = w.tabled[:0]
+	}
+	return err
 }
 
 // cut splits series into parts, in the order of the blocks: the first parts of all series,
@@ -193,7 +238,10 @@ func (s *Stream) Add(x *Series) error {
 		return s.err
 	}
 	// The error stays: a chunk that lacks one of its series must not be finished.
-	if s.err = x.validate(false); s.err != nil {
+	if s.err = x.validateID(); s.err != nil {
+		return s.err
+	}
+	if s.err = x.validateRows(false); s.err != nil {
 		return s.err
 	}
 	if n := len(s.labels); n > 0 && s.labels[n-1].ID.Compare(&x.ID) >= 0 {

@@ -75,7 +75,7 @@ func newChunkBuilder(metric string, limit int, kept *spill) *chunkBuilder {
 }
 
 func (b *chunkBuilder) free() {
-	b.w.Reset()
+	b.w.Forget()
 	writers.Put(b.w)
 }
 

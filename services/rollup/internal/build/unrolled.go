@@ -47,7 +47,7 @@ func unrolled(raw []chunk.Series, of []timegrid.Resolution) (map[timegrid.Resolu
 func chunkBytes(series []chunk.Series) (int, error) {
 	w := writers.Get().(*chunk.Writer)
 	defer func() {
-		w.Reset()
+		w.Forget()
 		writers.Put(w)
 	}()
 	for i := range series {
