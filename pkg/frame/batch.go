@@ -28,6 +28,7 @@ type arena struct {
 	table                         []byte // the columns that Strings was built from; empty if there are none
 	prefixLen, lengthLen, textLen int    // bytes of the table's first two columns, and of all strings
 	text                          []byte // scratch
+	kept                          keptTables
 	refs                          []series.LabelRef
 	floats                        []float64
 	spans                         []int32

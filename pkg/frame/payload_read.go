@@ -19,6 +19,7 @@ type reader struct {
 	budget  int    // memory left for tables
 	records uint64 // records of the identity that are not read yet
 	next    uint32 // the string that reference 0 stands for: the first that no label has used
+	same    bool   // all tables so far are those of the batch before
 }
 
 // spend subtracts n entries of cost bytes from the budget, before their memory is allocated.
@@ -32,6 +33,12 @@ func (r *reader) spend(n, cost int) error {
 // read fills b, whose Identity is the header's, from payload.
 func (b *Batch) read(payload []byte, lim *Limits) error {
 	r := reader{b: b, lim: lim, budget: lim.DecodedBytes, records: b.Identity.Count(), next: 1}
+	kept := &b.arena.kept
+	// Under other limits the tables have to be checked again.
+	if r.same = kept.lim == *lim; !r.same {
+		r.differ(true, 0)
+		kept.lim = *lim
+	}
 	// From here on the parts of the batch before, which share this memory, are invalid.
 	b.arena.refs, b.arena.floats, b.arena.spans = b.arena.refs[:0], b.arena.floats[:0], b.arena.spans[:0]
 	f := fields{b: payload}
@@ -58,7 +65,10 @@ func (b *Batch) read(payload []byte, lim *Limits) error {
 			b.Groups = append(b.Groups[:n], Group{})
 		}
 		b.Groups = b.Groups[:n+1] // reuses the memory of a group of an earlier batch
-		if err := r.group(&b.Groups[n], body); err != nil {
+		if n == len(kept.groups) {
+			kept.groups = append(kept.groups, keptTable{})
+		}
+		if err := r.group(n, body); err != nil {
 			return err
 		}
 		n++
@@ -74,6 +84,7 @@ func (b *Batch) read(payload []byte, lim *Limits) error {
 	if r.records != 0 {
 		return refuse(RecordCountMismatch, "%d records fewer than the identity's %d", r.records, b.Identity.Count())
 	}
+	r.number(n)
 	return nil
 }
 
@@ -106,6 +117,11 @@ func (r *reader) takeRefs(n int) ([]series.LabelRef, error) {
 }
 
 func (r *reader) resource(col []byte) error {
+	kept := &r.b.arena.kept.resource
+	if hit, err := r.hit(kept, col); hit {
+		return err
+	}
+	r.differ(true, 0)
 	n := countVarints(col)
 	if n%2 != 0 || n > 2*r.lim.SeriesLabels {
 		return refuse(BadLabels, "resource of %d references", n)
@@ -127,7 +143,11 @@ func (r *reader) resource(col []byte) error {
 	}
 	r.b.Resource = refs
 	r.next = nextRef(refs, r.next)
-	return r.b.validateLabels(refs, false, r.lim)
+	if err := r.b.validateLabels(refs, false, r.lim); err != nil {
+		return err
+	}
+	r.keep(kept, col, len(refs), false)
+	return nil
 }
 
 // countVarints is the number of varints in a packed column: of the bytes without the continuation bit.
@@ -139,9 +159,11 @@ func countVarints(col []byte) int {
 	return n
 }
 
-func (r *reader) group(g *Group, body []byte) error {
+func (r *reader) group(i int, body []byte) error {
+	g, kept := &r.b.Groups[i], &r.b.arena.kept.groups[i]
 	f := fields{b: body}
 	rows, ts := f.uvarint(1), f.bytes(2)
+	table := f.pos
 	counts := f.bytes(3)
 	series := uint64(countVarints(counts))
 	switch {
@@ -164,9 +186,22 @@ func (r *reader) group(g *Group, body []byte) error {
 	if err := r.spend(int(series), seriesCost); err != nil {
 		return err
 	}
-	g.Series = resize(g.Series, int(series))
-	if err := r.series(g.Series, counts, &f); err != nil {
+	columns := seriesColumns{f.bytes(4), f.bytes(5), f.bytes(6), f.bytes(7), f.bytes(8)}
+	if f.err != nil {
+		return f.err
+	}
+	encoded := f.b[table:f.pos]
+	hit, err := r.hit(kept, encoded)
+	if err != nil {
 		return err
+	}
+	refs := kept.refs
+	if !hit {
+		r.differ(false, i)
+		g.Series = resize(g.Series, int(series))
+		if refs, err = r.series(g.Series, counts, &columns); err != nil {
+			return err
+		}
 	}
 	modes, values := f.bytes(9), f.bytes(10)
 	// Only groups of samples have modes.
@@ -188,13 +223,21 @@ func (r *reader) group(g *Group, body []byte) error {
 	if err := f.end("group"); err != nil {
 		return err
 	}
+	if hit && kept.histograms == (modes == nil) {
+		return nil
+	}
+	r.differ(false, i)
 	for i := range g.Series {
 		if err := r.b.validateSeries(&g.Series[i], modes == nil, r.lim); err != nil {
 			return err
 		}
 	}
+	r.keep(kept, encoded, refs, modes == nil)
 	return nil
 }
+
+// seriesColumns are the encoded columns of a group's series that follow the counts of their labels.
+type seriesColumns struct{ names, values, types, units, starts []byte }
 
 func resize[T any](s []T, n int) []T {
 	if cap(s) < n {
@@ -203,48 +246,44 @@ func resize[T any](s []T, n int) []T {
 	return s[:n]
 }
 
-// series reads the series table from the columns that follow counts.
-func (r *reader) series(out []series.Ref, counts []byte, f *fields) error {
-	names, values, types, units, starts := f.bytes(4), f.bytes(5), f.bytes(6), f.bytes(7), f.bytes(8)
-	if f.err != nil {
-		return f.err
-	}
-	total := countVarints(names)
-	if len(types) != len(out) {
-		return refuse(BadColumn, "types: %d bytes for %d series", len(types), len(out))
+// series reads the series table and returns the number of its labels.
+func (r *reader) series(out []series.Ref, counts []byte, col *seriesColumns) (labels int, err error) {
+	total := countVarints(col.names)
+	if len(col.types) != len(out) {
+		return 0, refuse(BadColumn, "types: %d bytes for %d series", len(col.types), len(out))
 	}
 	refs, err := r.takeRefs(total)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	if err := r.references(refs, names, values); err != nil {
-		return err
+	if err := r.references(refs, col.names, col.values); err != nil {
+		return 0, err
 	}
 	var at, unitAt, startAt int
 	var start int64
 	for i := range out {
 		var n, unit, delta uint64
 		if n, at = uvarint(counts, at); at < 0 || n > uint64(len(refs)) {
-			return refuse(BadColumn, "label counts: series %d has more labels than there are", i)
+			return 0, refuse(BadColumn, "label counts: series %d has more labels than there are", i)
 		}
-		if len(units) > 0 {
-			if unit, unitAt = uvarint(units, unitAt); unitAt < 0 || unit >= uint64(len(r.b.Strings)) {
-				return refuse(BadColumn, "units: series %d has none or one beyond the string table", i)
+		if len(col.units) > 0 {
+			if unit, unitAt = uvarint(col.units, unitAt); unitAt < 0 || unit >= uint64(len(r.b.Strings)) {
+				return 0, refuse(BadColumn, "units: series %d has none or one beyond the string table", i)
 			}
 		}
-		if len(starts) > 0 {
-			if delta, startAt = uvarint(starts, startAt); startAt < 0 {
-				return refuse(BadColumn, "start times: column ends in series %d", i)
+		if len(col.starts) > 0 {
+			if delta, startAt = uvarint(col.starts, startAt); startAt < 0 {
+				return 0, refuse(BadColumn, "start times: column ends in series %d", i)
 			}
 			start += unzigzag(delta)
 		}
-		out[i] = series.Ref{Labels: refs[:n:n], Type: series.Type(types[i]), Unit: uint32(unit), StartTime: start}
+		out[i] = series.Ref{Labels: refs[:n:n], Type: series.Type(col.types[i]), Unit: uint32(unit), StartTime: start}
 		refs = refs[n:]
 	}
-	if len(refs) > 0 || at != len(counts) || unitAt != len(units) || startAt != len(starts) {
-		return refuse(BadColumn, "series columns have more entries than there are series")
+	if len(refs) > 0 || at != len(counts) || unitAt != len(col.units) || startAt != len(col.starts) {
+		return 0, refuse(BadColumn, "series columns have more entries than there are series")
 	}
-	return nil
+	return total, nil
 }
 
 // references reads the columns of label names and values. Reference 0 is the next string that was not used yet, which compresses well in a first batch.

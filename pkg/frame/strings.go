@@ -57,9 +57,10 @@ func (r *reader) strings(prefixes, lengths, rests []byte) error {
 	if err := r.spend(n, stringCost); err != nil {
 		return err
 	}
-	if b.arena.sameTable(prefixes, lengths, rests) && len(b.Strings) == n {
+	if r.same = r.same && b.arena.sameTable(prefixes, lengths, rests) && len(b.Strings) == n; r.same {
 		return r.spend(b.arena.textLen, 1)
 	}
+	r.differ(true, 0)
 	// Not valid until the new table is complete: after an error, Strings has only a part of it.
 	b.arena.table = b.arena.table[:0]
 	if !utf8.Valid(rests) {

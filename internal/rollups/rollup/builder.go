@@ -51,6 +51,7 @@ type Builder struct {
 	counts Counts
 
 	shapes *shapes.Table[shape]
+	last   lastShape
 	series []*rawSeries
 	byKey  map[string]*rawSeries
 	text   map[string]string
@@ -258,6 +259,24 @@ type place = shapes.Place[group]
 
 // shapeOf finds the shape of f, or makes it.
 func (b *Builder) shapeOf(f *frame.Batch) *shape {
+	// Frames of an agent mostly come one after the other and have the same tables.
+	last := lastShape{f.TablesVersion(), f.Identity.Agent, nil}
+	if b.last.shape != nil && last.tables != 0 && last.tables == b.last.tables && last.agent == b.last.agent {
+		return b.last.shape
+	}
+	last.shape = b.findShape(f)
+	b.last = last
+	return last.shape
+}
+
+// lastShape is that of the last frame.
+type lastShape struct {
+	tables uint64 // their version; 0 is unknown
+	agent  string
+	shape  *shape
+}
+
+func (b *Builder) findShape(f *frame.Batch) *shape {
 	sh := b.shapes.Find(f.Identity.Agent, f)
 	if sh != nil {
 		return sh
