@@ -376,3 +376,9 @@ func noted(w *world, gen uint64) bool {
 	must(w.t, err)
 	return a.Generation == gen
 }
+
+func testConfigOf(memory int64) Config {
+	c := testConfig()
+	c.Jobs.Memory = config.Bytes(memory)
+	return c
+}
