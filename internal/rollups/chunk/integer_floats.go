@@ -45,11 +45,13 @@ func (e *integerEncoder) writeColumn(i, col int) {
 	if bit == ColIncrease && e.writeIncrease(i, v) || bit&likeFirst != 0 && e.writeSame(i, col, v) {
 		return
 	}
-	key := columnKey{}
+	key, isFirst := columnKey{}, false
 	if !e.noReferences && len(v) > 1 && !constant(v) {
 		key = columnKey{columnHash(v), bit}
+		j, ok := e.first[key]
+		isFirst = !ok
 		// The hash reads only some rows, so the columns are compared in full.
-		if j, ok := e.first[key]; ok && sameBits(*e.slots[j].c.float(bit), v) {
+		if ok && sameBits(*e.slots[j].c.float(bit), v) {
 			e.literals = append(e.literals, modeCopy)
 			e.literals = binary.AppendUvarint(e.literals, uint64(i-j))
 			s.depth[col] = e.slots[j].depth[col] + 1
@@ -58,7 +60,7 @@ func (e *integerEncoder) writeColumn(i, col int) {
 	}
 	e.writeFloats(v, i, col)
 	// A column at the greatest depth is not offered to others: readers would refuse what refers to it.
-	if _, ok := e.first[key]; !ok && key.col != 0 && s.depth[col] < maxDepth {
+	if isFirst && s.depth[col] < maxDepth {
 		e.first[key] = i
 	}
 }
