@@ -143,7 +143,7 @@ func rollupHour(ctx context.Context, e *env, name string, hosts, steps, rows int
 		if decoding, err = h.decode(); err != nil {
 			return nil, err
 		}
-		one, err := rollOnce(ctx, e, h, late)
+		one, err := rollOnce(ctx, e, name, h, late)
 		if err != nil {
 			return nil, err
 		}
@@ -180,7 +180,7 @@ type rolled struct {
 	blocks []*catalog.Block
 }
 
-func rollOnce(ctx context.Context, e *env, h *hourOfFrames, late int) (*rolled, error) {
+func rollOnce(ctx context.Context, e *env, name string, h *hourOfFrames, late int) (*rolled, error) {
 	r, err := newRig(e)
 	if err != nil {
 		return nil, err
@@ -204,7 +204,7 @@ func rollOnce(ctx context.Context, e *env, h *hourOfFrames, late int) (*rolled, 
 		return nil, err
 	}
 	p, err := r.start(ctx, "rollup", "http://"+addr+"/-/ready", section{
-		"http": section{"listen": addr}, "authority_id": authority, "shards": 1,
+		"http": section{"listen": addr}, "pprof": true, "authority_id": authority, "shards": 1,
 		"schedule": section{"first_after": "0s", "late_after": "1s", "fold_after": "0s"}, "follow": section{"interval": "500ms", "idle": "500ms"},
 		"store": section{"endpoint": "http://" + r.storeAddr, "bucket": bucket, "prefix": oursPrefix, "path_style": true,
 			"access_key_id": r.accessKey, "secret_access_key": r.secret},
@@ -213,6 +213,7 @@ func rollOnce(ctx context.Context, e *env, h *hourOfFrames, late int) (*rolled, 
 		return nil, err
 	}
 	defer p.Kill()
+	profiled := e.profile(ctx, name, addr)
 	one := &rolled{}
 	if one.blocks, err = publishedSets(ctx, s, h.hour, 1, p); err != nil {
 		return nil, err
@@ -220,6 +221,7 @@ func rollOnce(ctx context.Context, e *env, h *hourOfFrames, late int) (*rolled, 
 	if one.cpu, err = cpuSeconds(p.Pid()); err != nil {
 		return nil, err
 	}
+	profiled()
 	if err := h.store(ctx, s, late, late+1); err != nil {
 		return nil, err
 	}
