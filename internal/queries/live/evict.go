@@ -163,7 +163,13 @@ func (s *Store) vacuum() {
 		}
 		// Readers hold the old slice, so it is replaced and not changed.
 		for _, g := range sh.groups {
-			g.segments = slices.DeleteFunc(slices.Clone(g.segments), func(seg *segment) bool { return seg.gone(oldest) })
+			g.segments = slices.DeleteFunc(slices.Clone(g.segments), func(seg *segment) bool {
+				gone := seg.gone(oldest)
+				if gone {
+					s.hasPacked(seg, -1)
+				}
+				return gone
+			})
 		}
 	}
 }

@@ -77,6 +77,13 @@ func (s *Store) pack(g *shapeGroup, inserted int) {
 	}
 }
 
+// hasPacked notes that a packed segment came, or went.
+func (s *Store) hasPacked(seg *segment, sign int64) {
+	if seg.packed != nil {
+		s.held += sign * seg.packed.size()
+	}
+}
+
 func (k *packer) encode(seg *segment) *packed {
 	p := &packed{}
 	k.buffer = k.buffer[:0]

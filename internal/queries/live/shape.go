@@ -88,6 +88,9 @@ func (s *Store) dropShape(sh *shape) {
 	for _, g := range sh.groups {
 		mine[g] = true
 		g.open = nil
+		for _, seg := range g.segments {
+			s.hasPacked(seg, -1)
+		}
 	}
 	for _, g := range sh.groups {
 		for _, id := range g.series {

@@ -65,7 +65,9 @@ type Store struct {
 	clock   int64         // milliseconds; of the last Insert or Expire
 
 	packer  packer
-	packed  uint64
+	packed  uint64 // samples, so far
+	held    int64  // bytes of packed values
+	copied  uint64 // samples that merging segments copied, so far
 	lost    losses
 	evicted Evicted
 	cover   Cover
@@ -360,8 +362,11 @@ type Stats struct {
 	Placeholders, Series, Shapes int
 	Samples, Bytes               int64
 	Evicted                      Evicted
-	// Packed counts the samples that were packed so far.
-	Packed uint64
+	// Packed counts the samples that were packed so far, and PackedBytes is what those take that are held.
+	Packed      uint64
+	PackedBytes int64
+	// Copied counts the samples that were copied to merge segments so far.
+	Copied uint64
 }
 
 // Evicted counts batches that were evicted because a bound was exceeded, by reason.
@@ -377,6 +382,6 @@ func (s *Store) Stats() Stats {
 	defer s.mu.RUnlock()
 	return Stats{
 		Batches: s.full.Len() + s.late.Len(), Late: s.late.Len(), Placeholders: s.placeholders.Len(), Series: len(s.series), Shapes: s.shapes.Len(),
-		Samples: s.samples, Bytes: s.bytes, Evicted: s.evicted, Packed: s.packed,
+		Samples: s.samples, Bytes: s.bytes, Evicted: s.evicted, Packed: s.packed, PackedBytes: s.held, Copied: s.copied,
 	}
 }

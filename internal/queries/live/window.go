@@ -261,6 +261,7 @@ func (s *Store) merge(window, run []*segment, series int) (kept []*segment, m *s
 		}
 	}
 	if m != nil {
+		s.copied += uint64(len(m.ms) * series)
 		s.recharge(m, 1)
 		at, _ := slices.BinarySearchFunc(kept, m.minT(), func(o *segment, t int64) int { return cmp.Compare(o.minT(), t) })
 		kept = slices.Insert(kept, at, m)
@@ -270,6 +271,7 @@ func (s *Store) merge(window, run []*segment, series int) (kept []*segment, m *s
 
 // recharge adds the bytes of a segment to its batches, or takes them away.
 func (s *Store) recharge(seg *segment, sign int64) {
+	s.hasPacked(seg, sign)
 	seg.charges(func(b *batch, bytes int64) {
 		// The batches that were evicted have given everything back already.
 		if b.removed.Load() == 0 {

@@ -68,6 +68,9 @@ func newMetrics(reg prometheus.Registerer, f *Follower) *metrics {
 	stat("lightmetrics_query_live_samples", "Records in memory.", func(s live.Stats) float64 { return float64(s.Samples) })
 	stat("lightmetrics_query_live_batches", "Batches in memory.", func(s live.Stats) float64 { return float64(s.Batches) })
 	stat("lightmetrics_query_live_bytes", "Estimated heap bytes of the data in memory.", func(s live.Stats) float64 { return float64(s.Bytes) })
+	stat("lightmetrics_query_live_packed_bytes", "Part of the data in memory that is encoded samples, as memory is scarce.", func(s live.Stats) float64 { return float64(s.PackedBytes) })
+	p.NewCounterFunc(prometheus.CounterOpts{Name: "lightmetrics_query_live_copied_samples_total",
+		Help: "Samples that were copied in memory to merge batches."}, func() float64 { return float64(f.d.Live.Stats().Copied) })
 	evicted := func(why string, fn func(live.Evicted) uint64) {
 		p.NewCounterFunc(prometheus.CounterOpts{Name: "lightmetrics_query_live_evicted_batches_total",
 			Help:        "Batches that were evicted because a memory bound was exceeded, by reason.",
