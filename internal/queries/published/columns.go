@@ -7,12 +7,12 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/rollups/chunk"
 	"lightmetrics.dev/lightmetrics/internal/series/samples"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// columnKey is a range of a series' parts. Indexes are numbered, so that a key is short and keeps no index in
-// memory.
+// columnKey is a range of a series' parts. It names the index by its digest and keeps none in memory.
 type columnKey struct {
-	index       uint64
+	index       identity.Digest
 	series      int
 	first, last int // parts, both included
 }
@@ -124,7 +124,7 @@ func (q *Query) hold(h *handle, mint, maxt int64) (rest []int) {
 		if !ok {
 			continue // no rows
 		}
-		if c, ok := q.r.columns.Get(columnKey{h.x.id, i, first, last}); ok {
+		if c, ok := q.r.columns.Get(columnKey{h.x.id, h.x.number(i), first, last}); ok {
 			h.held[k] = c
 			q.stats.columnHits.Add(1)
 			continue
@@ -183,7 +183,7 @@ func (h *handle) rows(i int, mint, maxt int64, c *chunk.Columns) (int, error) {
 	// Rows that are read only once are not worth a copy, so only those are kept whose blocks were cached already.
 	if err == nil && any && h.warm && c.V != nil && c.H == nil {
 		kept := newColumns(first, last, c)
-		h.q.r.columns.Put(columnKey{h.x.id, i, first, last}, kept, kept.bytes())
+		h.q.r.columns.Put(columnKey{h.x.id, h.x.number(i), first, last}, kept, kept.bytes())
 	}
 	return rows, err
 }

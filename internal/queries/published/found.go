@@ -46,26 +46,81 @@ func (q *Query) foundBefore(r Rows, instead standIns, mint, maxt int64, ms []*la
 // foundOverhead estimates the memory of a series, and of each of its parts, beside its columns.
 const foundOverhead = int64(unsafe.Sizeof(Rolled{}) + unsafe.Sizeof(part{}))
 
-// keepFound keeps rows of which all columns are at hand.
-func (q *Query) keepFound(key *foundKey, found []Rolled) {
+// foundShare is the part of the cache, as a divisor, that one selection may take.
+const foundShare = 2
+
+// keepFound keeps the rows of a selection of which all columns are at hand or their blocks were cached, those of
+// consecutive hours joined: columns of a few rows each would take more memory than the rows. It returns what it keeps; nil
+// when that is nothing.
+func (q *Query) keepFound(key *foundKey, found []Rolled) []Rolled {
 	if key == nil {
-		return
+		return nil
 	}
-	size := int64(len(key.matchers)) + selectionOverhead
+	size, most := int64(len(key.matchers))+selectionOverhead, q.r.found.Limit()/foundShare
 	kept := make([]Rolled, len(found))
+	var into chunk.Columns
 	for i := range found {
-		kept[i] = Rolled{Labels: found[i].Labels, rows: slices.Clone(found[i].rows)}
-		size += foundOverhead
-		for k := range kept[i].rows {
-			p := &kept[i].rows[k]
-			if p.cols = p.ob.rowsAtHand(p.i); p.cols == nil {
-				return
+		kept[i] = Rolled{Labels: found[i].Labels}
+		for _, p := range found[i].rows {
+			cols := p.columns(&into)
+			if cols == nil {
+				return nil
 			}
-			p.piece = piece{} // of this query
-			size += int64(8*p.cols.Columns()*p.cols.Rows()) + foundOverhead
+			before := len(kept[i].rows)
+			kept[i].add(p, cols)
+			if size += int64(8 * cols.Columns() * cols.Rows()); len(kept[i].rows) > before {
+				size += foundOverhead + rolledOverhead
+			}
+			if size > most {
+				return nil
+			}
 		}
+		kept[i].rows = slices.Clip(kept[i].rows)
+		size += foundOverhead
 	}
 	q.r.found.Put(*key, kept, size)
+	out := slices.Clone(kept)
+	for i := range out {
+		out[i].q = q
+	}
+	return out
+}
+
+// columns are the rows of the part's hours: held ones, or decoded ones in the memory of into; nil when neither is to be had.
+func (p *part) columns(into *chunk.Columns) *chunk.Columns {
+	h := p.ob.handle
+	cols := h.rowsAtHand(p.i)
+	if cols == nil {
+		if h.kept == nil || !h.warm || h.broken.Load() {
+			return nil
+		}
+		h.mu.Lock()
+		_, err := h.decoder().Series(p.i, h.kept.mint, h.kept.maxt, h.want, into)
+		h.mu.Unlock()
+		// Whoever reads the rows notes what is wrong with them. Histograms would share their buckets with the decoder.
+		if err != nil || into.Has(chunk.HistogramColumns) {
+			return nil
+		}
+		cols = into
+	}
+	from, _ := slices.BinarySearch(cols.T, firstNS(p.from.StartMS()+1))
+	to, _ := slices.BinarySearch(cols.T, lastNS(p.to.EndMS())+1)
+	out := cols.Cut(from, to)
+	return &out
+}
+
+// add appends a copy of a part's rows, to the part before if that ends where this one begins.
+func (r *Rolled) add(p part, cols *chunk.Columns) {
+	if n := len(r.rows); n > 0 {
+		last := &r.rows[n-1]
+		// An error says that the columns are others; nothing was appended then.
+		if last.to+1 == p.from && last.res == p.res && last.typ == p.typ && last.cols.Rows() > 0 && last.cols.AppendRows(cols, 0, cols.Rows()) == nil {
+			last.to = p.to
+			return
+		}
+	}
+	p.piece, p.cols = piece{}, cols.Clone() // the piece is of this query
+	r.rows = append(r.rows, p)
 }
 
 // takesAll reports whether takes accepts the types of all rows of a series.

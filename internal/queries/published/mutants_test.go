@@ -9,7 +9,7 @@ import (
 // TestMutantsAreCaught plants known bugs in the merge of sources, and in what is kept of labels.
 func TestMutantsAreCaught(t *testing.T) {
 	mutants.Check(t, mutants.List{
-		Run: "TestMergeIsByTimeAndSource|TestCountedSeries|TestTexts|TestRolledRowsAreKept",
+		Run: "TestMergeIsByTimeAndSource|TestCountedSeries|TestTexts|TestRolledRowsAreKept|TestFoundRows|TestChosenSeries|TestMetasAreShared",
 		Mutants: []mutants.Mutant{
 			{Name: "of rows of one time the first source counts", File: "merge.go", Old: "a == b && x.source < y.source", New: "a == b && x.source > y.source", By: "TestMergeIsByTimeAndSource"},
 			{Name: "rows are compared by milliseconds", File: "merge.go", Old: "	if r.ns != nil {\n		return r.ns[row]\n	}\n", New: "", By: "TestMergeIsByTimeAndSource"},
@@ -20,11 +20,13 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "all series of a compaction count", File: "agents.go", Old: "return !slices.Contains(p.Shards, id) }) {", New: "return false && !slices.Contains(p.Shards, id) }) {", By: "TestCountedSeries"},
 			{Name: "shards are those of another number of them", File: "agents.go", Old: "s != nil && s.count == count", New: "s != nil", By: "TestCountedSeries"},
 			{Name: "texts of other selectors are kept", File: "texts.go", Old: "what, selectionKey(ms))", New: "what, \"\")", By: "TestTextsOfSources"},
-			{Name: "texts of other generations are kept", File: "texts.go", Old: "b = binary.AppendUvarint(b[:0], ob.x.id)", New: "b = binary.AppendUvarint(b[:0], 0)", By: "TestTextsOfSources"},
+			{Name: "texts of other generations are kept", File: "texts.go", Old: "b = append(b[:0], ob.x.id[:]...)", New: "b = b[:0]", By: "TestTextsOfSources"},
 			{Name: "texts of masked series are kept", File: "texts.go", Old: "			if !masked {\n				break\n			}\n", New: "			break\n", By: "TestTextsOfSources"},
 			{Name: "kept texts are the caller's", File: "texts.go", Old: "return slices.Clone(out), nil", New: "return out, nil", By: "TestTextsAreKept"},
-			{Name: "rows of other columns are kept", File: "rolled.go", Old: "return rolledKey{columnKey{h.x.id, i, first, last}, h.want}", New: "return rolledKey{columnKey{h.x.id, i, first, last}, 0}", By: "TestRolledRowsAreKept"},
-			{Name: "rows of other series are kept", File: "rolled.go", Old: "return rolledKey{columnKey{h.x.id, i, first, last}, h.want}", New: "return rolledKey{columnKey{h.x.id, 0, first, last}, h.want}", By: "TestRolledRowsAreKept"},
+			{Name: "rows of other columns are kept", File: "rolled.go", Old: "return rolledKey{columnKey{h.x.id, h.x.number(i), first, last}, h.want}", New: "return rolledKey{columnKey{h.x.id, h.x.number(i), first, last}, 0}", By: "TestRolledRowsAreKept"},
+			{Name: "rows of other series are kept", File: "rolled.go", Old: "return rolledKey{columnKey{h.x.id, h.x.number(i), first, last}, h.want}", New: "return rolledKey{columnKey{h.x.id, 0, first, last}, h.want}", By: "TestRolledRowsAreKept"},
+			{Name: "what was chosen is not found again", File: "index.go", Old: "chosen.Get(chosenKey{o.IndexSHA256, key})", New: "chosen.Get(chosenKey{o.IndexSHA256, \"\"})", By: "TestChosenSeries"},
+			{Name: "labels of another type are shared", File: "metas.go", Old: "m.typ == typ && ", New: "", By: "TestMetasAreShared"},
 			{Name: "rows of other matchers are found", File: "found.go", Old: "selectionKey(ms), r.Want", New: "selectionKey(nil), r.Want", By: "TestFoundRows"},
 			{Name: "rows of other columns are found", File: "found.go", Old: "selectionKey(ms), r.Want, mint", New: "selectionKey(ms), 0, mint", By: "TestRolledRowsAreKept"},
 			{Name: "the types of what was found are not asked for", File: "found.go", Old: "return !takes(p.typ) })", New: "return false })", By: "TestFoundRows"},

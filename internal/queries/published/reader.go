@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/sync/singleflight"
@@ -21,8 +20,9 @@ import (
 // Config of a Reader. Except for Store, the zero value of a field is its default.
 type Config struct {
 	Store objstore.Reader
-	// IndexCache and BlockCache bound memory in bytes: 256 MiB each. A quarter of BlockCache is for columns that
-	// were decoded from blocks, an eighth for late batches, a sixteenth for decoded rows of resolutions.
+	// IndexCache and BlockCache bound memory in bytes: 64 and 128 MiB. A quarter of IndexCache is for what
+	// matchers found in indexes; a quarter of BlockCache for columns that were decoded from blocks, an eighth for late
+	// batches, some more than an eighth for decoded rows of resolutions.
 	IndexCache, BlockCache int64
 	// Gap is the most bytes between two wanted blocks that one request reads: 512 KiB.
 	Gap int64
@@ -42,6 +42,7 @@ type Reader struct {
 	cfg     Config
 	fetch   block.Fetch
 	indexes *lru.Cache[string, *index]
+	chosen  *lru.Cache[chosenKey, *index] // the series of an index that matchers found
 	blocks  *lru.Cache[blockKey, []byte]
 	columns *lru.Cache[columnKey, *columns]
 	rolled  *lru.Cache[rolledKey, *chunk.Columns] // decoded rows of resolutions
@@ -52,8 +53,7 @@ type Reader struct {
 	plans   plans
 	one     singleflight.Group // indexes by key
 	slots   *semaphore.Weighted
-
-	lastIndex atomic.Uint64 // last number given to an index
+	metas   *metas // of the series of all indexes
 }
 
 type blockKey struct {
@@ -77,28 +77,28 @@ func New(c Config) (*Reader, error) {
 			*v = def
 		}
 	}
-	set(&c.IndexCache, 256<<20)
-	set(&c.BlockCache, 256<<20)
+	set(&c.IndexCache, 64<<20)
+	set(&c.BlockCache, 128<<20)
 	set(&c.Gap, block.DefaultGap)
 	set(&c.MaxRange, block.DefaultMaxRange)
 	if c.Parallel == 0 {
 		c.Parallel = 32
 	}
 	return &Reader{
-		cfg: c, fetch: block.From(c.Store), indexes: lru.New[string, *index](c.IndexCache - c.IndexCache/32), blocks: lru.New[blockKey, []byte](c.BlockCache - c.BlockCache/4 - c.BlockCache/8 - c.BlockCache/16),
+		cfg: c, fetch: block.From(c.Store), indexes: lru.New[string, *index](c.IndexCache - c.IndexCache/4 - c.IndexCache/32), chosen: lru.New[chosenKey, *index](c.IndexCache / 4), blocks: lru.New[blockKey, []byte](c.BlockCache - c.BlockCache/4 - c.BlockCache/8 - c.BlockCache/8 - c.BlockCache/32),
 		// Decoded columns get the smaller part: they are several times as large as their blocks, and can be made
 		// from them again.
-		columns: lru.New[columnKey, *columns](c.BlockCache / 4), rolled: lru.New[rolledKey, *chunk.Columns](c.BlockCache / 32), found: lru.New[foundKey, []Rolled](c.BlockCache / 32),
+		columns: lru.New[columnKey, *columns](c.BlockCache / 4), rolled: lru.New[rolledKey, *chunk.Columns](c.BlockCache / 32), found: lru.New[foundKey, []Rolled](c.BlockCache / 8),
 		// Frames of deltas, and the blocks that are made of them, are few: late data that no block has yet.
 		deltas: lru.New[string, [][]byte](c.BlockCache / 16), lates: lru.New[string, *catalog.Block](c.BlockCache / 16),
 		texts: lru.New[identity.Digest, []string](c.IndexCache / 32),
-		slots: semaphore.NewWeighted(int64(c.Parallel)),
+		slots: semaphore.NewWeighted(int64(c.Parallel)), metas: new(metas),
 	}, nil
 }
 
 // CacheBytes is the memory of the caches: of indexes; and of blocks, with the columns decoded from them.
 func (r *Reader) CacheBytes() (indexes, blocks int64) {
-	return r.indexes.Weight() + r.texts.Weight(), r.blocks.Weight() + r.columns.Weight() + r.rolled.Weight() + r.found.Weight() + r.deltas.Weight() + r.lates.Weight()
+	return r.indexes.Weight() + r.chosen.Weight() + r.texts.Weight(), r.blocks.Weight() + r.columns.Weight() + r.rolled.Weight() + r.found.Weight() + r.deltas.Weight() + r.lates.Weight()
 }
 
 // get makes one request for exactly length bytes, within the bound on parallel requests.

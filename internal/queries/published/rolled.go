@@ -84,7 +84,7 @@ type rolledKey struct {
 }
 
 func (h *handle) rowsKey(i, first, last int) rolledKey {
-	return rolledKey{columnKey{h.x.id, i, first, last}, h.want}
+	return rolledKey{columnKey{h.x.id, h.x.number(i), first, last}, h.want}
 }
 
 // rolledOverhead estimates the memory of a cache entry besides its rows: Columns name many columns that it lacks.
@@ -221,7 +221,9 @@ func (q *Query) SelectRolled(ctx context.Context, r Rows, mint, maxt int64, raw 
 		if before, ok = q.rolledOf(gather(rows)); !ok {
 			return nil, false, nil
 		}
-		q.keepFound(known, before)
+		if kept := q.keepFound(known, before); kept != nil {
+			before = kept
+		}
 	}
 	if out, ok = joinRolled(before, gather(samples)); !ok {
 		return nil, false, nil
@@ -238,15 +240,15 @@ func (q *Query) SelectRolled(ctx context.Context, r Rows, mint, maxt int64, raw 
 // true.
 func (q *Query) chooseRolled(instead *standIns, res timegrid.Resolution, from, to timegrid.Hour, raw func(timegrid.Hour) bool) (rest []*catalog.Block) {
 	for h := from; h <= to; h++ {
-		late := q.lateBlocks(h)
+		late, v := q.lateBlocks(h), q.view(h)
 		rest = append(rest, late...)
-		for _, s := range q.Blocks(h, timegrid.Raw) {
+		for _, s := range v.Blocks(h, timegrid.Raw) {
 			// Rolled rows and late samples of one hour can't be added up.
 			if slices.ContainsFunc(late, func(l *catalog.Block) bool { return l.Name.Shard == s.Name.Shard }) {
 				rest = append(rest, s)
 				continue
 			}
-			of := q.block(h, s.Name.Shard, res)
+			of := v.Block(h, s.Name.Shard, res)
 			// Rows that were made from another plan lack batches that the samples have, or the other way round.
 			if res == timegrid.Raw || of == nil || of.Unrolled || of.Name.Generation != s.Name.Generation || of.PlanSHA256 != s.PlanSHA256 || raw(h) {
 				rest = append(rest, s)
@@ -342,7 +344,9 @@ func (q *Query) MayRoll(r Rows, mint, maxt int64) bool {
 		return false
 	}
 	instead := q.standIns(from, to, r.Expired)
-	q.chooseRolled(&instead, r.Resolution, from, to, func(timegrid.Hour) bool { return false })
+	for h := from; h <= to && len(instead.blocks) == 0; h++ {
+		q.chooseRolled(&instead, r.Resolution, h, h, func(timegrid.Hour) bool { return false })
+	}
 	return len(instead.blocks) > 0
 }
 

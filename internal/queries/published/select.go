@@ -105,7 +105,7 @@ func (q *Query) seek(reads *group, res timegrid.Resolution, blocks []*catalog.Bl
 			continue
 		}
 		h := &handle{q: q, key: u.o.ChunkKey, memory: u.o.Memory, uses: u.uses, raw: res == timegrid.Raw, res: res}
-		x, ok := q.r.indexes.Get(u.o.IndexKey)
+		x, ok := q.cachedIndex(u.o, key)
 		if !ok {
 			handles = append(handles, h)
 			reads.Go(func(ctx context.Context) error {
@@ -114,12 +114,17 @@ func (q *Query) seek(reads *group, res timegrid.Resolution, blocks []*catalog.Bl
 					h.broken.Store(true)
 					return q.failed(reads.ctx, u.uses[0].From, u.o.IndexKey, err)
 				}
-				return s.found(ctx, n, h, x)
+				if err := s.found(ctx, n, h, x); err != nil {
+					return err
+				}
+				if some := q.r.choose(x, key, h.series); some != nil {
+					h.x, h.series = some, some.all()
+				}
+				return nil
 			})
 			// A cached index needs no goroutine.
 			continue
 		}
-		q.stats.indexHits.Add(1)
 		// Reads that were started write into handles, so they must end before the query does.
 		if err := s.found(reads.ctx, n, h, x); err != nil {
 			return nil, reads.refused(err)

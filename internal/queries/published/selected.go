@@ -58,7 +58,8 @@ func (x *index) all() []int {
 // selected returns the series that match, ascending; the caller must not change them. An error is the context's:
 // an expression over many values may take long.
 func (x *index) selected(ctx context.Context, key string, ms []*labels.Matcher) ([]int, error) {
-	if len(ms) == 0 {
+	// Those that were chosen were found by these matchers.
+	if len(ms) == 0 || x.numbers != nil {
 		return x.all(), nil
 	}
 	s := &x.selections

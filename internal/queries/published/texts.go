@@ -80,7 +80,7 @@ type textSource struct {
 
 // whole reports whether these are all series of the index, whose tables have their texts then. Matchers, or agents that
 // are masked, leave out others.
-func (s *textSource) whole() bool { return len(s.series) == s.x.Len() }
+func (s *textSource) whole() bool { return len(s.series) == s.x.Len() && s.x.numbers == nil }
 
 // textsOf are the different sources of objects - the hours of a compaction have one - and a key of what they, the
 // matchers and what determine.
@@ -104,14 +104,14 @@ func textsOf(what string, ms []*labels.Matcher, objects []*object) (out []textSo
 		}
 		seen[f] = struct{}{}
 		out = append(out, textSource{ob.x, ob.series})
-		b = binary.AppendUvarint(b[:0], ob.x.id)
+		b = append(b[:0], ob.x.id[:]...)
 		b = binary.AppendUvarint(b, uint64(len(ob.series)))
 		// The series that match are those of the key and the index; which of them count is not.
 		for _, i := range ob.series {
 			if !masked {
 				break
 			}
-			b = binary.AppendUvarint(b, uint64(i))
+			b = binary.AppendUvarint(b, uint64(ob.x.number(i)))
 		}
 		h.Write(b)
 	}

@@ -13,11 +13,12 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/rollups/chunk"
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // indexOf has a series for each agent and name.
-func indexOf(t *testing.T, id uint64, agents, names []string) *index {
+func indexOf(t *testing.T, id byte, agents, names []string) *index {
 	t.Helper()
 	w := chunk.NewWriter(chunk.Options{})
 	var all []chunk.Series
@@ -40,7 +41,7 @@ func indexOf(t *testing.T, id uint64, agents, names []string) *index {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &index{Index: x, id: id, selections: selections{max: 1 << 20}}
+	return &index{Index: x, id: identity.Digest{id}, selections: selections{max: 1 << 20}}
 }
 
 // TestCountedSeries: of a piece those series count whose agents' shards it has, and where these are all shards the

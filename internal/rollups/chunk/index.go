@@ -118,6 +118,9 @@ func (x *Index) AppendLabels(dst []series.Label, i int) []series.Label {
 // Metric is the name of series i.
 func (x *Index) Metric(i int) string { return x.symbols[x.series[i].name] }
 
+// Type of series i.
+func (x *Index) Type(i int) series.Type { return x.series[i].typ }
+
 // Agent of series i.
 func (x *Index) Agent(i int) string { return x.symbols[x.series[i].agent] }
 

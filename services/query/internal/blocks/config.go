@@ -25,7 +25,7 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		Poll: 15 * time.Second, TTL: time.Minute, History: 31 * 24 * time.Hour, Resolutions: true,
-		IndexCache: 256 << 20, BlockCache: 256 << 20, Gap: 512 << 10, Parallel: 32,
+		IndexCache: 64 << 20, BlockCache: 128 << 20, Gap: 512 << 10, Parallel: 32,
 	}
 }
 
