@@ -18,6 +18,9 @@ const (
 	processMemory = 256 << 20
 	// memoryInterval is the time between two updates: shorter than it takes to fetch as much as processMemory.
 	memoryInterval = time.Second
+	// gcPercent is how much garbage there may be, in percent of what is alive, before it is collected: half of Go's
+	// default. Most of what a node holds are samples and columns without pointers, which cost the collector little.
+	gcPercent = 50
 )
 
 // limitMemory keeps the soft limit of the process until ctx ends.
@@ -46,8 +49,12 @@ func (s *Service) memoryLimit() int64 {
 	return held + held/4 + int64(s.cfg.Limits.Memory) + processMemory
 }
 
-// setMemoryLimit is Deps.SetMemoryLimit of the command; nil if the environment sets the limit.
+// setMemoryLimit is Deps.SetMemoryLimit of the command; nil if the environment sets the limit. It sets gcPercent, unless
+// the environment has GOGC.
 func setMemoryLimit() func(bytes int64) {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
 	if os.Getenv("GOMEMLIMIT") != "" {
 		return nil
 	}

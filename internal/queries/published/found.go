@@ -62,12 +62,12 @@ func (q *Query) keepFound(key *foundKey, found []Rolled) []Rolled {
 	for i := range found {
 		kept[i] = Rolled{Labels: found[i].Labels}
 		for _, p := range found[i].rows {
-			cols := p.columns(&into)
+			cols, read := p.columns(&into)
 			if cols == nil {
 				return nil
 			}
 			before := len(kept[i].rows)
-			kept[i].add(p, cols)
+			kept[i].add(p, cols, read)
 			if size += int64(8 * cols.Columns() * cols.Rows()); len(kept[i].rows) > before {
 				size += foundOverhead + rolledOverhead
 			}
@@ -86,40 +86,41 @@ func (q *Query) keepFound(key *foundKey, found []Rolled) []Rolled {
 	return out
 }
 
-// columns are the rows of the part's hours: held ones, or decoded ones in the memory of into; nil when neither is to be had.
-func (p *part) columns(into *chunk.Columns) *chunk.Columns {
+// columns are the rows of the part's hours, and how many were read for them: held ones, or decoded ones in the memory of
+// into; nil when neither is to be had.
+func (p *part) columns(into *chunk.Columns) (cols *chunk.Columns, read int) {
 	h := p.ob.handle
-	cols := h.rowsAtHand(p.i)
+	cols = h.rowsAtHand(p.i)
 	if cols == nil {
 		if h.kept == nil || !h.warm || h.broken.Load() {
-			return nil
+			return nil, 0
 		}
 		h.mu.Lock()
 		_, err := h.decoder().Series(p.i, h.kept.mint, h.kept.maxt, h.want, into)
 		h.mu.Unlock()
 		// Whoever reads the rows notes what is wrong with them. Histograms would share their buckets with the decoder.
 		if err != nil || into.Has(chunk.HistogramColumns) {
-			return nil
+			return nil, 0
 		}
 		cols = into
 	}
 	from, _ := slices.BinarySearch(cols.T, firstNS(p.from.StartMS()+1))
 	to, _ := slices.BinarySearch(cols.T, lastNS(p.to.EndMS())+1)
 	out := cols.Cut(from, to)
-	return &out
+	return &out, cols.Rows()
 }
 
 // add appends a copy of a part's rows, to the part before if that ends where this one begins.
-func (r *Rolled) add(p part, cols *chunk.Columns) {
+func (r *Rolled) add(p part, cols *chunk.Columns, read int) {
 	if n := len(r.rows); n > 0 {
 		last := &r.rows[n-1]
 		// An error says that the columns are others; nothing was appended then.
 		if last.to+1 == p.from && last.res == p.res && last.typ == p.typ && last.cols.Rows() > 0 && last.cols.AppendRows(cols, 0, cols.Rows()) == nil {
-			last.to = p.to
+			last.to, last.read = p.to, last.read+read
 			return
 		}
 	}
-	p.piece, p.cols = piece{}, cols.Clone() // the piece is of this query
+	p.piece, p.cols, p.read = piece{}, cols.Clone(), read // the piece is of this query
 	r.rows = append(r.rows, p)
 }
 

@@ -30,6 +30,8 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "rows of other matchers are found", File: "found.go", Old: "selectionKey(ms), r.Want", New: "selectionKey(nil), r.Want", By: "TestFoundRows"},
 			{Name: "rows of other columns are found", File: "found.go", Old: "selectionKey(ms), r.Want, mint", New: "selectionKey(ms), 0, mint", By: "TestRolledRowsAreKept"},
 			{Name: "the types of what was found are not asked for", File: "found.go", Old: "return !takes(p.typ) })", New: "return false })", By: "TestFoundRows"},
+			{Name: "rows of the hour after are left out", File: "found.go", Old: "last.to, last.read = p.to, last.read+read", New: "last.read += read", By: "TestRolledRowsAreKept"},
+			{Name: "rows of the hour after do not count", File: "found.go", Old: "last.to, last.read = p.to, last.read+read", New: "last.to = p.to", By: "TestRolledRowsAreKept"},
 			{Name: "kept rows are in the reader's memory", File: "rolled.go", Old: "into.Clone()", New: "into", By: "TestRolledRowsAreKept"},
 			{Name: "kept rows do not count", File: "rolled.go", Old: "return c, c.Rows(), nil", New: "return c, 0, nil", By: "TestRolledRowsAreKept"},
 		},

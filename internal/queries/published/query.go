@@ -11,7 +11,6 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
-	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
@@ -225,10 +224,6 @@ func (q *Query) view(h timegrid.Hour) *catalog.View {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.hours[h]
-}
-
-func (q *Query) block(h timegrid.Hour, s shard.ID, res timegrid.Resolution) *catalog.Block {
-	return q.view(h).Block(h, s, res)
 }
 
 // spend counts a request; it returns a *LimitError when that is one too many.

@@ -29,6 +29,7 @@ type part struct {
 	res      timegrid.Resolution
 	typ      series.Type
 	cols     *chunk.Columns // of what was found before
+	read     int            // how many rows were read for them: limits count these, and not those that are left
 }
 
 // partsOf joins consecutive hours of one chunk.
@@ -62,7 +63,7 @@ func (r *Rolled) Rows(i int, mint, maxt int64, want chunk.Mask, into *chunk.Colu
 	mint, maxt = firstNS(max(mint, p.from.StartMS()+1)), lastNS(min(maxt, p.to.EndMS()))
 	rows := 0
 	if cols = p.cols; cols != nil {
-		rows = cols.Rows()
+		rows = p.read
 	} else {
 		if p.ob.broken.Load() {
 			return nil, 0, 0, false, nil

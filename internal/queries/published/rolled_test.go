@@ -47,19 +47,26 @@ func testRolledRowsAreKept(t *testing.T, cfg published.Config) {
 					fmt.Fprintln(&b, s.Labels, run.T)
 				}
 			}
+			// Parts of what is kept may have more hours.
+			var times []int64
+			var sums, most, least []float64
+			counts := 0
 			for k := range found[i].Parts() {
 				c, from, to, ok, err := found[i].Rows(k, mint, maxt, want, &into)
 				if err != nil || !ok {
 					t.Fatal(ok, err)
 				}
-				fmt.Fprintln(&b, found[i].Labels, c.T[from:to], from, to)
-				for _, v := range [][]float64{c.Sum, c.Max, c.Min} {
+				times = append(times, c.T[from:to]...)
+				for of, v := range map[*[]float64][]float64{&sums: c.Sum, &most: c.Max, &least: c.Min} {
 					if v != nil {
-						fmt.Fprintln(&b, v[from:to])
+						*of = append(*of, v[from:to]...)
 					}
 				}
-				fmt.Fprintln(&b, c.Count != nil && len(c.Count[from:to]) > 0)
+				if c.Count != nil {
+					counts += len(c.Count[from:to])
+				}
 			}
+			fmt.Fprintln(&b, found[i].Labels, times, sums, most, least, counts)
 		}
 		return b.String(), q.Stats()
 	}
