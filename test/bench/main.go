@@ -49,7 +49,7 @@ var benchmarks = []benchmark{
 	{"query", "in process: TSBS queries over published chunks next to a Prometheus block", benchQuery},
 	{"rollup", "an hour rolled up by a worker next to decoding its frames", benchRollup},
 	{"ownership", "shards that move between workers, and how long they are nobody's", benchOwnership},
-	{"store", "fsynced conditional PUTs of the embedded store next to versitygw", benchStore},
+	{"store", "fsynced conditional PUTs and GETs of the embedded store next to versitygw, and PUTs next to bare fsyncs", benchStore},
 	{"accept", "accepted batches next to the bare conditional requests", benchAccept},
 	{"latency", "acknowledgement time with injected S3 latency next to the bare requests", benchLatency},
 	{"requests", "requests of all services to the store, per accepted batch, with dollars and bytes", benchRequests},
@@ -75,7 +75,7 @@ type env struct {
 	profiles string // folder for CPU profiles of the services; "" takes none
 	quick    bool
 	alone    bool
-	cases    *regexp.Regexp // of accept and memory
+	cases    *regexp.Regexp // of accept, memory and store
 }
 
 // Sizes of -quick.

@@ -22,31 +22,44 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// puts are conditional creates, signed beforehand: the heads that internal/objstore/s3 would
+// requests are conditional creates or GETs, signed beforehand: the heads that internal/objstore/s3 would
 // send, so that sending them costs the client next to nothing, whatever the server.
-type puts struct {
+type requests struct {
 	keys  []string
 	heads [][]byte
-	body  []byte // of all, but for a number in its first 8 bytes
+	body  []byte // of all creates, but for a number in its first 8 bytes; nil for GETs
+	again bool   // from the first one on when all were sent
 }
 
-// fill writes the body of put i.
-func (p *puts) fill(i int, b []byte) []byte {
+// fill writes the body of request i.
+func (p *requests) fill(i int, b []byte) []byte {
 	b = append(b[:0], p.body...)
-	binary.BigEndian.PutUint64(b, uint64(i))
+	if len(b) >= 8 {
+		binary.BigEndian.PutUint64(b, uint64(i))
+	}
 	return b
 }
 
 // sum is the hash of the body of put i.
-func (p *puts) sum(i int) identity.Digest { return identity.Sum(p.fill(i, nil)) }
+func (p *requests) sum(i int) identity.Digest { return identity.Sum(p.fill(i, nil)) }
 
 // record signs one create for each of the keys, with bodies of size bytes.
-func record(ctx context.Context, cfg s3.Config, keys []string, size int) (*puts, error) {
+func record(ctx context.Context, cfg s3.Config, keys []string, size int) (*requests, error) {
 	rng := rand.New(rand.NewPCG(1, uint64(size)))
-	p := &puts{keys: keys, heads: make([][]byte, len(keys)), body: make([]byte, size)}
+	p := &requests{keys: keys, heads: make([][]byte, len(keys)), body: make([]byte, size)}
 	for i := range p.body {
 		p.body[i] = byte(rng.Uint32())
 	}
+	return p, p.record(ctx, cfg)
+}
+
+// recordGets signs a GET of each of the keys.
+func recordGets(ctx context.Context, cfg s3.Config, keys []string) (*requests, error) {
+	p := &requests{keys: keys, heads: make([][]byte, len(keys)), again: true}
+	return p, p.record(ctx, cfg)
+}
+
+func (p *requests) record(ctx context.Context, cfg s3.Config) error {
 	workers := runtime.GOMAXPROCS(0)
 	errs := make(chan error, workers)
 	for w := range workers {
@@ -56,10 +69,10 @@ func record(ctx context.Context, cfg s3.Config, keys []string, size int) (*puts,
 	for range workers {
 		all = errors.Join(all, <-errs)
 	}
-	return p, all
+	return all
 }
 
-func (p *puts) recordPart(ctx context.Context, cfg s3.Config, from, step int) error {
+func (p *requests) recordPart(ctx context.Context, cfg s3.Config, from, step int) error {
 	tape := &tape{}
 	store, err := s3.New(ctx, cfg, s3.Options{Transport: tape})
 	if err != nil {
@@ -67,8 +80,13 @@ func (p *puts) recordPart(ctx context.Context, cfg s3.Config, from, step int) er
 	}
 	var body []byte
 	for i := from; i < len(p.keys); i += step {
-		body = p.fill(i, body)
-		if _, err := store.Create(ctx, p.keys[i], body, objstore.PutOptions{}); err != nil {
+		if p.body == nil {
+			_, _, err = store.Get(ctx, p.keys[i], objstore.GetOptions{})
+		} else {
+			body = p.fill(i, body)
+			_, err = store.Create(ctx, p.keys[i], body, objstore.PutOptions{})
+		}
+		if err != nil {
 			return err
 		}
 		p.heads[i] = tape.head
@@ -93,16 +111,16 @@ func (t *tape) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // replayed is what came of a replay.
 type replayed struct {
-	acked []int // numbers of the puts that were answered 200
+	acked []int // numbers of the requests that were answered 200
 	took  time.Duration
 	times []time.Duration // of each, in no order
 }
 
 func (r replayed) rate() float64 { return float64(len(r.acked)) / r.took.Seconds() }
 
-// replay sends puts over some connections, each one request after the other, for a
+// replay sends requests over some connections, each one request after the other, for a
 // time at most. Any answer but 200 is an error.
-func (p *puts) replay(ctx context.Context, addr string, clients int, d time.Duration) (replayed, error) {
+func (p *requests) replay(ctx context.Context, addr string, clients int, d time.Duration) (replayed, error) {
 	conns := make([]*conn, clients)
 	for i := range conns {
 		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
@@ -110,7 +128,7 @@ func (p *puts) replay(ctx context.Context, addr string, clients int, d time.Dura
 			return replayed{}, err
 		}
 		defer c.Close()
-		conns[i] = &conn{Conn: c, r: bufio.NewReader(c)}
+		conns[i] = &conn{Conn: c, r: bufio.NewReaderSize(c, 64<<10)}
 	}
 	var next atomic.Int64
 	var mu sync.Mutex
@@ -125,13 +143,14 @@ func (p *puts) replay(ctx context.Context, addr string, clients int, d time.Dura
 			var err error
 			for ctx.Err() == nil && time.Since(start) < d {
 				i := int(next.Add(1)) - 1
-				if i >= len(p.heads) {
+				if i >= len(p.heads) && !p.again {
 					break
 				}
+				i %= len(p.heads)
 				body = p.fill(i, body)
 				began := time.Now()
-				if err = c.put(p.heads[i], body); err != nil {
-					err = fmt.Errorf("put %s: %w", p.keys[i], err)
+				if err = c.exchange(p.heads[i], body); err != nil {
+					err = fmt.Errorf("%s: %w", p.keys[i], err)
 					break
 				}
 				own.acked, own.times = append(own.acked, i), append(own.times, time.Since(began))
@@ -158,8 +177,8 @@ type conn struct {
 
 const answerTimeout = 30 * time.Second
 
-// put sends one request and reads its answer.
-func (c *conn) put(head, body []byte) error {
+// exchange sends one request and reads its answer.
+func (c *conn) exchange(head, body []byte) error {
 	if err := c.SetDeadline(time.Now().Add(answerTimeout)); err != nil {
 		return err
 	}
@@ -188,8 +207,12 @@ func (c *conn) put(head, body []byte) error {
 			}
 		}
 	}
+	if status == "200" {
+		_, err = c.r.Discard(length)
+		return err
+	}
 	rest, err := io.ReadAll(io.LimitReader(c.r, int64(length)))
-	if err == nil && status != "200" {
+	if err == nil {
 		err = fmt.Errorf("status %s: %.300s", status, rest)
 	}
 	return err

@@ -363,6 +363,7 @@ func (e *Engine) checkCondition(c Cond, key string, x *entry) error {
 // nobody knows which bytes are durable, and the kernel may report the error only once.
 func (e *Engine) append(buf []byte, at int64) (time.Duration, error) {
 	failpoint.Hit("objectstore.log.write.before")
+	e.prepare(at+int64(len(buf)), int64(len(buf)))
 	_, err := e.active.file.WriteAt(buf, at)
 	// The first failure for lack of space frees a part of the reserve; the second is the answer.
 	if vfs.IsFull(err) && e.freeReserve() {
@@ -370,6 +371,7 @@ func (e *Engine) append(buf []byte, at int64) (time.Duration, error) {
 	}
 	if err = full(err); err != nil {
 		werr := fmt.Errorf("write %s at %d: %w", segName(e.active.number), at, err)
+		e.prepared = 0
 		if terr := e.active.file.Truncate(at); terr != nil {
 			return 0, e.fail(errors.Join(werr, terr))
 		}
@@ -388,6 +390,9 @@ func (e *Engine) append(buf []byte, at int64) (time.Duration, error) {
 // roll starts a new segment. The old one is durable: every batch was synced.
 func (e *Engine) roll() error {
 	failpoint.Hit("objectstore.log.roll.before")
+	if err := e.cutPrepared(); err != nil {
+		return e.fail(err)
+	}
 	num := e.head.pos.seg + 1
 	s, err := createSegment(e.fs, num, e.head.nextSeq)
 	if vfs.IsFull(err) {

@@ -84,6 +84,7 @@ type Engine struct {
 	// Owned by Open, then by the committer.
 	head      checkpoint // the durable end of the log
 	active    *segment
+	prepared  int64  // where the zeros behind the active segment's records end; see prepare
 	sinceSync int64  // log bytes since the last index flush
 	scratch   []byte // of the last batch
 	batchFull error  // ErrFull when there was no space for objects at the start of the batch
@@ -210,6 +211,7 @@ func (e *Engine) Close() error {
 		if err := e.idx.flush(); err != nil {
 			e.opt.Log.Warn("the index could not be made durable; the next start replays the log", "error", err)
 		}
+		keep(e.cutPrepared())
 	}
 	keep(e.closeIndex())
 	e.syncMark()

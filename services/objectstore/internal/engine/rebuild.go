@@ -47,7 +47,9 @@ func (e *Engine) closeTail(s *segment) error {
 // cutTail truncates a segment at a torn write. The cut is synced: otherwise a power loss could
 // bring the torn bytes back behind records that are appended at the same offset.
 func (e *Engine) cutTail(s *segment, at int64, bad *CorruptError) error {
-	e.opt.Log.Warn("cut off a torn tail", "file", bad.File, "offset", at, "bytes", e.length[s.number]-at, "reason", bad.Reason)
+	if size := e.length[s.number]; !isUnused(s, at, size) {
+		e.opt.Log.Warn("cut off a torn tail", "file", bad.File, "offset", at, "bytes", size-at, "reason", bad.Reason)
+	}
 	if err := errors.Join(s.file.Truncate(at), s.file.Sync()); err != nil {
 		return fmt.Errorf("cut off torn tail: %w", err)
 	}

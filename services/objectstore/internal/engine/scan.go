@@ -131,8 +131,8 @@ func (s *logScanner) correctRecord(due uint64) (record, bool) {
 		if r.seq != due || int64(r.batch) > at || end > s.end {
 			return false
 		}
-		if end == s.end {
-			return true
+		if isUnused(s.seg, end, s.end) {
+			return true // the last record
 		}
 		follows := newScanner(s.seg, end, s.end)
 		follows.skip = true
