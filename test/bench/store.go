@@ -232,7 +232,7 @@ func benchShape(ctx context.Context, e *env, r *rig, name string, s shape, goal 
 	}
 	client := fmt.Sprintf("; both by the same replay of signed requests over %d bare connections", s.clients)
 	rs := []Result{
-		compare(name+"rate", a, s.unit()+"/s", "versitygw, no fsync", b, durability, note+client),
+		compare(name+strings.ToLower(s.unit())+"s", a, s.unit()+"/s", "versitygw, no fsync", b, durability, note+client),
 		compare(name+"cpu", ourCPU, "us CPU/"+s.unit(), "versitygw, no fsync", theirCPU, durability, "server alone"),
 		compare(name+"p50", ourP50, "ms", "versitygw, no fsync", theirP50, durability, ""),
 	}
