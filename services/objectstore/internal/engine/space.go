@@ -24,7 +24,16 @@ type space struct {
 	held   int64 // length of the file
 	full   atomic.Bool
 	warned bool
+
+	plenty atomic.Int64 // Unix nanoseconds until which there is space, without asking
 }
+
+// While plentyShare times the reserve is free, the operating system is asked for it once in plentyFor and not for every
+// write: no disk gets full in so short a time.
+const (
+	plentyShare = 8
+	plentyFor   = 20 * time.Millisecond
+)
 
 // Fractions of the reserve. Writes are refused with less than want/refuseShare free, and accepted
 // again with want/resumeShare free and the whole reserve in place; the distance keeps the state
@@ -86,9 +95,16 @@ func (e *Engine) checkSpace() error {
 	if s.want <= 0 {
 		return nil
 	}
+	now := time.Now().UnixNano()
+	if now < s.plenty.Load() {
+		return nil
+	}
 	free, _, err := e.fs.Free(".")
 	if err != nil {
 		return nil // an unknown amount of space refuses nothing; the write itself will fail
+	}
+	if !s.full.Load() && free >= plentyShare*s.want {
+		s.plenty.Store(now + int64(plentyFor))
 	}
 	// The common case takes no lock: every write passes here.
 	if !s.full.Load() && free >= s.want/refuseShare {

@@ -17,7 +17,8 @@ import (
 // smallFS is a disk with little room: what the files of the engine grow by is taken from it.
 type smallFS struct {
 	vfs.FS
-	room atomic.Int64
+	room  atomic.Int64
+	asked atomic.Int64
 }
 
 type smallFile struct {
@@ -26,6 +27,7 @@ type smallFile struct {
 }
 
 func (s *smallFS) Free(string) (bytes, files int64, err error) {
+	s.asked.Add(1)
 	return max(0, s.room.Load()), 1 << 40, nil
 }
 
@@ -113,6 +115,34 @@ func TestReserve(t *testing.T) {
 	e.want(keys[0], pattern(50<<10, 1))
 	if e.Err() != nil {
 		t.Error(e.Err())
+	}
+}
+
+// TestPlentyOfSpace: the disk is not asked for every write while it has plenty, and for every one when it has not.
+func TestPlentyOfSpace(t *testing.T) {
+	dir := t.TempDir()
+	fsys := &smallFS{FS: vfs.Dir(dir)}
+	fsys.room.Store(100 << 20)
+	e := openTest(t, Options{Dir: dir, FS: fsys, Reserve: 1 << 20})
+	const times = 10_000
+	ask := func() int64 {
+		before := fsys.asked.Load()
+		for range times {
+			if err := e.CheckSpace(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return fsys.asked.Load() - before
+	}
+	if n := ask(); n > times/10 {
+		t.Errorf("with plenty of space the disk is asked %d times for %d writes", n, times)
+	}
+	fsys.room.Store(4 << 20)
+	for e.space.plenty.Load() > time.Now().UnixNano() {
+		time.Sleep(time.Millisecond)
+	}
+	if n := ask(); n != times {
+		t.Errorf("with little space the disk is asked %d times for %d writes", n, times)
 	}
 }
 
