@@ -87,17 +87,26 @@ func (c readConditions) check(etag string, modified time.Time) error {
 		if !etagIn(c.match, etag, false) {
 			return s3err.PreconditionFailed.Failed("If-Match")
 		}
-	} else if t, err := http.ParseTime(c.unchanged); err == nil && modified.After(t) {
+	} else if t, ok := httpDate(c.unchanged); ok && modified.After(t) {
 		return s3err.PreconditionFailed.Failed("If-Unmodified-Since")
 	}
 	if c.noneMatch != "" {
 		if etagIn(c.noneMatch, etag, true) {
 			return s3err.NotModified.Failed("If-None-Match")
 		}
-	} else if t, err := http.ParseTime(c.modifiedSince); err == nil && !modified.After(t) {
+	} else if t, ok := httpDate(c.modifiedSince); ok && !modified.After(t) {
 		return s3err.NotModified.Failed("If-Modified-Since")
 	}
 	return nil
+}
+
+// httpDate reads a date; false for none, which nearly every request has, and for what is no date.
+func httpDate(s string) (time.Time, bool) {
+	if s == "" {
+		return time.Time{}, false
+	}
+	t, err := http.ParseTime(s)
+	return t, err == nil
 }
 
 // etagIn reports whether a header's list has the ETag. Weak ETags match only with weak set, as

@@ -35,7 +35,10 @@ func validBucket(name string) bool {
 			return false
 		}
 	}
-	// A name like an IP address could not be told from one in a host header.
+	// A name like an IP address could not be told from one in a host header. Most names are seen at once to be none.
+	if last := name[len(name)-1]; last < '0' || last > '9' {
+		return true
+	}
 	_, err := netip.ParseAddr(name)
 	return err != nil
 }

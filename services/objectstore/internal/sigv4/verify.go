@@ -104,7 +104,7 @@ func (v *Verifier) Verify(r *http.Request) (*Auth, error) {
 	key := v.signingKey(c, secret)
 	a.key = key.bytes
 	want := key.sign(v.stringToSign(r, c, query, payload))
-	if subtle.ConstantTimeCompare([]byte(want), []byte(c.signature)) != 1 {
+	if subtle.ConstantTimeCompare(want[:], []byte(c.signature)) != 1 {
 		return nil, s3err.SignatureDoesNotMatch
 	}
 	return a, nil
@@ -288,7 +288,8 @@ type signingKey struct {
 	macs sync.Pool
 }
 
-func (k *signingKey) sign(text []byte) string {
+// sign gives the signature in hexadecimal digits.
+func (k *signingKey) sign(text []byte) (digits [2 * sha256.Size]byte) {
 	m, ok := k.macs.Get().(hash.Hash)
 	if !ok {
 		m = hmac.New(sha256.New, k.bytes)
@@ -296,9 +297,9 @@ func (k *signingKey) sign(text []byte) string {
 	m.Reset()
 	m.Write(text)
 	var sum [sha256.Size]byte
-	out := hex.EncodeToString(m.Sum(sum[:0]))
+	hex.Encode(digits[:], m.Sum(sum[:0]))
 	k.macs.Put(m)
-	return out
+	return digits
 }
 
 func (v *Verifier) signingKey(c claim, secret string) *signingKey {
