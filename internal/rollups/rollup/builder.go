@@ -289,6 +289,9 @@ func (b *Builder) findShape(f *frame.Batch) *shape {
 		b.shapeBytes = cost
 	}
 	b.shapes.Enter(sh)
+	// Each string of the frame is looked up once, not once for each label that refers to it.
+	b.strings = slices.Grow(b.strings[:0], len(f.Strings))[:len(f.Strings)]
+	clear(b.strings)
 	for i := range f.Groups {
 		sh.groups[i] = b.newGroup(f, &f.Groups[i])
 	}
@@ -298,20 +301,12 @@ func (b *Builder) findShape(f *frame.Batch) *shape {
 func (b *Builder) newGroup(f *frame.Batch, g *frame.Group) *group {
 	sg := &group{id: b.groups}
 	b.groups++
-	// Each string of the frame is looked up once, not once for each label that refers to it.
-	b.strings = append(slices.Grow(b.strings[:0], len(f.Strings)), make([]string, len(f.Strings))...)
-	agent := b.intern(f.Identity.Agent)
 	var key []byte
 	var refs []series.LabelRef
-	id := series.ID{Agent: agent}
 	for j := range g.Series {
 		r := &g.Series[j]
-		refs = f.AppendRefs(refs[:0], r)
-		id.Labels, id.Type, id.Unit = id.Labels[:0], typeOf(r, len(g.Histograms) > 0), b.string(f, r.Unit)
-		for _, l := range refs {
-			id.Labels = append(id.Labels, series.Label{Name: b.string(f, l.Name), Value: b.string(f, l.Value)})
-		}
-		key = id.AppendKey(key[:0])
+		typ := typeOf(r, len(g.Histograms) > 0)
+		key = f.AppendKey(key[:0], f.Identity.Agent, r, typ)
 		if !b.part.holds(key) {
 			continue
 		}
@@ -320,9 +315,15 @@ func (b *Builder) newGroup(f *frame.Batch, g *frame.Group) *group {
 		}
 		s := b.byKey[string(key)]
 		if s == nil {
-			s = &rawSeries{name: id.Name()}
-			s.ID = id
-			s.Labels = slices.Clone(id.Labels)
+			// Only of what this part has: the strings of all others are not counted, and would have no bound.
+			s = &rawSeries{}
+			s.Agent, s.Type, s.Unit = b.intern(f.Identity.Agent), typ, b.string(f, r.Unit)
+			refs = f.AppendRefs(refs[:0], r)
+			s.Labels = make([]series.Label, len(refs))
+			for i, l := range refs {
+				s.Labels[i] = series.Label{Name: b.string(f, l.Name), Value: b.string(f, l.Value)}
+			}
+			s.name = s.Name()
 			b.byKey[string(key)] = s
 			b.series = append(b.series, s)
 			b.bytes += seriesCost + int64(labelCost*len(key))
