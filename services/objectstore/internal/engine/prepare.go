@@ -23,7 +23,8 @@ const (
 )
 
 // prepare writes zeros behind a batch of n bytes that will end at offset end, unless there are some. The fsync of the
-// batch makes them durable. A failure is dropped: the segment grows with its batches then.
+// batch makes them durable. A failure is dropped: the segment grows with its batches
+// then, and has all the room that there is.
 func (e *Engine) prepare(end, n int64) {
 	if end <= e.prepared || n > largestPreparedFor || e.batchFull != nil {
 		return
@@ -32,10 +33,14 @@ func (e *Engine) prepare(end, n int64) {
 	if ahead <= 0 {
 		return
 	}
+	was := e.prepared
 	// Set before the attempt: what a failed one has left must be cut off, too.
 	e.prepared = end + ahead
 	for at := end; at < e.prepared; at += int64(len(zeros)) {
 		if _, err := e.active.file.WriteAt(zeros[:min(int64(len(zeros)), e.prepared-at)], at); err != nil {
+			// They must not take the room of records. No more are tried in this segment.
+			_ = e.active.file.Truncate(max(was, end-n))
+			e.prepared = max(e.prepared, e.opt.SegmentBytes)
 			return
 		}
 	}

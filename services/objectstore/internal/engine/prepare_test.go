@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -138,4 +139,82 @@ func TestNoRoomToPrepare(t *testing.T) {
 	}
 	e = openTest(t, Options{Dir: dir})
 	e.wantAll(want)
+}
+
+// pagesFS is a disk with room for some pages of 4 KiB, of which a write takes as many as there are left, like a real one.
+type pagesFS struct {
+	vfs.FS
+	mu    sync.Mutex
+	left  int
+	taken map[*pagesFile]map[int64]bool
+}
+
+type pagesFile struct {
+	vfs.File
+	fs *pagesFS
+}
+
+const pageBytes = 4096
+
+func (p *pagesFS) Create(name string) (vfs.File, error) {
+	f, err := p.FS.Create(name)
+	return &pagesFile{f, p}, err
+}
+
+func (f *pagesFile) WriteAt(b []byte, off int64) (n int, err error) {
+	f.fs.mu.Lock()
+	defer f.fs.mu.Unlock()
+	of := f.fs.taken[f]
+	if of == nil {
+		of = map[int64]bool{}
+		f.fs.taken[f] = of
+	}
+	for n < len(b) {
+		page := (off + int64(n)) / pageBytes
+		if !of[page] {
+			if f.fs.left == 0 {
+				return n, syscall.ENOSPC
+			}
+			f.fs.left--
+			of[page] = true
+		}
+		part := min(int((page+1)*pageBytes-off)-n, len(b)-n)
+		m, err := f.File.WriteAt(b[n:n+part], off+int64(n))
+		if n += m; err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+func (f *pagesFile) Truncate(n int64) error {
+	f.fs.mu.Lock()
+	defer f.fs.mu.Unlock()
+	for page := range f.fs.taken[f] {
+		if page*pageBytes >= n {
+			delete(f.fs.taken[f], page)
+			f.fs.left++
+		}
+	}
+	return f.File.Truncate(n)
+}
+
+// TestZerosLeaveTheRoomOfRecords: a disk that has room for some records, but not for the zeros behind them, takes the
+// records, deletions among them. Otherwise nothing could be removed to make room.
+func TestZerosLeaveTheRoomOfRecords(t *testing.T) {
+	dir := t.TempDir()
+	disk := &pagesFS{FS: vfs.Dir(dir), left: 1 << 20, taken: map[*pagesFile]map[int64]bool{}}
+	e := openTest(t, Options{Dir: dir, FS: disk})
+	disk.mu.Lock()
+	disk.left = 12 // and what was prepared when the bucket was made
+	disk.mu.Unlock()
+	for i := range 4 {
+		body := pattern(20_000, byte(i))
+		if _, err := e.Put(context.Background(), sized(fmt.Sprint(i), body), body, Cond{}); err != nil {
+			t.Fatalf("record %d: %v", i, err)
+		}
+	}
+	if err := e.Delete(context.Background(), "bkt", "1", Cond{}); err != nil {
+		t.Errorf("a deletion: %v", err)
+	}
 }
