@@ -163,6 +163,7 @@ func (e *Engine) shrinkReserve(n int64) bool {
 	}
 	s.held = left
 	s.full.Store(true)
+	s.plenty.Store(0)
 	return true
 }
 

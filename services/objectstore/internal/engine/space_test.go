@@ -146,6 +146,26 @@ func TestPlentyOfSpace(t *testing.T) {
 	}
 }
 
+// TestFullIsSeenAtOnce: once a write did not fit, the next one is refused, however much space there was just before; otherwise
+// it would be written into the reserve, which is for deletes.
+func TestFullIsSeenAtOnce(t *testing.T) {
+	dir := t.TempDir()
+	fsys := &smallFS{FS: vfs.Dir(dir)}
+	fsys.room.Store(100 << 20)
+	e := openTest(t, Options{Dir: dir, FS: fsys, Reserve: 1 << 20})
+	if err := e.CheckSpace(); err != nil {
+		t.Fatal(err)
+	}
+	fsys.room.Store(0)
+	e.space.plenty.Store(time.Now().Add(time.Hour).UnixNano()) // as it was just before, on a slow machine, too
+	if !e.freeReserve() {
+		t.Fatal("there is no reserve")
+	}
+	if err := e.CheckSpace(); !errors.Is(err, ErrFull) {
+		t.Errorf("the disk is full: %v", err)
+	}
+}
+
 // fullVFS is an index's disk that gets full.
 type fullVFS struct {
 	pebblevfs.FS
