@@ -44,8 +44,9 @@ var access = rpc.Access{
 	coordinatorv1.RefsService_InitEpoch_FullMethodName:       works,
 	coordinatorv1.RefsService_AddRefs_FullMethodName:         works,
 	coordinatorv1.RefsService_SwapRefRecord_FullMethodName:   works,
+	coordinatorv1.RefsService_CondemnRefs_FullMethodName:     works,
 	coordinatorv1.RefsService_DeleteRefRecord_FullMethodName: works,
 	coordinatorv1.RefsService_GetEpoch_FullMethodName:        sees,
-	coordinatorv1.RefsService_GetRefRecord_FullMethodName:    sees,
+	coordinatorv1.RefsService_GetRefRecords_FullMethodName:   sees,
 	coordinatorv1.RefsService_ListRefRecords_FullMethodName:  sees,
 }

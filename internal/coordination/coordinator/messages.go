@@ -127,7 +127,23 @@ func encodeRecord(r publish.Record) *coordinatorv1.RefRecord {
 	return m
 }
 
-// decodeRecord reads it back.
+// encodeRecords writes records.
+func encodeRecords(rs []publish.Record) (ms []*coordinatorv1.RefRecord) {
+	for _, r := range rs {
+		ms = append(ms, encodeRecord(r))
+	}
+	return ms
+}
+
+// decodeRecords reads them back.
+func decodeRecords(ms []*coordinatorv1.RefRecord) (rs []publish.Record) {
+	for _, m := range ms {
+		rs = append(rs, decodeRecord(m))
+	}
+	return rs
+}
+
+// decodeRecord reads a record.
 func decodeRecord(m *coordinatorv1.RefRecord) publish.Record {
 	r := publish.Record{Key: m.GetKey(), Condemned: m.GetCondemned(), Version: m.GetVersion()}
 	for _, t := range m.GetTransactions() {

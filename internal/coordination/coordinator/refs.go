@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -67,13 +68,34 @@ func (r *Refs) Add(ctx context.Context, epoch string, add ...publish.Addition) e
 	return err
 }
 
-// Get reads a record.
-func (r *Refs) Get(ctx context.Context, key string) (publish.Record, error) {
-	resp, err := refsCall(ctx, r, "get references", key, r.client.GetRefRecord, &coordinatorv1.GetRefRecordRequest{Key: key})
-	if err != nil {
-		return publish.Record{}, err
+// Get reads records.
+func (r *Refs) Get(ctx context.Context, keys ...string) ([]publish.Record, error) {
+	if err := publish.CheckKeys(keys); err != nil {
+		return nil, err
 	}
-	return decodeRecord(resp.GetRecord()), nil
+	resp, err := refsCall(ctx, r, "get references", keys[0], r.client.GetRefRecords, &coordinatorv1.GetRefRecordsRequest{Keys: keys})
+	if err != nil {
+		return nil, err
+	}
+	records := decodeRecords(resp.GetRecords())
+	if !slices.Equal(publish.KeysOf(records), keys) {
+		return nil, fmt.Errorf("get references %q: %w: the answer is of other objects", keys[0], publish.ErrRefsUnknown)
+	}
+	return records, nil
+}
+
+// Condemn condemns the objects whose records are as they were read.
+func (r *Refs) Condemn(ctx context.Context, epoch string, read ...publish.Record) ([]string, error) {
+	if err := publish.CheckKeys(publish.KeysOf(read)); err != nil {
+		return nil, err
+	}
+	req := &coordinatorv1.CondemnRefsRequest{EpochId: epoch}
+	for _, old := range read {
+		// Key and version say it all.
+		req.Records = append(req.Records, &coordinatorv1.RefRecord{Key: old.Key, Version: old.Version})
+	}
+	resp, err := refsCall(ctx, r, "condemn", read[0].Key, r.client.CondemnRefs, req)
+	return resp.GetChanged(), err
 }
 
 // Swap writes a record if it is still as it was read.
@@ -100,9 +122,5 @@ func (r *Refs) List(ctx context.Context, after string, limit int) ([]publish.Rec
 	if err != nil {
 		return nil, "", err
 	}
-	var records []publish.Record
-	for _, m := range resp.GetRecords() {
-		records = append(records, decodeRecord(m))
-	}
-	return records, resp.GetNextPageToken(), nil
+	return decodeRecords(resp.GetRecords()), resp.GetNextPageToken(), nil
 }

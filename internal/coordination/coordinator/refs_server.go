@@ -59,10 +59,16 @@ func (s *RefsServer) AddRefs(ctx context.Context, r *coordinatorv1.AddRefsReques
 	return answerRefs(&coordinatorv1.AddRefsResponse{}, err)
 }
 
-// GetRefRecord reads a record.
-func (s *RefsServer) GetRefRecord(ctx context.Context, r *coordinatorv1.GetRefRecordRequest) (*coordinatorv1.GetRefRecordResponse, error) {
-	rec, err := s.refs.Get(ctx, r.GetKey())
-	return answerRefs(&coordinatorv1.GetRefRecordResponse{Record: encodeRecord(rec)}, err)
+// GetRefRecords reads records.
+func (s *RefsServer) GetRefRecords(ctx context.Context, r *coordinatorv1.GetRefRecordsRequest) (*coordinatorv1.GetRefRecordsResponse, error) {
+	records, err := s.refs.Get(ctx, r.GetKeys()...)
+	return answerRefs(&coordinatorv1.GetRefRecordsResponse{Records: encodeRecords(records)}, err)
+}
+
+// CondemnRefs condemns the objects whose records are as they were read.
+func (s *RefsServer) CondemnRefs(ctx context.Context, r *coordinatorv1.CondemnRefsRequest) (*coordinatorv1.CondemnRefsResponse, error) {
+	changed, err := s.refs.Condemn(ctx, r.GetEpochId(), decodeRecords(r.GetRecords())...)
+	return answerRefs(&coordinatorv1.CondemnRefsResponse{Changed: changed}, err)
 }
 
 // SwapRefRecord writes a record.
@@ -86,11 +92,7 @@ func (s *RefsServer) ListRefRecords(ctx context.Context, r *coordinatorv1.ListRe
 		return nil, refusal(publish.ErrRefsInvalid)
 	}
 	records, next, err := s.refs.List(ctx, r.GetPageToken(), size)
-	resp := &coordinatorv1.ListRefRecordsResponse{NextPageToken: next}
-	for _, rec := range records {
-		resp.Records = append(resp.Records, encodeRecord(rec))
-	}
-	return answerRefs(resp, err)
+	return answerRefs(&coordinatorv1.ListRefRecordsResponse{Records: encodeRecords(records), NextPageToken: next}, err)
 }
 
 // answerRefs is resp, or err as a status. A failure that the metadata store did not name

@@ -57,29 +57,39 @@ func TestDecisionsOfRefsTravel(t *testing.T) {
 	want("add another", r.Add(bg, first.ID, publish.Addition{Txn: txn(2), Keys: keys[:1]}), nil)
 	want("add without keys", r.Add(bg, first.ID, publish.Addition{Txn: txn(1), Keys: nil}), publish.ErrRefsInvalid)
 	want("add under another epoch", r.Add(bg, strings.Repeat("b", 32), publish.Addition{Txn: txn(1), Keys: keys}), publish.ErrEpochMismatch)
-	_, err = r.Get(bg, "nothing")
-	want("get nothing", err, publish.ErrNoRecord)
-	old, err := r.Get(bg, "k1")
+	recs, err := r.Get(bg, "nothing", "k1")
 	want("get", err, nil)
+	if len(recs) != 2 || recs[0].Key != "nothing" || recs[0].Version != "" {
+		t.Fatalf("Get = %v", recs)
+	}
+	old := recs[1]
 	if !slices.Equal(old.Txns, []publish.Txn{txn(1), txn(2)}) || old.Condemned || old.Version == "" {
 		t.Errorf("Get = %s, version %q", old, old.Version)
 	}
-	condemned := old
-	condemned.Txns, condemned.Condemned = nil, true
-	want("swap", r.Swap(bg, first.ID, old, condemned), nil)
-	want("swap what has changed", r.Swap(bg, first.ID, old, condemned), publish.ErrChanged)
+	want("swap", r.Swap(bg, first.ID, old, old.Without([]publish.Txn{txn(2)})), nil)
+	want("swap what has changed", r.Swap(bg, first.ID, old, old), publish.ErrChanged)
+	if changed, err := r.Condemn(bg, first.ID, old); err != nil || !slices.Equal(changed, []string{"k1"}) {
+		t.Errorf("condemn what has changed: %q, %v", changed, err)
+	}
+	_, err = r.Condemn(bg, strings.Repeat("b", 32), old)
+	want("condemn under another epoch", err, publish.ErrEpochMismatch)
+	_, err = r.Condemn(bg, first.ID)
+	want("condemn nothing", err, publish.ErrRefsInvalid)
+	if changed, err := r.Condemn(bg, first.ID, only(t, r, "k1")); err != nil || len(changed) > 0 {
+		t.Errorf("condemn: %q, %v", changed, err)
+	}
 	err = r.Add(bg, first.ID, publish.Addition{Txn: txn(3), Keys: keys})
 	want("add to a condemned object", err, publish.ErrCondemned)
 	var c *publish.CondemnedError
 	if !errors.As(err, &c) || !slices.Equal(c.Keys, []string{"k1"}) {
 		t.Errorf("condemned: %v", err)
 	}
-	if other, err := r.Get(bg, "k2"); err != nil || len(other.Txns) != 1 {
-		t.Errorf("a refused batch was added in part: %s, %v", other, err)
+	if other := only(t, r, "k2"); len(other.Txns) != 1 {
+		t.Errorf("a refused batch was added in part: %s", other)
 	}
 	want("add two", r.Add(bg, first.ID, publish.Addition{Txn: txn(4), Keys: keys[1:]}, publish.Addition{Txn: txn(5), Keys: keys[1:]}), nil)
-	if other, err := r.Get(bg, "k2"); err != nil || !slices.Equal(other.Txns, []publish.Txn{txn(1), txn(4), txn(5)}) {
-		t.Errorf("two transactions at once: %s, %v", other, err)
+	if other := only(t, r, "k2"); !slices.Equal(other.Txns, []publish.Txn{txn(1), txn(4), txn(5)}) {
+		t.Errorf("two transactions at once: %s", other)
 	}
 	page, after, err := r.List(bg, "", 1)
 	want("list", err, nil)
@@ -89,8 +99,19 @@ func TestDecisionsOfRefsTravel(t *testing.T) {
 		t.Errorf("list: %v then %v, end %q", page, rest, end)
 	}
 	want("delete", r.Delete(bg, first.ID, rest[0]), nil)
-	_, err = r.Get(bg, "k2")
-	want("get after delete", err, publish.ErrNoRecord)
+	if gone := only(t, r, "k2"); gone.Version != "" {
+		t.Errorf("after delete: %s", gone)
+	}
+}
+
+// only reads one record.
+func only(t *testing.T, r *coordinator.Refs, key string) publish.Record {
+	t.Helper()
+	recs, err := r.Get(bg, key)
+	if err != nil || len(recs) != 1 {
+		t.Fatalf("%v, %v", recs, err)
+	}
+	return recs[0]
 }
 
 // Without an answer nobody knows.

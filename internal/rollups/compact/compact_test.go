@@ -157,13 +157,13 @@ func TestReplacementsAreFinal(t *testing.T) {
 	w.compactAll(st)
 	s := w.view().Block(hour0, 0, timegrid.Raw)
 	for _, n := range []catalog.Name{s.Redirect.Name, {Hour: hour0, Resolution: timegrid.Raw, Generation: 9, Span: 2}} {
-		ch, err := w.publisher().Compact(t.Context(), s.Name, n)
-		if err != nil || (ch == publish.Already) != (n == s.Redirect.Name) {
-			t.Errorf("%s: %v, %v", n.Key(), ch, err)
+		k, err := w.publisher().Compact(t.Context(), n, s.Name)
+		if err != nil || (k == 0) != (n == s.Redirect.Name) {
+			t.Errorf("%s: %d, %v", n.Key(), k, err)
 		}
 	}
-	if ch, err := w.publisher().Compact(t.Context(), s.Name, s.Redirect.Name); err != nil || ch != publish.Already {
-		t.Errorf("back: %v, %v", ch, err)
+	if k, err := w.publisher().Compact(t.Context(), s.Redirect.Name, s.Name); err != nil || k != 0 {
+		t.Errorf("back: %d, %v", k, err)
 	}
 	if _, err := w.publisher().Expire(t.Context(), s.Redirect.Name); !errors.Is(err, publish.ErrInvalid) {
 		t.Errorf("a compaction expires: %v", err)

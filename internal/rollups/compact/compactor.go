@@ -250,16 +250,9 @@ func (c *Compactor) abort(ctx context.Context, n catalog.Name, cause error) erro
 
 // redirect makes the sources redirect to the compaction, which is committed.
 func (c *Compactor) redirect(ctx context.Context, res *Result) error {
-	for _, src := range res.Block.Sources {
-		ch, err := c.cfg.Publisher.Compact(ctx, src, res.Block.Name)
-		if err != nil {
-			return err
-		}
-		if ch == publish.Replaced {
-			res.Redirected++
-		} else {
-			res.Skipped++
-		}
+	n, err := c.cfg.Publisher.Compact(ctx, res.Block.Name, res.Block.Sources...)
+	if res.Redirected = n; err == nil {
+		res.Skipped = len(res.Block.Sources) - n
 	}
-	return nil
+	return err
 }

@@ -88,8 +88,13 @@ func (r tapRefs) Add(ctx context.Context, epoch string, add ...publish.Addition)
 	return r.p.do(true, func() error { return r.p.refs.Add(ctx, epoch, add...) })
 }
 
-func (r tapRefs) Get(ctx context.Context, key string) (rec publish.Record, err error) {
-	err = r.p.do(false, func() (err error) { rec, err = r.p.refs.Get(ctx, key); return })
+func (r tapRefs) Get(ctx context.Context, keys ...string) (recs []publish.Record, err error) {
+	err = r.p.do(false, func() (err error) { recs, err = r.p.refs.Get(ctx, keys...); return })
+	return
+}
+
+func (r tapRefs) Condemn(ctx context.Context, epoch string, read ...publish.Record) (changed []string, err error) {
+	err = r.p.do(true, func() (err error) { changed, err = r.p.refs.Condemn(ctx, epoch, read...); return })
 	return
 }
 

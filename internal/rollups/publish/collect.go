@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/layout"
@@ -16,29 +17,22 @@ import (
 // minDelay is the least time between two checks of a key.
 const minDelay = time.Second
 
-// decideObjects decides about chunks and indexes of an hour: it condemns them first, then reads the manifests, and only
-// then deletes. It returns the keys that have to wait.
-func (x *collection) decideObjects(ctx context.Context, h timegrid.Hour, keys []string, since int64) (later []string, err error) {
+// due is the key of an object that is to be decided, and since when it is on the queue, in Unix milliseconds.
+type due struct {
+	key   string
+	since int64
+}
+
+// decideObjects decides about chunks and indexes of an hour, each once: it condemns them first, then reads the manifests,
+// and only then deletes. It returns the keys that have to wait.
+func (x *collection) decideObjects(ctx context.Context, h timegrid.Hour, keys []due) (later []string, err error) {
 	var condemned []string
-	seen := map[string]bool{}
-	for _, key := range keys {
-		if seen[key] {
-			continue
-		}
-		seen[key] = true
-		v, err := x.condemn(ctx, key, since)
+	for part := range slices.Chunk(keys, MaxAdd) {
+		gone, wait, err := x.condemn(ctx, part)
 		if err != nil {
 			return nil, err
 		}
-		switch v.action {
-		case Deleted: // it is condemned; the manifests decide whether it may be deleted
-			condemned = append(condemned, key)
-		case Later:
-			later = append(later, key)
-			x.log(key, Later, v.detail)
-		default:
-			x.log(key, v.action, v.detail)
-		}
+		condemned, later = append(condemned, gone...), append(later, wait...)
 	}
 	if len(condemned) == 0 {
 		return later, nil
@@ -57,66 +51,101 @@ func (x *collection) decideObjects(ctx context.Context, h timegrid.Hour, keys []
 		return nil, err
 	}
 	var stale error
+	var unneeded []string
 	for _, key := range condemned {
-		if by := named[key]; by != "" {
-			x.log(key, Kept, "named by "+by)
-			if x.epoch.wrote(key) {
-				// A transaction refers to its objects before it commits, so a committed block without a reference
-				// means that references were lost: the metadata store is an older copy.
-				stale = fmt.Errorf("%w: %q, named by %q", ErrRefsStale, key, by)
-				x.c.stale.Store(true)
-			}
+		by := named[key]
+		if by == "" {
+			unneeded = append(unneeded, key)
 			continue
 		}
-		wait, err := x.deleteObject(ctx, key)
-		if err != nil {
-			return nil, err
-		}
-		if wait {
-			later = append(later, key)
+		x.log(key, Kept, "named by "+by)
+		if x.epoch.wrote(key) {
+			// A transaction refers to its objects before it commits, so a committed block without a reference
+			// means that references were lost: the metadata store is an older copy.
+			stale = fmt.Errorf("%w: %q, named by %q", ErrRefsStale, key, by)
+			x.c.stale.Store(true)
 		}
 	}
-	return later, stale
+	wait, err := x.deleteObjects(ctx, unneeded)
+	if err != nil {
+		return nil, err
+	}
+	return append(later, wait...), stale
 }
 
-// decision about one object: Deleted means condemned, so that it may be deleted.
+// decision about one object: Deleted means that it may be condemned, and deleted then.
 type decision struct {
 	action Action
 	detail string
 }
 
-// condemn makes sure that no transaction can refer to the object any more, unless one that refers to it has
-// committed or still can.
-func (x *collection) condemn(ctx context.Context, key string, since int64) (decision, error) {
-	rec, err := x.c.refs(ctx, key)
+// condemn makes sure that no transaction can refer to the objects any more, unless one that refers to them has
+// committed or still can. It returns those that are condemned, and those that have to wait.
+func (x *collection) condemn(ctx context.Context, keys []due) (condemned, later []string, err error) {
+	names := make([]string, len(keys))
+	for i := range keys {
+		names[i] = keys[i].key
+	}
+	recs, err := x.c.cfg.Refs.Get(ctx, names...)
 	if err != nil {
-		return decision{}, err
+		return nil, nil, err
 	}
-	// A condemnation is for good, so nothing has to be proven a second time.
-	if rec.Condemned {
-		return decision{action: Deleted}, nil
+	var next []Record
+	for i, rec := range recs {
+		// A condemnation is for good, so nothing has to be proven a second time.
+		if rec.Condemned {
+			condemned = append(condemned, rec.Key)
+			continue
+		}
+		v, err := x.decide(ctx, rec, keys[i].since)
+		if err != nil {
+			return nil, nil, err
+		}
+		switch v.action {
+		case Deleted:
+			next = append(next, rec)
+			continue
+		case Later:
+			later = append(later, rec.Key)
+		}
+		x.log(rec.Key, v.action, v.detail)
 	}
-	var dead []Txn
+	if len(next) == 0 {
+		return condemned, later, nil
+	}
+	// Each is condemned by the version of its record: a reference that was added since the read keeps it.
+	changed, err := x.c.cfg.Refs.Condemn(ctx, x.epoch.ID, next...)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, rec := range next {
+		if slices.Contains(changed, rec.Key) {
+			x.log(rec.Key, Later, "its references changed")
+			later = append(later, rec.Key)
+			continue
+		}
+		condemned = append(condemned, rec.Key)
+	}
+	return condemned, later, nil
+}
+
+// decide says what may be done with an object by its references.
+func (x *collection) decide(ctx context.Context, rec Record, since int64) (decision, error) {
+	var gone []Txn
 	for _, t := range rec.Txns {
-		state, err := x.resolve(ctx, t, key, since)
+		state, err := x.resolve(ctx, t, rec.Key, since)
 		if err != nil {
 			return decision{}, err
 		}
 		switch state {
 		case live:
-			return decision{Kept, "in use by " + string(t)}, x.dropDead(ctx, rec, dead)
+			return decision{Kept, "in use by " + string(t)}, x.dropDead(ctx, rec, gone)
 		case undecided:
 			return decision{Later, "undecided: " + string(t)}, nil
 		}
-		dead = append(dead, t)
+		gone = append(gone, t)
 	}
-	next := Record{Key: key, Condemned: true}
-	// The swap is by the record's version: a reference that was added since the read makes it fail.
-	err = x.c.cfg.Refs.Swap(ctx, x.epoch.ID, rec, next)
-	if errors.Is(err, ErrChanged) {
-		return decision{Later, "its references changed"}, nil
-	}
-	return decision{action: Deleted}, err
+	return decision{action: Deleted}, nil
 }
 
 // dropDead drops dead transactions from the set of an object that stays, once there are many.
@@ -130,14 +159,6 @@ func (x *collection) dropDead(ctx context.Context, rec Record, dead []Txn) error
 
 const manyDead = 8
 
-func (c *core) refs(ctx context.Context, key string) (Record, error) {
-	rec, err := c.cfg.Refs.Get(ctx, key)
-	if errors.Is(err, ErrNoRecord) {
-		return Record{Key: key}, nil
-	}
-	return rec, err
-}
-
 type state uint8
 
 const (
@@ -149,12 +170,12 @@ const (
 // resolve says whether the transaction names the object, still may come to name it, or never will. It aborts an
 // undecided transaction whose keys have been on the queue for long.
 func (x *collection) resolve(ctx context.Context, t Txn, key string, since int64) (state, error) {
-	r, err := x.record(ctx, t.ManifestKey())
+	n, err := layout.ParseBlockManifest(t.ManifestKey())
+	if err != nil {
+		return live, nil // not a transaction of ours: keep the object
+	}
+	r, err := x.record(ctx, n)
 	if record.Unreadable(err) {
-		n, perr := layout.ParseBlockManifest(t.ManifestKey())
-		if perr != nil {
-			return live, nil // not a transaction of ours: keep the object
-		}
 		// The unreadable manifest may name the object. It matters only while readers can reach it: a higher
 		// committed generation hides it for good.
 		over, err := x.c.isSuperseded(ctx, n)
@@ -175,10 +196,6 @@ func (x *collection) resolve(ctx context.Context, t Txn, key string, since int64
 		if x.c.cfg.Clock.Now().UnixMilli()-since < x.c.cfg.Policy.AbortAfter.Milliseconds() {
 			return undecided, nil
 		}
-		n, err := layout.ParseBlockManifest(t.ManifestKey())
-		if err != nil {
-			return live, nil
-		}
 		rec, err := x.c.abort(ctx, n, "collected")
 		if err != nil {
 			return 0, err
@@ -195,34 +212,50 @@ func (x *collection) resolve(ctx context.Context, t Txn, key string, since int64
 	return dead, nil
 }
 
-// record reads a record and remembers it as long as there are few: many objects of an hour name the same
-// transactions.
-func (x *collection) record(ctx context.Context, key string) (*catalog.Record, error) {
+// record reads a record, nil for none, and remembers it as long as there are few: many objects of an hour name the same
+// transactions. The listing that follows the condemnations then tells whether it is still the same.
+func (x *collection) record(ctx context.Context, n catalog.Name) (*catalog.Record, error) {
+	key := n.Key()
 	if r := x.known[key]; r != nil {
 		return r, nil
 	}
-	r, _, err := x.c.record(ctx, key)
-	if err == nil && r != nil {
-		if x.known == nil || len(x.known) >= maxKnown {
-			x.known = map[string]*catalog.Record{}
-		}
-		x.known[key] = r
+	g, err := x.c.known.Generation(ctx, catalog.Listed{Name: n, Info: objstore.Info{Key: key}})
+	if err == nil {
+		err = g.Err
 	}
-	return r, err
+	switch {
+	case errors.Is(err, objstore.ErrNotFound):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	if x.known == nil || len(x.known) >= maxKnown {
+		x.known = map[string]*catalog.Record{}
+	}
+	x.known[key] = &g.Record
+	return &g.Record, nil
 }
 
 const maxKnown = 64
 
-// deleteObject deletes a condemned object. With wait the outcome is unknown and the key is checked again.
-func (x *collection) deleteObject(ctx context.Context, key string) (wait bool, err error) {
-	err = x.c.cfg.Store.Delete(ctx, key)
-	switch {
-	case err == nil:
-		x.log(key, Deleted, "")
-		return false, nil
-	case errors.Is(err, objstore.ErrUnknown):
-		x.log(key, DeleteUnknown, err.Error())
-		return true, nil
+// deleteObjects deletes condemned objects. It returns those of which the outcome is unknown; they are checked again.
+func (x *collection) deleteObjects(ctx context.Context, keys []string) (later []string, err error) {
+	failed := make([]error, len(keys))
+	err = x.c.cfg.each(ctx, len(keys), func(ctx context.Context, i int) error {
+		failed[i] = x.c.cfg.Store.Delete(ctx, keys[i])
+		if errors.Is(failed[i], objstore.ErrUnknown) {
+			return nil
+		}
+		return failed[i]
+	})
+	for i, key := range keys {
+		switch {
+		case failed[i] != nil && errors.Is(failed[i], objstore.ErrUnknown):
+			x.log(key, DeleteUnknown, failed[i].Error())
+			later = append(later, key)
+		case failed[i] == nil && err == nil:
+			x.log(key, Deleted, "")
+		}
 	}
-	return false, err
+	return later, err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync/atomic"
 
@@ -78,7 +79,8 @@ type collection struct {
 	report Report
 	// known are records that were read in this step. A record decides for good, except that a block may be removed
 	// meanwhile; its objects are then kept until the next step.
-	known map[string]*catalog.Record
+	known  map[string]*catalog.Record
+	failed int // items and hours
 }
 
 func (x *collection) step(ctx context.Context, limit int) error {
@@ -94,69 +96,140 @@ func (x *collection) step(ctx context.Context, limit int) error {
 	if !x.epoch.Decided {
 		return ErrEpochOpen
 	}
-	var failed []error
-	for _, i := range items {
-		if err := x.processItem(ctx, i); err != nil {
-			failed = append(failed, fmt.Errorf("item %q: %w", i.Key(), err))
+	taken := make([]*taking, len(items))
+	for i := range items {
+		taken[i] = &taking{item: items[i]}
+		taken[i].err = x.removeBlocks(ctx, taken[i])
+		if x.fails(ctx, taken[i].err) {
+			return errorsOf(taken)
 		}
-		// One bad item must not hold up the others, but a store that is down should not be asked for every item.
-		if ctx.Err() != nil || len(failed) == maxFailed {
+	}
+	// The objects of an hour are decided together, whichever items they are of.
+	hours, objects := objectsOf(taken)
+	failed, later := map[timegrid.Hour]error{}, map[string]bool{}
+	for i, h := range hours {
+		wait, err := x.decideObjects(ctx, h, objects[h])
+		for _, key := range wait {
+			later[key] = true
+		}
+		if failed[h] = err; x.fails(ctx, err) {
+			for _, h := range hours[i+1:] {
+				failed[h] = fmt.Errorf("not decided: %w", err)
+			}
 			break
 		}
 	}
-	return errors.Join(failed...)
+	for _, t := range taken {
+		// What an hour has failed with counted there.
+		if t.decided(failed, later); t.err != nil {
+			continue
+		}
+		if t.err = x.finish(ctx, t); x.fails(ctx, t.err) {
+			break
+		}
+	}
+	return errorsOf(taken)
 }
 
+// maxFailed: one bad item must not hold up the others, but a store that is down should not be asked for every item.
 const maxFailed = 3
 
-// processItem checks every key, puts those that have to wait on the queue again, and only then takes the item off. A
-// crash in between leaves both, and a repeat is harmless.
-func (x *collection) processItem(ctx context.Context, i Item) error {
-	var later []string
-	objects := map[timegrid.Hour][]string{}
-	for _, key := range i.Keys {
+// fails counts errors, and reports whether the step is to end.
+func (x *collection) fails(ctx context.Context, err error) bool {
+	if err != nil {
+		x.failed++
+	}
+	return ctx.Err() != nil || x.failed >= maxFailed
+}
+
+// taking is an item that is being worked off.
+type taking struct {
+	item  Item
+	keys  []layout.RollupObjectName // of objects that are to be decided
+	later []string                  // keys that have to wait
+	err   error                     // why the item stays on the queue
+}
+
+func errorsOf(taken []*taking) error {
+	var errs []error
+	for _, t := range taken {
+		if t != nil && t.err != nil {
+			errs = append(errs, fmt.Errorf("item %q: %w", t.item.Key(), t.err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// removeBlocks removes the blocks of the item that are superseded, and notes the objects that are to be decided: those of
+// the item, and those that its removed blocks named.
+func (x *collection) removeBlocks(ctx context.Context, t *taking) error {
+	for _, key := range t.item.Keys {
+		names := []string{key}
 		if n, err := layout.ParseBlockManifest(key); err == nil {
-			keys, wait, err := x.removeBlock(ctx, n)
-			if err != nil {
+			var wait bool
+			if names, wait, err = x.removeBlock(ctx, n); err != nil {
 				return err
 			}
 			if wait {
-				later = append(later, key)
+				t.later = append(t.later, key)
 			}
-			for _, k := range keys {
-				o, _ := layout.ParseRollupObject(k) // a record's keys were checked
-				objects[o.Hour] = append(objects[o.Hour], k)
+		}
+		for _, k := range names {
+			if o, err := layout.ParseRollupObject(k); err == nil {
+				t.keys = append(t.keys, o)
 			}
-		} else if o, err := layout.ParseRollupObject(key); err == nil {
-			objects[o.Hour] = append(objects[o.Hour], key)
 		}
 	}
-	for _, h := range sortedHours(objects) {
-		wait, err := x.decideObjects(ctx, h, objects[h], i.Since)
-		if err != nil {
+	return nil
+}
+
+// objectsOf gives the objects of all items by hour, each once, with the earliest time since which it is on the queue.
+func objectsOf(taken []*taking) (hours []timegrid.Hour, objects map[timegrid.Hour][]due) {
+	objects = map[timegrid.Hour][]due{}
+	at := map[string]int{}
+	for _, t := range taken {
+		if t.err != nil {
+			continue
+		}
+		for _, o := range t.keys {
+			of, key := objects[o.Hour], o.Key()
+			i, there := at[key]
+			if !there {
+				at[key] = len(of)
+				objects[o.Hour] = append(of, due{key, t.item.Since})
+				continue
+			}
+			of[i].since = min(of[i].since, t.item.Since)
+		}
+	}
+	return slices.Sorted(maps.Keys(objects)), objects
+}
+
+// decided notes what became of the item's objects.
+func (t *taking) decided(failed map[timegrid.Hour]error, later map[string]bool) {
+	for _, o := range t.keys {
+		if err := failed[o.Hour]; err != nil && t.err == nil {
+			t.err = err
+		}
+		if key := o.Key(); later[key] {
+			t.later = append(t.later, key)
+		}
+	}
+}
+
+// finish puts the keys of the item that have to wait on the queue again, and only then takes the item off. A
+// crash in between leaves both, and a repeat is harmless.
+func (x *collection) finish(ctx context.Context, t *taking) error {
+	if len(t.later) > 0 {
+		if err := x.c.push(ctx, t.item.Reason, t.later, t.item.Since, max(x.c.cfg.Policy.Delay, minDelay)); err != nil {
 			return err
 		}
-		later = append(later, wait...)
 	}
-	if len(later) > 0 {
-		if err := x.c.push(ctx, i.Reason, later, i.Since, max(x.c.cfg.Policy.Delay, minDelay)); err != nil {
-			return err
-		}
-	}
-	err := x.c.cfg.Queue.Done(ctx, i)
+	err := x.c.cfg.Queue.Done(ctx, t.item)
 	if err == nil {
 		x.report.Items++
 	}
 	return err
-}
-
-func sortedHours(m map[timegrid.Hour][]string) []timegrid.Hour {
-	hours := make([]timegrid.Hour, 0, len(m))
-	for h := range m {
-		hours = append(hours, h)
-	}
-	slices.Sort(hours)
-	return hours
 }
 
 func (x *collection) log(key string, a Action, detail string) {

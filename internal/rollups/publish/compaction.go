@@ -55,44 +55,38 @@ func (c *core) needsCompaction(ctx context.Context, src, compaction catalog.Name
 	return by == 0, err
 }
 
-// Changed says what became of a record that was to be replaced.
-type Changed uint8
-
-// Outcomes of Compact and Expire.
-const (
-	Replaced Changed = iota // by this call
-	Already                 // the record is already what it was to become, or past that
-)
-
-// Compact makes the record of a committed block redirect to the compaction, which must be committed with the block
-// among its sources. The block's objects, and a compaction to which it redirected before, go on the delayed queue
-// first. Repeats are harmless.
-func (p *Publisher) Compact(ctx context.Context, src, into catalog.Name) (Changed, error) {
-	ch, err := p.replace(ctx, src, "compacted", func(s *catalog.Block) *catalog.Record {
-		if !s.Redirect.YieldsTo(into) {
-			return nil
+// Compact makes the records of committed blocks redirect to the compaction, which must be committed with these blocks
+// among its sources, and says how many of them this call changed: the others redirect there already, or have become
+// something else. The objects of all blocks, and compactions to which they redirected before, go on the delayed queue
+// first, together. Repeats are harmless.
+func (p *Publisher) Compact(ctx context.Context, into catalog.Name, sources ...catalog.Name) (redirected int, err error) {
+	for part := range slices.Chunk(sources, replaceAtOnce) {
+		n, err := p.replace(ctx, "compacted", part, func(s *catalog.Block) *catalog.Record {
+			if !s.Redirect.YieldsTo(into) {
+				return nil
+			}
+			return &catalog.Record{Block: s.Compacted(into, p.cfg.Clock.Now().UnixNano(), p.cfg.WorkerID)}
+		})
+		if redirected += n; err != nil {
+			return redirected, fmt.Errorf("compact into %s: %w", into.Key(), err)
 		}
-		return &catalog.Record{Block: s.Compacted(into, p.cfg.Clock.Now().UnixNano(), p.cfg.WorkerID)}
-	})
-	if err != nil {
-		err = fmt.Errorf("compact %s into %s: %w", src.Key(), into.Key(), err)
 	}
-	return ch, err
+	return redirected, nil
 }
 
 // Expire replaces the manifest of a committed block by its Removed record, with its objects on the delayed queue
-// first. It refuses compactions: they are removed after their sources.
-func (p *Publisher) Expire(ctx context.Context, n catalog.Name) (Changed, error) {
+// first, and says whether this call did it. It refuses compactions: they are removed after their sources.
+func (p *Publisher) Expire(ctx context.Context, n catalog.Name) (removed bool, err error) {
 	if n.Span > 0 {
-		return Already, fmt.Errorf("expire %s: %w: it is a compaction", n.Key(), ErrInvalid)
+		return false, fmt.Errorf("expire %s: %w: it is a compaction", n.Key(), ErrInvalid)
 	}
-	ch, err := p.replace(ctx, n, "expired", func(s *catalog.Block) *catalog.Record {
+	k, err := p.replace(ctx, "expired", []catalog.Name{n}, func(s *catalog.Block) *catalog.Record {
 		return &catalog.Record{Removed: s.Remove(0, p.cfg.Clock.Now().UnixNano(), p.cfg.WorkerID)}
 	})
 	if err != nil {
-		err = fmt.Errorf("expire %s: %w", n.Key(), err)
+		err = fmt.Errorf("expire: %w", err)
 	}
-	return ch, err
+	return k > 0, err
 }
 
 // Release asks the collector to check whether a compaction is still needed.
@@ -103,50 +97,92 @@ func (p *Publisher) Release(ctx context.Context, n catalog.Name) error {
 	return p.push(ctx, "compaction", []string{n.Key()}, 0, p.cfg.Policy.Grace)
 }
 
-// maxReplacements bounds how often a record that others change meanwhile is read again.
-const maxReplacements = 4
+// Bounds of replacements.
+const (
+	// replaceAtOnce is how many records are held in memory.
+	replaceAtOnce = 256
+	// maxReplacements is how often records that others change meanwhile are read again.
+	maxReplacements = 4
+)
 
-// replace writes another record over that of a committed block, conditional on its ETag.
-func (p *Publisher) replace(ctx context.Context, n catalog.Name, reason string, next func(*catalog.Block) *catalog.Record) (Changed, error) {
-	for try := 0; ; try++ {
-		r, info, err := p.record(ctx, n.Key())
-		switch {
-		case err != nil:
-			return Already, err
-		case r == nil:
-			return Already, ErrGap
-		case r.Block == nil:
-			return Already, nil
-		}
-		to := next(r.Block)
-		if to == nil {
-			return Already, nil
+// replacement is a record that is to be written over that of a committed block.
+type replacement struct {
+	name catalog.Name
+	to   *catalog.Record // nil: there is nothing to do
+	etag string          // of the record as it was read
+	left []string        // what it names, and next does not
+	lost bool            // another one was written meanwhile
+}
+
+// replace writes other records over those of committed blocks, each conditional on its ETag, and says how many.
+func (p *Publisher) replace(ctx context.Context, reason string, names []catalog.Name, next func(*catalog.Block) *catalog.Record) (replaced int, err error) {
+	for try := 0; len(names) > 0; try++ {
+		open, err := p.readReplaceable(ctx, names, next)
+		if err != nil || len(open) == 0 {
+			return replaced, err
 		}
 		if try == maxReplacements {
-			return Already, fmt.Errorf("%w: the record changes again and again", ErrUndecided)
+			return replaced, fmt.Errorf("%s: %w: the record changes again and again", open[0].name.Key(), ErrUndecided)
 		}
-		// The queue comes first. If the process dies after the replacement, nothing else would remember the
+		var left []string
+		for _, r := range open {
+			left = append(left, r.left...)
+		}
+		left = slices.Compact(slices.Sorted(slices.Values(left)))
+		// The queue comes first. If the process dies after a replacement, nothing else would remember the
 		// objects until a sweep. They are checked after the grace, and kept if they are still in use.
-		left := r.Block.Keys()
-		if r.Block.Redirect != nil {
-			left = append(left, r.Block.Redirect.Name.Key())
-		}
 		err = p.push(ctx, reason, left, 0, p.cfg.Policy.Grace)
 		p.cfg.Events.queued(reason, len(left), err)
 		if err != nil {
-			return Already, err
+			return replaced, err
 		}
-		body := to.Marshal()
-		_, err = p.cfg.Store.Replace(ctx, n.Key(), body, info.ETag, jsonContent)
-		if err == nil {
-			return Replaced, nil
+		if err := p.cfg.each(ctx, len(open), func(ctx context.Context, i int) error { return p.writeReplacement(ctx, &open[i]) }); err != nil {
+			return replaced, err
 		}
-		if !errors.Is(err, objstore.ErrPreconditionFailed) {
-			return Already, err
+		names = nil
+		for _, r := range open {
+			if r.lost {
+				names = append(names, r.name)
+			}
 		}
-		// Either this call's own write whose answer was lost, or another worker's: the next read tells.
-		if err := p.cfg.Clock.Sleep(ctx, time.Millisecond); err != nil {
-			return Already, err
+		replaced += len(open) - len(names)
+		// Either this call's own writes whose answers were lost, or another worker's: the next reads tell.
+		if len(names) > 0 {
+			if err := p.cfg.Clock.Sleep(ctx, time.Millisecond); err != nil {
+				return replaced, err
+			}
 		}
 	}
+	return replaced, nil
+}
+
+// readReplaceable reads the records, and gives those that next replaces.
+func (p *Publisher) readReplaceable(ctx context.Context, names []catalog.Name, next func(*catalog.Block) *catalog.Record) ([]replacement, error) {
+	all := make([]replacement, len(names))
+	err := p.cfg.each(ctx, len(names), func(ctx context.Context, i int) error {
+		r, info, err := p.record(ctx, names[i].Key())
+		switch {
+		case err != nil:
+			return err
+		case r == nil:
+			return fmt.Errorf("%s: %w", names[i].Key(), ErrGap)
+		case r.Block == nil:
+			return nil
+		}
+		all[i] = replacement{name: names[i], to: next(r.Block), etag: info.ETag, left: r.Block.Keys()}
+		if r.Block.Redirect != nil {
+			all[i].left = append(all[i].left, r.Block.Redirect.Name.Key())
+		}
+		return nil
+	})
+	return slices.DeleteFunc(all, func(r replacement) bool { return r.to == nil }), err
+}
+
+// writeReplacement writes the record, unless it is no longer as it was read.
+func (p *Publisher) writeReplacement(ctx context.Context, r *replacement) error {
+	_, err := p.cfg.Store.Replace(ctx, r.name.Key(), r.to.Marshal(), r.etag, jsonContent)
+	if r.lost = errors.Is(err, objstore.ErrPreconditionFailed); r.lost {
+		return nil
+	}
+	return err
 }

@@ -31,12 +31,11 @@ var mutants = []mutant{
 		`if mutant == "no-abort" { return dead, nil }; rec, err := x.c.abort(ctx, n, "collected")`},
 	{"abort-unread", 0, "TestAbortGivesWhatDecided", "abort.go", "	if err == nil {\n		return a, nil",
 		"	if err == nil || mutant == \"abort-unread\" {\n		return a, nil"},
-	{"condemn-without-compare", 0, "TestAReferenceThatComesInBetween", "collect.go", `	if errors.Is(err, ErrChanged) {
-		return decision{Later,`, `	if errors.Is(err, ErrChanged) && mutant == "condemn-without-compare" { return decision{action: Deleted}, nil }
-	if errors.Is(err, ErrChanged) {
-		return decision{Later,`},
-	{"delete-without-condemning", 20, "missing", "collect.go", `next := Record{Key: key, Condemned: true}`,
-		`next := Record{Key: key, Condemned: true}; if mutant == "delete-without-condemning" { return decision{action: Deleted}, nil }`},
+	{"condemn-without-compare", 0, "TestAReferenceThatComesInBetween", "collect.go", `if slices.Contains(changed, rec.Key) {`,
+		`if slices.Contains(changed, rec.Key) && mutant != "condemn-without-compare" {`},
+	{"delete-without-condemning", 20, "missing", "collect.go", `changed, err := x.c.cfg.Refs.Condemn(ctx, x.epoch.ID, next...)`,
+		`if mutant == "delete-without-condemning" { return append(condemned, KeysOf(next)...), later, nil }
+	changed, err := x.c.cfg.Refs.Condemn(ctx, x.epoch.ID, next...)`},
 	{"no-references", 16, "missing end", "prepare.go", `		if len(add) == 0 {`, `		if len(add) == 0 || mutant == "no-references" {`},
 	{"references-unknown-is-done", 1590, "missing end", "prepare.go", `		case err != nil:
 			return of[0].named(err)`, `		case err != nil && mutant != "references-unknown-is-done":
@@ -73,7 +72,9 @@ var mutants = []mutant{
 	{"epoch-unchecked", 168, "missing", "mem/mem.go", `if r.epoch == nil || r.epoch.ID != id {`, `if mutant != "epoch-unchecked" && (r.epoch == nil || r.epoch.ID != id) {`},
 	{"transactions-under-way-survive", 858, "missing", "undecided.go", `			if decided[n.Key()] {`, `			if decided[n.Key()] || mutant == "transactions-under-way-survive" {`},
 	{"deletes-before-decided", 0, "TestNothingIsDeletedBeforeOlderEpochsAreDecided", "collector.go", `	if !x.epoch.Decided {`, `	if !x.epoch.Decided && mutant != "deletes-before-decided" {`},
-	{"manifests-unread", 1, "missing", "collect.go", `if by := named[key]; by != "" {`, `if by := named[key]; by != "" && mutant != "manifests-unread" {`},
+	{"manifests-unread", 1, "missing", "collect.go", `		if by == "" {
+			unneeded`, `		if by == "" || mutant == "manifests-unread" {
+			unneeded`},
 	{"generations-start-over", 0, "TestLateDeleteMeetsNoNewObject", "refs.go", `return f.Number << 16`, `if mutant == "generations-start-over" { return 0 }; return f.Number << 16`},
 }
 
@@ -108,9 +109,16 @@ var lifeMutants = []mutant{
 		slices.Reverse(of.Listed)
 	}
 	for _, l := range slices.Backward(of.Listed) {`},
-	{name: "turn-unconditional", seed: 1, finds: "turn once", file: "compaction.go", old: `		body := to.Marshal()`,
-		new: `		body := to.Marshal()
-		if i, err := p.cfg.Store.Head(ctx, n.Key()); err == nil && mutant == "turn-unconditional" { info = i }`},
+	{name: "turn-unconditional", seed: 1, finds: "turn once", file: "compaction.go", old: `	_, err := p.cfg.Store.Replace(ctx, r.name.Key()`,
+		new: `	if i, err := p.cfg.Store.Head(ctx, r.name.Key()); err == nil && mutant == "turn-unconditional" { r.etag = i.ETag }
+	_, err := p.cfg.Store.Replace(ctx, r.name.Key()`},
+	{name: "redirects-without-the-queue", seed: 1, finds: "collected", file: "compaction.go", old: `			left = append(left, r.left...)`,
+		new: `			if mutant != "redirects-without-the-queue" || len(left) == 0 { left = append(left, r.left...) }`},
+	{name: "lost-redirects-are-forgotten", seed: 0, finds: "TestRedirectsThatOthersMeet", file: "compaction.go", old: `		if r.lost {
+				names`, new: `		if r.lost && mutant != "lost-redirects-are-forgotten" {
+				names`},
+	{name: "other-items-keep-waiting", seed: 1, finds: "collected", file: "collector.go", old: `		if key := o.Key(); later[key] {`,
+		new: `		if key := o.Key(); later[key] && mutant != "other-items-keep-waiting" {`},
 	{name: "needed-by-what-points-there-only", seed: 0, finds: "TestCompactionThatNothingPointsAtYet", file: "compaction.go", old: `	case r.Block.Redirect != nil && r.Block.Redirect.Name != compaction:`,
 		new: `	case r.Block.Redirect == nil && mutant == "needed-by-what-points-there-only":
 		return false, nil
@@ -136,9 +144,7 @@ var lifeMutants = []mutant{
 		new: `	if mutant == "compacted-still-names-it" && r.Block != nil && r.Block.Redirect != nil { return live, nil }`},
 	{name: "redirected-before-the-commit", seed: 1, finds: "lost", file: "../compact/compactor.go", old: `	got, err := c.cfg.Publisher.Publish(ctx,`,
 		new: `	if mutant == "redirected-before-the-commit" {
-		for _, src := range p.Sources {
-			_, _ = c.cfg.Publisher.Compact(ctx, src, name)
-		}
+		_, _ = c.cfg.Publisher.Compact(ctx, name, p.Sources...)
 	}
 	got, err := c.cfg.Publisher.Publish(ctx,`},
 	{name: "merge-unmasked", seed: 5, finds: "conserved end", file: "../block/cursor.go", old: `r := x.Series(i); p.Holds(r.Agent) &&`,

@@ -52,7 +52,7 @@ type Store interface {
 // Clock stamps records and waits between attempts. No decision depends on it.
 type Clock = retry.Clock
 
-// Config of a Publisher and of a Collector. All but Policy and Events are required.
+// Config of a Publisher and of a Collector. All but Policy, Events and Each are required.
 type Config struct {
 	Store       Store
 	Refs        Refs
@@ -63,6 +63,21 @@ type Config struct {
 	WorkerID string
 	Policy   Policy
 	Events   Events
+	// Each calls fn for 0 to n-1, possibly several at once, and returns the first error, after which it need not call it
+	// again. nil is one after the other.
+	Each func(ctx context.Context, n int, fn func(ctx context.Context, i int) error) error
+}
+
+func (c *Config) each(ctx context.Context, n int, fn func(ctx context.Context, i int) error) error {
+	if c.Each != nil {
+		return c.Each(ctx, n, fn)
+	}
+	for i := range n {
+		if err := fn(ctx, i); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Policy has every age and bound. Ages select what to do next and prove nothing: any value is safe.

@@ -11,18 +11,18 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/rollups/publish"
 )
 
-// hooked calls before the first Swap.
+// hooked calls before the first condemnation.
 type hooked struct {
 	publish.Refs
 	before func()
 }
 
-func (h *hooked) Swap(ctx context.Context, epoch string, old, next publish.Record) error {
+func (h *hooked) Condemn(ctx context.Context, epoch string, read ...publish.Record) ([]string, error) {
 	if f := h.before; f != nil {
 		h.before = nil
 		f()
 	}
-	return h.Refs.Swap(ctx, epoch, old, next)
+	return h.Refs.Condemn(ctx, epoch, read...)
 }
 
 // A publisher finds an orphan, refers to it after the collector has read its references,

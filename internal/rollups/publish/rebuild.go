@@ -80,15 +80,18 @@ func (c *Collector) references(ctx context.Context, f Epoch, key string, add boo
 	rep.Blocks++
 	rep.Objects += len(keys)
 	var missing []string
-	for _, k := range keys {
-		rec, err := c.refs(ctx, k)
-		switch {
-		case err != nil:
+	for part := range slices.Chunk(keys, MaxAdd) {
+		recs, err := c.cfg.Refs.Get(ctx, part...)
+		if err != nil {
 			return err
-		case rec.Condemned:
-			rep.Condemned++
-		case !slices.Contains(rec.Txns, t):
-			missing = append(missing, k)
+		}
+		for _, rec := range recs {
+			switch {
+			case rec.Condemned:
+				rep.Condemned++
+			case !slices.Contains(rec.Txns, t):
+				missing = append(missing, rec.Key)
+			}
 		}
 	}
 	rep.Missing += len(missing)

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// MaxAdd is the most objects of one metadata transaction.
+// MaxAdd is the most objects of one request to a metadata store.
 const MaxAdd = 99
 
 // MaxTxns is the most transactions in the reference set of one object.
@@ -86,8 +86,13 @@ type Refs interface {
 	// none. A set that already has one stays as it is. It is refused with a CondemnedError when one of the objects is
 	// condemned, and with ErrEpochMismatch when the epoch is not the store's.
 	Add(ctx context.Context, epoch string, add ...Addition) error
-	// Get reads a record; ErrNoRecord when there is none.
-	Get(ctx context.Context, key string) (Record, error)
+	// Get reads the records of 1 to MaxAdd keys, all at one moment, in the order of the keys. One that does not exist
+	// has a Key and no Version.
+	Get(ctx context.Context, keys ...string) ([]Record, error)
+	// Condemn condemns the objects of 1 to MaxAdd records, each once, and drops their sets, if the epoch is the store's;
+	// else ErrEpochMismatch. Each is condemned by itself, if its record still has the Version that was read: changed are
+	// the keys of the others. After ErrRefsUnknown any of them may be condemned.
+	Condemn(ctx context.Context, epoch string, read ...Record) (changed []string, err error)
 	// Swap writes transactions and condemnation of next if the record still has old.Version and the epoch is the
 	// store's; else ErrChanged or ErrEpochMismatch.
 	Swap(ctx context.Context, epoch string, old, next Record) error
@@ -132,6 +137,29 @@ func CheckAdd(add []Addition) error {
 		return fmt.Errorf("%w: %d keys, 1 to %d", ErrRefsInvalid, n, MaxAdd)
 	}
 	return nil
+}
+
+// CheckKeys refuses with ErrRefsInvalid what no back end accepts as the keys of one request.
+func CheckKeys(keys []string) error {
+	if len(keys) < 1 || len(keys) > MaxAdd {
+		return fmt.Errorf("%w: %d keys, 1 to %d", ErrRefsInvalid, len(keys), MaxAdd)
+	}
+	sorted := slices.Sorted(slices.Values(keys))
+	for i, k := range sorted {
+		if k == "" || i > 0 && k == sorted[i-1] {
+			return fmt.Errorf("%w: key %q is empty or there twice", ErrRefsInvalid, k)
+		}
+	}
+	return nil
+}
+
+// KeysOf gives the keys of records.
+func KeysOf(records []Record) []string {
+	keys := make([]string, len(records))
+	for i := range records {
+		keys[i] = records[i].Key
+	}
+	return keys
 }
 
 // With returns the record with t in its set; false when it was there.

@@ -47,9 +47,14 @@ func (t retryingRefs) Add(ctx context.Context, epoch string, add ...Addition) er
 	return t.try(ctx, func(ctx context.Context) error { return t.refs.Add(ctx, epoch, add...) })
 }
 
-func (t retryingRefs) Get(ctx context.Context, key string) (r Record, err error) {
-	err = t.try(ctx, func(ctx context.Context) (err error) { r, err = t.refs.Get(ctx, key); return err })
-	return r, err
+func (t retryingRefs) Get(ctx context.Context, keys ...string) (rs []Record, err error) {
+	err = t.try(ctx, func(ctx context.Context) (err error) { rs, err = t.refs.Get(ctx, keys...); return err })
+	return rs, err
+}
+
+func (t retryingRefs) Condemn(ctx context.Context, epoch string, read ...Record) (changed []string, err error) {
+	err = t.try(ctx, func(ctx context.Context) (err error) { changed, err = t.refs.Condemn(ctx, epoch, read...); return err })
+	return changed, err
 }
 
 func (t retryingRefs) Swap(ctx context.Context, epoch string, old, next Record) error {

@@ -31,9 +31,19 @@ func (r countedRefs) Add(ctx context.Context, epoch string, add ...publish.Addit
 	return r.Refs.Add(ctx, epoch, add...)
 }
 
-func (r countedRefs) Get(ctx context.Context, key string) (publish.Record, error) {
+func (r countedRefs) Get(ctx context.Context, keys ...string) ([]publish.Record, error) {
 	r.calls["get"]++
-	return r.Refs.Get(ctx, key)
+	return r.Refs.Get(ctx, keys...)
+}
+
+func (r countedRefs) Condemn(ctx context.Context, epoch string, read ...publish.Record) ([]string, error) {
+	r.calls["condemn"]++
+	return r.Refs.Condemn(ctx, epoch, read...)
+}
+
+func (r countedRefs) Swap(ctx context.Context, epoch string, old, next publish.Record) error {
+	r.calls["swap"]++
+	return r.Refs.Swap(ctx, epoch, old, next)
 }
 
 // hourOf is a publication of every resolution of an hour.

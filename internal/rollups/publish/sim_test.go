@@ -214,8 +214,17 @@ func (r simRefs) Add(ctx context.Context, epoch string, add ...publish.Addition)
 	return r.do(fmt.Sprintf("add %q", add), true, func(m *refmem.Refs) error { return m.Add(context.Background(), epoch, add...) })
 }
 
-func (r simRefs) Get(ctx context.Context, key string) (rec publish.Record, err error) {
-	err = r.do("refs of "+key, false, func(m *refmem.Refs) (err error) { rec, err = m.Get(context.Background(), key); return })
+func (r simRefs) Get(ctx context.Context, keys ...string) (recs []publish.Record, err error) {
+	err = r.do(fmt.Sprintf("refs of %q", keys), false, func(m *refmem.Refs) (err error) { recs, err = m.Get(context.Background(), keys...); return })
+	return
+}
+
+func (r simRefs) Condemn(ctx context.Context, epoch string, read ...publish.Record) (changed []string, err error) {
+	read = slices.Clone(read)
+	err = r.do(fmt.Sprintf("condemn %v", read), true, func(m *refmem.Refs) (err error) {
+		changed, err = m.Condemn(context.Background(), epoch, read...)
+		return
+	})
 	return
 }
 

@@ -32,8 +32,8 @@ func (t *transaction) checkReferences(ctx context.Context, f Epoch) error {
 		return nil
 	}
 	key := keys[i]
-	rec, err := t.p.refs(ctx, key)
-	if err != nil || slices.Contains(rec.Txns, Txn(t.before.TransactionID)) {
+	recs, err := t.p.cfg.Refs.Get(ctx, key)
+	if err != nil || slices.Contains(recs[0].Txns, Txn(t.before.TransactionID)) {
 		return err
 	}
 	// The references are dropped when the block is removed, so a block that was removed since is no proof.

@@ -94,8 +94,8 @@ func TestCompactionThatNothingPointsAtYet(t *testing.T) {
 	if err != nil || r.Block == nil {
 		t.Fatalf("it is removed: %v", err)
 	}
-	if ch, err := w.publisher().Compact(t.Context(), source.Name, into.Name); err != nil || ch != publish.Replaced {
-		t.Fatal(ch, err)
+	if n, err := w.publisher().Compact(t.Context(), into.Name, source.Name); err != nil || n != 1 {
+		t.Fatal(n, err)
 	}
 	w.collect()
 	for _, key := range r.Block.Keys() {

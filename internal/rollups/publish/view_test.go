@@ -7,7 +7,6 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
-	"lightmetrics.dev/lightmetrics/internal/rollups/publish"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
@@ -60,9 +59,9 @@ func TestViewThatMissesTheNextGeneration(t *testing.T) {
 		t.Errorf("the next view has %v and the problems %v", s, v.Problems(hour0))
 	}
 	// One that expired is no problem: nothing replaced it.
-	ch, err := w.publisher().Expire(t.Context(), publication(2, 1).Name)
-	if err != nil || ch != publish.Replaced {
-		t.Fatal(ch, err)
+	removed, err := w.publisher().Expire(t.Context(), publication(2, 1).Name)
+	if err != nil || !removed {
+		t.Fatal(removed, err)
 	}
 	if v, err = cat.Refresh(t.Context(), hour0, hour0); err != nil {
 		t.Fatal(err)
@@ -89,8 +88,8 @@ func TestViewOfACompactionThatIsGone(t *testing.T) {
 	if _, err := w.publisher().Publish(t.Context(), into); err != nil {
 		t.Fatal(err)
 	}
-	if ch, err := w.publisher().Compact(t.Context(), source.Name, into.Name); err != nil || ch != publish.Replaced {
-		t.Fatal(ch, err)
+	if n, err := w.publisher().Compact(t.Context(), into.Name, source.Name); err != nil || n != 1 {
+		t.Fatal(n, err)
 	}
 	key := into.Name.Key()
 	good, _, err := w.store.Get(t.Context(), key, objstore.GetOptions{})

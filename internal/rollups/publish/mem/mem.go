@@ -97,17 +97,43 @@ func (r *Refs) Add(ctx context.Context, epoch string, add ...publish.Addition) e
 	return nil
 }
 
-// Get reads a record.
-func (r *Refs) Get(ctx context.Context, key string) (publish.Record, error) {
+// Get reads records.
+func (r *Refs) Get(ctx context.Context, keys ...string) ([]publish.Record, error) {
+	if err := publish.CheckKeys(keys); err != nil {
+		return nil, err
+	}
 	if err := r.enter(ctx); err != nil {
-		return publish.Record{}, err
+		return nil, err
 	}
 	defer r.mu.Unlock()
-	rec, ok := r.records[key]
-	if !ok {
-		return rec, fmt.Errorf("record %q: %w", key, publish.ErrNoRecord)
+	records := make([]publish.Record, len(keys))
+	for i, k := range keys {
+		records[i] = clone(r.records[k])
+		records[i].Key = k
 	}
-	return clone(rec), nil
+	return records, nil
+}
+
+// Condemn condemns the objects whose records are as they were read.
+func (r *Refs) Condemn(ctx context.Context, epoch string, read ...publish.Record) (changed []string, err error) {
+	if err := publish.CheckKeys(publish.KeysOf(read)); err != nil {
+		return nil, err
+	}
+	if err := r.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer r.mu.Unlock()
+	if err := r.inEpoch(epoch); err != nil {
+		return nil, err
+	}
+	for _, old := range read {
+		if r.records[old.Key].Version != old.Version {
+			changed = append(changed, old.Key)
+			continue
+		}
+		r.put(publish.Record{Key: old.Key, Condemned: true})
+	}
+	return changed, nil
 }
 
 // Swap writes next if the record is as it was read.

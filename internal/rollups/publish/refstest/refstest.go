@@ -26,7 +26,7 @@ var (
 // Run plays the suite; open makes an empty store.
 func Run(t *testing.T, open func(t *testing.T) publish.Refs) {
 	tests := map[string]func(*testing.T, publish.Refs){
-		"epoch": epoch, "sets": sets, "batch": batch, "several": several, "condemned": condemned, "swap": swap, "delete": drop, "list": list,
+		"epoch": epoch, "sets": sets, "batch": batch, "several": several, "condemned": condemned, "condemn many": condemnMany, "swap": swap, "delete": drop, "list": list,
 		"full": full, "invalid": invalid, "context": canceled,
 		"race of adds and condemnations": race, "race of epochs": raceEpochs,
 	}
@@ -78,12 +78,22 @@ func found(t *testing.T, r publish.Refs) context.Context {
 
 func get(t *testing.T, r publish.Refs, key string) publish.Record {
 	t.Helper()
-	rec, err := r.Get(bounded(t), key)
+	recs, err := r.Get(bounded(t), key)
 	want(t, err, nil)
+	rec := recs[0]
 	if rec.Key != key || rec.Version == "" || !slices.IsSorted(rec.Txns) {
 		t.Fatalf("record %+v", rec)
 	}
 	return rec
+}
+
+func absent(t *testing.T, r publish.Refs, key string) {
+	t.Helper()
+	recs, err := r.Get(bounded(t), key)
+	want(t, err, nil)
+	if len(recs) != 1 || recs[0].Key != key || recs[0].Version != "" || recs[0].Condemned || len(recs[0].Txns) > 0 {
+		t.Fatalf("record %+v of an object that has none", recs)
+	}
 }
 
 func epoch(t *testing.T, r publish.Refs) {
@@ -107,6 +117,8 @@ func epoch(t *testing.T, r publish.Refs) {
 	rec := get(t, r, Key(0))
 	want(t, add(ctx, r, Txn(2), keys(1)), publish.ErrEpochMismatch)
 	want(t, r.Swap(ctx, one.ID, rec, publish.Record{Condemned: true}), publish.ErrEpochMismatch)
+	_, err = r.Condemn(ctx, one.ID, rec)
+	want(t, err, publish.ErrEpochMismatch)
 	want(t, r.Delete(ctx, one.ID, rec), publish.ErrEpochMismatch)
 	if now := get(t, r, Key(0)); now.Version != rec.Version || len(now.Txns) != 1 {
 		t.Fatalf("%+v", now)
@@ -115,8 +127,7 @@ func epoch(t *testing.T, r publish.Refs) {
 
 func sets(t *testing.T, r publish.Refs) {
 	ctx := found(t, r)
-	_, err := r.Get(ctx, Key(0))
-	want(t, err, publish.ErrNoRecord)
+	absent(t, r, Key(0))
 	for _, n := range []uint64{3, 1, 2, 1, 3} { // a retry is no second reference
 		want(t, add(ctx, r, Txn(n), keys(1)), nil)
 	}
@@ -153,8 +164,7 @@ func several(t *testing.T, r publish.Refs) {
 	if !errors.As(err, &c) || !slices.Equal(c.Keys, []string{Key(1)}) {
 		t.Fatalf("%v, want that %s is condemned", err, Key(1))
 	}
-	_, err = r.Get(ctx, Key(3))
-	want(t, err, publish.ErrNoRecord)
+	absent(t, r, Key(3))
 	var txns []publish.Txn
 	for n := range uint64(publish.MaxTxns - 1) {
 		txns = append(txns, Txn(n+1))
@@ -183,12 +193,57 @@ func condemned(t *testing.T, r publish.Refs) {
 	if !slices.Equal(c.Keys, []string{Key(1), Key(3)}) {
 		t.Fatalf("%q", c.Keys)
 	}
-	_, err = r.Get(ctx, Key(0))
-	want(t, err, publish.ErrNoRecord) // all or none
+	absent(t, r, Key(0)) // all or none
 	if rec := get(t, r, Key(1)); !rec.Condemned || len(rec.Txns) != 0 {
 		t.Fatalf("%+v", rec)
 	}
 	want(t, add(ctx, r, Txn(1), []string{Key(1)}), publish.ErrCondemned)
+}
+
+// Of many objects those whose records are as they were read are condemned, and the others stay as they are.
+func condemnMany(t *testing.T, r publish.Refs) {
+	ctx := found(t, r)
+	all := keys(publish.MaxAdd)
+	want(t, add(ctx, r, Txn(1), all[:publish.MaxAdd-1]), nil) // the last one has no record
+	read, err := r.Get(ctx, all...)
+	want(t, err, nil)
+	if got := publish.KeysOf(read); !slices.Equal(got, all) {
+		t.Fatalf("records of %q", got)
+	}
+	want(t, add(ctx, r, Txn(2), []string{Key(3)}), nil)
+	want(t, r.Delete(ctx, one.ID, read[5]), nil)
+	want(t, r.Swap(ctx, one.ID, read[publish.MaxAdd-2], read[publish.MaxAdd-2]), nil) // another version
+	changed, err := r.Condemn(ctx, one.ID, read...)
+	want(t, err, nil)
+	if slices.Sort(changed); !slices.Equal(changed, []string{Key(3), Key(5), Key(publish.MaxAdd - 2)}) {
+		t.Fatalf("changed: %q", changed)
+	}
+	now, err := r.Get(ctx, all...)
+	want(t, err, nil)
+	for i, rec := range now {
+		switch {
+		case slices.Contains(changed, rec.Key) && rec.Condemned:
+			t.Errorf("it had changed: %s", rec)
+		case !slices.Contains(changed, rec.Key) && (!rec.Condemned || len(rec.Txns) > 0 || rec.Version == read[i].Version):
+			t.Errorf("not condemned: %s", rec)
+		}
+	}
+	if len(now[3].Txns) != 2 {
+		t.Errorf("%s", now[3])
+	}
+	absent(t, r, Key(5))
+	want(t, add(ctx, r, Txn(3), []string{Key(publish.MaxAdd - 1)}), publish.ErrCondemned)
+	if changed, err := r.Condemn(ctx, one.ID, read[0]); err != nil || !slices.Equal(changed, []string{Key(0)}) {
+		t.Errorf("by an old version: %q, %v", changed, err)
+	}
+	// With a base, which Swap writes, as well.
+	want(t, r.Swap(ctx, one.ID, publish.Record{Key: Key(5)}, publish.Record{Key: Key(5), Txns: []publish.Txn{Txn(1)}}), nil)
+	if changed, err := r.Condemn(ctx, one.ID, get(t, r, Key(5))); err != nil || len(changed) > 0 {
+		t.Errorf("%q, %v", changed, err)
+	}
+	if rec := get(t, r, Key(5)); !rec.Condemned || len(rec.Txns) > 0 {
+		t.Errorf("%s", rec)
+	}
 }
 
 func swap(t *testing.T, r publish.Refs) {
@@ -218,8 +273,7 @@ func drop(t *testing.T, r publish.Refs) {
 	want(t, r.Delete(ctx, one.ID, old), publish.ErrChanged)
 	now := get(t, r, Key(0))
 	want(t, r.Delete(ctx, one.ID, now), nil)
-	_, err := r.Get(ctx, Key(0))
-	want(t, err, publish.ErrNoRecord)
+	absent(t, r, Key(0))
 	want(t, r.Delete(ctx, one.ID, now), publish.ErrChanged)
 }
 
@@ -257,8 +311,7 @@ func full(t *testing.T, r publish.Refs) {
 	}
 	want(t, r.Swap(ctx, one.ID, publish.Record{Key: Key(0)}, publish.Record{Key: Key(0), Txns: txns}), nil)
 	want(t, add(ctx, r, Txn(publish.MaxTxns+1), keys(2)), publish.ErrRefsFull)
-	_, err := r.Get(ctx, Key(1))
-	want(t, err, publish.ErrNoRecord)
+	absent(t, r, Key(1))
 	want(t, add(ctx, r, Txn(1), keys(2)), nil)
 	if rec := get(t, r, Key(0)); len(rec.Txns) != publish.MaxTxns {
 		t.Fatalf("%d transactions", len(rec.Txns))
@@ -271,6 +324,16 @@ func invalid(t *testing.T, r publish.Refs) {
 	want(t, add(ctx, r, Txn(1), keys(publish.MaxAdd+1)), publish.ErrRefsInvalid)
 	want(t, add(ctx, r, Txn(1), []string{Key(1), Key(1)}), publish.ErrRefsInvalid)
 	want(t, add(ctx, r, "x", keys(1)), publish.ErrRefsInvalid)
+	for _, bad := range [][]string{nil, {Key(1), Key(1)}, {""}, keys(publish.MaxAdd + 1)} {
+		_, err := r.Get(ctx, bad...)
+		want(t, err, publish.ErrRefsInvalid)
+		var recs []publish.Record
+		for _, k := range bad {
+			recs = append(recs, publish.Record{Key: k})
+		}
+		_, err = r.Condemn(ctx, one.ID, recs...)
+		want(t, err, publish.ErrRefsInvalid)
+	}
 }
 
 func canceled(t *testing.T, r publish.Refs) {
@@ -297,17 +360,15 @@ func race(t *testing.T, r publish.Refs) {
 			wg.Go(func() { added[i] = add(ctx, r, Txn(uint64(i+1)), []string{key, Key(1000 + i)}) })
 		}
 		wg.Go(func() {
-			rec, err := r.Get(ctx, key)
-			if errors.Is(err, publish.ErrNoRecord) {
-				rec, err = publish.Record{Key: key}, nil
-			}
+			recs, err := r.Get(ctx, key)
+			var changed []string
 			if err == nil {
-				err = r.Swap(ctx, one.ID, rec, publish.Record{Key: key, Condemned: true})
+				changed, err = r.Condemn(ctx, one.ID, recs...)
 			}
-			if err == nil {
-				condemned = len(rec.Txns) + 1
-			} else if !errors.Is(err, publish.ErrChanged) {
+			if err != nil {
 				t.Error(err)
+			} else if len(changed) == 0 {
+				condemned = len(recs[0].Txns) + 1
 			}
 		})
 		wg.Wait()

@@ -11,6 +11,7 @@
 //
 // A reference is a small key of its own, so that adding one to 99 objects needs no
 // reading and stays far below etcd's bounds of a request, however long the sets are.
+// What else a condemned record has says nothing.
 
 package etcd
 
@@ -184,13 +185,11 @@ func (r *Refs) checkRoom(ctx context.Context, add []publish.Addition) error {
 		if n := int(page.Count); n == 0 || n+len(add) <= publish.MaxTxns && string(page.Kvs[0].Key) != r.record(k)+"b" {
 			continue
 		}
-		rec, err := r.Get(ctx, k)
-		if errors.Is(err, publish.ErrNoRecord) {
-			continue
-		}
+		recs, err := r.Get(ctx, k)
 		if err != nil {
 			return err
 		}
+		rec := recs[0]
 		for _, a := range add {
 			if !slices.Contains(a.Keys, k) {
 				continue
@@ -214,20 +213,30 @@ type base struct {
 	Condemned bool          `json:"condemned"`
 }
 
-// Get reads a record.
-func (r *Refs) Get(ctx context.Context, key string) (publish.Record, error) {
-	resp, err := r.txn(ctx, "get", key, nil, []clientv3.Op{clientv3.OpGet(r.record(key), clientv3.WithPrefix())}, nil)
+// Get reads records.
+func (r *Refs) Get(ctx context.Context, keys ...string) ([]publish.Record, error) {
+	if err := publish.CheckKeys(keys); err != nil {
+		return nil, err
+	}
+	ops := make([]clientv3.Op, len(keys))
+	for i, k := range keys {
+		ops[i] = clientv3.OpGet(r.record(k), clientv3.WithPrefix())
+	}
+	resp, err := r.txn(ctx, "get", keys[0], nil, ops, nil)
 	if err != nil {
-		return publish.Record{}, err
+		return nil, err
 	}
-	kvs := resp.Responses[0].GetResponseRange().Kvs
-	if len(kvs) == 0 {
-		return publish.Record{}, fmt.Errorf("record %q: %w", key, publish.ErrNoRecord)
+	records := make([]publish.Record, len(keys))
+	for i, k := range keys {
+		if records[i], err = r.parse(k, resp.Responses[i].GetResponseRange().Kvs); err != nil {
+			return nil, err
+		}
 	}
-	return r.parse(key, kvs)
+	return records, nil
 }
 
-// parse makes a record of an object's keys. Its version is the newest of the keys with its revision.
+// parse makes a record of an object's keys, of which there may be none. Its version is the newest of the keys with its
+// revision.
 func (r *Refs) parse(key string, kvs []*mvccpb.KeyValue) (publish.Record, error) {
 	rec := publish.Record{Key: key}
 	var rev int64
@@ -251,9 +260,60 @@ func (r *Refs) parse(key string, kvs []*mvccpb.KeyValue) (publish.Record, error)
 			rec.Txns = append(rec.Txns, publish.Txn(part[1:]))
 		}
 	}
+	if rec.Condemned {
+		rec.Txns = nil
+	}
 	slices.Sort(rec.Txns)
 	rec.Txns = slices.Compact(rec.Txns)
 	return rec, nil
+}
+
+// condemnAtOnce is how many records one transaction condemns, with two comparisons and two changes of each: etcd takes 128
+// of either.
+const condemnAtOnce = 60
+
+// Condemn condemns the objects whose records are as they were read. One transaction does many. If a record has changed, it
+// does none, and each is tried by itself.
+func (r *Refs) Condemn(ctx context.Context, epoch string, read ...publish.Record) (changed []string, err error) {
+	if err := publish.CheckKeys(publish.KeysOf(read)); err != nil {
+		return nil, err
+	}
+	for part := range slices.Chunk(read, condemnAtOnce) {
+		err := r.condemn(ctx, epoch, part)
+		if errors.Is(err, publish.ErrChanged) {
+			var of []string
+			of, err = r.condemnEach(ctx, epoch, part)
+			changed = append(changed, of...)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return changed, nil
+}
+
+// condemnEach condemns each of the records by itself.
+func (r *Refs) condemnEach(ctx context.Context, epoch string, read []publish.Record) (changed []string, err error) {
+	for i := range read {
+		err := r.condemn(ctx, epoch, read[i:i+1])
+		switch {
+		case errors.Is(err, publish.ErrChanged):
+			changed = append(changed, read[i].Key)
+		case err != nil:
+			return nil, err
+		}
+	}
+	return changed, nil
+}
+
+// condemn condemns all of the records, or none.
+func (r *Refs) condemn(ctx context.Context, epoch string, read []publish.Record) error {
+	var ops []clientv3.Op
+	for _, old := range read {
+		at := r.record(old.Key)
+		ops = append(ops, clientv3.OpDelete(at+"t", clientv3.WithRange(at+"u")), clientv3.OpPut(at+"c", ""))
+	}
+	return r.change(ctx, "condemn", epoch, read, ops)
 }
 
 // Swap writes next if the record is still as it was read.
@@ -270,21 +330,24 @@ func (r *Refs) Swap(ctx context.Context, epoch string, old, next publish.Record)
 	} else {
 		ops = append(ops, clientv3.OpDelete(at+"c"))
 	}
-	return r.change(ctx, "swap", epoch, old, ops)
+	return r.change(ctx, "swap", epoch, []publish.Record{old}, ops)
 }
 
 // Delete drops the record if it is still as it was read.
 func (r *Refs) Delete(ctx context.Context, epoch string, old publish.Record) error {
-	return r.change(ctx, "delete", epoch, old, []clientv3.Op{clientv3.OpDelete(r.record(old.Key), clientv3.WithPrefix())})
+	return r.change(ctx, "delete", epoch, []publish.Record{old}, []clientv3.Op{clientv3.OpDelete(r.record(old.Key), clientv3.WithPrefix())})
 }
 
-func (r *Refs) change(ctx context.Context, op, epoch string, old publish.Record, ops []clientv3.Op) error {
-	at := r.record(old.Key)
+// change does ops if all records are as they were read.
+func (r *Refs) change(ctx context.Context, op, epoch string, read []publish.Record, ops []clientv3.Op) error {
 	cmps := []clientv3.Cmp{r.inEpoch(epoch)}
-	if old.Version == "" {
-		// Revision 0 for the whole prefix: the object has no key at all.
-		cmps = append(cmps, clientv3.Compare(clientv3.ModRevision(at), "=", 0).WithPrefix())
-	} else {
+	for _, old := range read {
+		at := r.record(old.Key)
+		if old.Version == "" {
+			// Revision 0 for the whole prefix: the object has no key at all.
+			cmps = append(cmps, clientv3.Compare(clientv3.ModRevision(at), "=", 0).WithPrefix())
+			continue
+		}
 		text, part, ok := strings.Cut(old.Version, "/")
 		rev, err := strconv.ParseInt(text, 10, 64)
 		if !ok || err != nil {
@@ -294,14 +357,14 @@ func (r *Refs) change(ctx context.Context, op, epoch string, old publish.Record,
 		// added again.
 		cmps = append(cmps, clientv3.Compare(clientv3.ModRevision(at+part), "=", rev), clientv3.Compare(clientv3.ModRevision(at), "<", rev+1).WithPrefix())
 	}
-	resp, err := r.txn(ctx, op, old.Key, cmps, ops, []clientv3.Op{clientv3.OpGet(r.epochID())})
+	resp, err := r.txn(ctx, op, read[0].Key, cmps, ops, []clientv3.Op{clientv3.OpGet(r.epochID())})
 	if err != nil || resp.Succeeded {
 		return err
 	}
 	if id := resp.Responses[0].GetResponseRange().Kvs; len(id) == 0 || string(id[0].Value) != epoch {
-		return fmt.Errorf("%s %q: %w", op, old.Key, publish.ErrEpochMismatch)
+		return fmt.Errorf("%s %q: %w", op, read[0].Key, publish.ErrEpochMismatch)
 	}
-	return fmt.Errorf("%s %q: %w", op, old.Key, publish.ErrChanged)
+	return fmt.Errorf("%s %q: %w", op, read[0].Key, publish.ErrChanged)
 }
 
 // listPage is how many keys of etcd one request of a listing reads.

@@ -489,29 +489,29 @@ func (x *AddRefsResponse) GetCondemned() []string {
 	return nil
 }
 
-// GetRefRecordRequest asks for a record.
-type GetRefRecordRequest struct {
+// GetRefRecordsRequest asks for records.
+type GetRefRecordsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Key of the object.
-	Key           string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// Keys of the objects, 1 to 99.
+	Keys          []string `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *GetRefRecordRequest) Reset() {
-	*x = GetRefRecordRequest{}
+func (x *GetRefRecordsRequest) Reset() {
+	*x = GetRefRecordsRequest{}
 	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *GetRefRecordRequest) String() string {
+func (x *GetRefRecordsRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*GetRefRecordRequest) ProtoMessage() {}
+func (*GetRefRecordsRequest) ProtoMessage() {}
 
-func (x *GetRefRecordRequest) ProtoReflect() protoreflect.Message {
+func (x *GetRefRecordsRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -523,42 +523,143 @@ func (x *GetRefRecordRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use GetRefRecordRequest.ProtoReflect.Descriptor instead.
-func (*GetRefRecordRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use GetRefRecordsRequest.ProtoReflect.Descriptor instead.
+func (*GetRefRecordsRequest) Descriptor() ([]byte, []int) {
 	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{9}
 }
 
-func (x *GetRefRecordRequest) GetKey() string {
+func (x *GetRefRecordsRequest) GetKeys() []string {
 	if x != nil {
-		return x.Key
+		return x.Keys
+	}
+	return nil
+}
+
+// GetRefRecordsResponse is records.
+type GetRefRecordsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The records in the order of the keys; one that is not there has no version.
+	Records       []*RefRecord `protobuf:"bytes,1,rep,name=records,proto3" json:"records,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetRefRecordsResponse) Reset() {
+	*x = GetRefRecordsResponse{}
+	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetRefRecordsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetRefRecordsResponse) ProtoMessage() {}
+
+func (x *GetRefRecordsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetRefRecordsResponse.ProtoReflect.Descriptor instead.
+func (*GetRefRecordsResponse) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *GetRefRecordsResponse) GetRecords() []*RefRecord {
+	if x != nil {
+		return x.Records
+	}
+	return nil
+}
+
+// CondemnRefsRequest condemns objects.
+type CondemnRefsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id of the caller's epoch.
+	EpochId string `protobuf:"bytes,1,opt,name=epoch_id,json=epochId,proto3" json:"epoch_id,omitempty"`
+	// The records as they were read, 1 to 99, each once.
+	Records       []*RefRecord `protobuf:"bytes,2,rep,name=records,proto3" json:"records,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CondemnRefsRequest) Reset() {
+	*x = CondemnRefsRequest{}
+	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CondemnRefsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CondemnRefsRequest) ProtoMessage() {}
+
+func (x *CondemnRefsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CondemnRefsRequest.ProtoReflect.Descriptor instead.
+func (*CondemnRefsRequest) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *CondemnRefsRequest) GetEpochId() string {
+	if x != nil {
+		return x.EpochId
 	}
 	return ""
 }
 
-// GetRefRecordResponse is a record.
-type GetRefRecordResponse struct {
+func (x *CondemnRefsRequest) GetRecords() []*RefRecord {
+	if x != nil {
+		return x.Records
+	}
+	return nil
+}
+
+// CondemnRefsResponse is the answer to CondemnRefs.
+type CondemnRefsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The record.
-	Record        *RefRecord `protobuf:"bytes,1,opt,name=record,proto3" json:"record,omitempty"`
+	// Keys whose records were not as they were read: they are not condemned by this call. All others are.
+	Changed       []string `protobuf:"bytes,1,rep,name=changed,proto3" json:"changed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *GetRefRecordResponse) Reset() {
-	*x = GetRefRecordResponse{}
-	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[10]
+func (x *CondemnRefsResponse) Reset() {
+	*x = CondemnRefsResponse{}
+	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *GetRefRecordResponse) String() string {
+func (x *CondemnRefsResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*GetRefRecordResponse) ProtoMessage() {}
+func (*CondemnRefsResponse) ProtoMessage() {}
 
-func (x *GetRefRecordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[10]
+func (x *CondemnRefsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -569,14 +670,14 @@ func (x *GetRefRecordResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use GetRefRecordResponse.ProtoReflect.Descriptor instead.
-func (*GetRefRecordResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{10}
+// Deprecated: Use CondemnRefsResponse.ProtoReflect.Descriptor instead.
+func (*CondemnRefsResponse) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{12}
 }
 
-func (x *GetRefRecordResponse) GetRecord() *RefRecord {
+func (x *CondemnRefsResponse) GetChanged() []string {
 	if x != nil {
-		return x.Record
+		return x.Changed
 	}
 	return nil
 }
@@ -596,7 +697,7 @@ type SwapRefRecordRequest struct {
 
 func (x *SwapRefRecordRequest) Reset() {
 	*x = SwapRefRecordRequest{}
-	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[11]
+	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -608,7 +709,7 @@ func (x *SwapRefRecordRequest) String() string {
 func (*SwapRefRecordRequest) ProtoMessage() {}
 
 func (x *SwapRefRecordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[11]
+	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -621,7 +722,7 @@ func (x *SwapRefRecordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SwapRefRecordRequest.ProtoReflect.Descriptor instead.
 func (*SwapRefRecordRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{11}
+	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SwapRefRecordRequest) GetEpochId() string {
@@ -654,7 +755,7 @@ type SwapRefRecordResponse struct {
 
 func (x *SwapRefRecordResponse) Reset() {
 	*x = SwapRefRecordResponse{}
-	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[12]
+	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -666,7 +767,7 @@ func (x *SwapRefRecordResponse) String() string {
 func (*SwapRefRecordResponse) ProtoMessage() {}
 
 func (x *SwapRefRecordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[12]
+	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -679,7 +780,7 @@ func (x *SwapRefRecordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SwapRefRecordResponse.ProtoReflect.Descriptor instead.
 func (*SwapRefRecordResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{12}
+	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{14}
 }
 
 // DeleteRefRecordRequest drops a record.
@@ -695,7 +796,7 @@ type DeleteRefRecordRequest struct {
 
 func (x *DeleteRefRecordRequest) Reset() {
 	*x = DeleteRefRecordRequest{}
-	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[13]
+	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -707,7 +808,7 @@ func (x *DeleteRefRecordRequest) String() string {
 func (*DeleteRefRecordRequest) ProtoMessage() {}
 
 func (x *DeleteRefRecordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[13]
+	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -720,7 +821,7 @@ func (x *DeleteRefRecordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteRefRecordRequest.ProtoReflect.Descriptor instead.
 func (*DeleteRefRecordRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{13}
+	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DeleteRefRecordRequest) GetEpochId() string {
@@ -746,7 +847,7 @@ type DeleteRefRecordResponse struct {
 
 func (x *DeleteRefRecordResponse) Reset() {
 	*x = DeleteRefRecordResponse{}
-	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[14]
+	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -758,7 +859,7 @@ func (x *DeleteRefRecordResponse) String() string {
 func (*DeleteRefRecordResponse) ProtoMessage() {}
 
 func (x *DeleteRefRecordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[14]
+	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -771,7 +872,7 @@ func (x *DeleteRefRecordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteRefRecordResponse.ProtoReflect.Descriptor instead.
 func (*DeleteRefRecordResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{14}
+	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{16}
 }
 
 // ListRefRecordsRequest asks for a page.
@@ -787,7 +888,7 @@ type ListRefRecordsRequest struct {
 
 func (x *ListRefRecordsRequest) Reset() {
 	*x = ListRefRecordsRequest{}
-	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[15]
+	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -799,7 +900,7 @@ func (x *ListRefRecordsRequest) String() string {
 func (*ListRefRecordsRequest) ProtoMessage() {}
 
 func (x *ListRefRecordsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[15]
+	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -812,7 +913,7 @@ func (x *ListRefRecordsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRefRecordsRequest.ProtoReflect.Descriptor instead.
 func (*ListRefRecordsRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{15}
+	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListRefRecordsRequest) GetPageToken() string {
@@ -842,7 +943,7 @@ type ListRefRecordsResponse struct {
 
 func (x *ListRefRecordsResponse) Reset() {
 	*x = ListRefRecordsResponse{}
-	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[16]
+	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -854,7 +955,7 @@ func (x *ListRefRecordsResponse) String() string {
 func (*ListRefRecordsResponse) ProtoMessage() {}
 
 func (x *ListRefRecordsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[16]
+	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -867,7 +968,7 @@ func (x *ListRefRecordsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRefRecordsResponse.ProtoReflect.Descriptor instead.
 func (*ListRefRecordsResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{16}
+	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListRefRecordsResponse) GetRecords() []*RefRecord {
@@ -912,11 +1013,16 @@ const file_lightmetrics_coordinator_v1_refs_proto_rawDesc = "" +
 	"\bepoch_id\x18\x01 \x01(\tR\aepochId\x12F\n" +
 	"\tadditions\x18\x02 \x03(\v2(.lightmetrics.coordinator.v1.RefAdditionR\tadditions\"/\n" +
 	"\x0fAddRefsResponse\x12\x1c\n" +
-	"\tcondemned\x18\x01 \x03(\tR\tcondemned\"'\n" +
-	"\x13GetRefRecordRequest\x12\x10\n" +
-	"\x03key\x18\x01 \x01(\tR\x03key\"V\n" +
-	"\x14GetRefRecordResponse\x12>\n" +
-	"\x06record\x18\x01 \x01(\v2&.lightmetrics.coordinator.v1.RefRecordR\x06record\"\xa7\x01\n" +
+	"\tcondemned\x18\x01 \x03(\tR\tcondemned\"*\n" +
+	"\x14GetRefRecordsRequest\x12\x12\n" +
+	"\x04keys\x18\x01 \x03(\tR\x04keys\"Y\n" +
+	"\x15GetRefRecordsResponse\x12@\n" +
+	"\arecords\x18\x01 \x03(\v2&.lightmetrics.coordinator.v1.RefRecordR\arecords\"q\n" +
+	"\x12CondemnRefsRequest\x12\x19\n" +
+	"\bepoch_id\x18\x01 \x01(\tR\aepochId\x12@\n" +
+	"\arecords\x18\x02 \x03(\v2&.lightmetrics.coordinator.v1.RefRecordR\arecords\"/\n" +
+	"\x13CondemnRefsResponse\x12\x18\n" +
+	"\achanged\x18\x01 \x03(\tR\achanged\"\xa7\x01\n" +
 	"\x14SwapRefRecordRequest\x12\x19\n" +
 	"\bepoch_id\x18\x01 \x01(\tR\aepochId\x128\n" +
 	"\x03old\x18\x02 \x01(\v2&.lightmetrics.coordinator.v1.RefRecordR\x03old\x12:\n" +
@@ -932,12 +1038,13 @@ const file_lightmetrics_coordinator_v1_refs_proto_rawDesc = "" +
 	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\"\x82\x01\n" +
 	"\x16ListRefRecordsResponse\x12@\n" +
 	"\arecords\x18\x01 \x03(\v2&.lightmetrics.coordinator.v1.RefRecordR\arecords\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken2\xae\x06\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken2\xa3\a\n" +
 	"\vRefsService\x12g\n" +
 	"\bGetEpoch\x12,.lightmetrics.coordinator.v1.GetEpochRequest\x1a-.lightmetrics.coordinator.v1.GetEpochResponse\x12j\n" +
 	"\tInitEpoch\x12-.lightmetrics.coordinator.v1.InitEpochRequest\x1a..lightmetrics.coordinator.v1.InitEpochResponse\x12d\n" +
-	"\aAddRefs\x12+.lightmetrics.coordinator.v1.AddRefsRequest\x1a,.lightmetrics.coordinator.v1.AddRefsResponse\x12s\n" +
-	"\fGetRefRecord\x120.lightmetrics.coordinator.v1.GetRefRecordRequest\x1a1.lightmetrics.coordinator.v1.GetRefRecordResponse\x12v\n" +
+	"\aAddRefs\x12+.lightmetrics.coordinator.v1.AddRefsRequest\x1a,.lightmetrics.coordinator.v1.AddRefsResponse\x12v\n" +
+	"\rGetRefRecords\x121.lightmetrics.coordinator.v1.GetRefRecordsRequest\x1a2.lightmetrics.coordinator.v1.GetRefRecordsResponse\x12p\n" +
+	"\vCondemnRefs\x12/.lightmetrics.coordinator.v1.CondemnRefsRequest\x1a0.lightmetrics.coordinator.v1.CondemnRefsResponse\x12v\n" +
 	"\rSwapRefRecord\x121.lightmetrics.coordinator.v1.SwapRefRecordRequest\x1a2.lightmetrics.coordinator.v1.SwapRefRecordResponse\x12|\n" +
 	"\x0fDeleteRefRecord\x123.lightmetrics.coordinator.v1.DeleteRefRecordRequest\x1a4.lightmetrics.coordinator.v1.DeleteRefRecordResponse\x12y\n" +
 	"\x0eListRefRecords\x122.lightmetrics.coordinator.v1.ListRefRecordsRequest\x1a3.lightmetrics.coordinator.v1.ListRefRecordsResponseBSZQlightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1;coordinatorv1b\x06proto3"
@@ -954,7 +1061,7 @@ func file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP() []byte {
 	return file_lightmetrics_coordinator_v1_refs_proto_rawDescData
 }
 
-var file_lightmetrics_coordinator_v1_refs_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_lightmetrics_coordinator_v1_refs_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_lightmetrics_coordinator_v1_refs_proto_goTypes = []any{
 	(*Epoch)(nil),                   // 0: lightmetrics.coordinator.v1.Epoch
 	(*RefRecord)(nil),               // 1: lightmetrics.coordinator.v1.RefRecord
@@ -965,44 +1072,49 @@ var file_lightmetrics_coordinator_v1_refs_proto_goTypes = []any{
 	(*RefAddition)(nil),             // 6: lightmetrics.coordinator.v1.RefAddition
 	(*AddRefsRequest)(nil),          // 7: lightmetrics.coordinator.v1.AddRefsRequest
 	(*AddRefsResponse)(nil),         // 8: lightmetrics.coordinator.v1.AddRefsResponse
-	(*GetRefRecordRequest)(nil),     // 9: lightmetrics.coordinator.v1.GetRefRecordRequest
-	(*GetRefRecordResponse)(nil),    // 10: lightmetrics.coordinator.v1.GetRefRecordResponse
-	(*SwapRefRecordRequest)(nil),    // 11: lightmetrics.coordinator.v1.SwapRefRecordRequest
-	(*SwapRefRecordResponse)(nil),   // 12: lightmetrics.coordinator.v1.SwapRefRecordResponse
-	(*DeleteRefRecordRequest)(nil),  // 13: lightmetrics.coordinator.v1.DeleteRefRecordRequest
-	(*DeleteRefRecordResponse)(nil), // 14: lightmetrics.coordinator.v1.DeleteRefRecordResponse
-	(*ListRefRecordsRequest)(nil),   // 15: lightmetrics.coordinator.v1.ListRefRecordsRequest
-	(*ListRefRecordsResponse)(nil),  // 16: lightmetrics.coordinator.v1.ListRefRecordsResponse
+	(*GetRefRecordsRequest)(nil),    // 9: lightmetrics.coordinator.v1.GetRefRecordsRequest
+	(*GetRefRecordsResponse)(nil),   // 10: lightmetrics.coordinator.v1.GetRefRecordsResponse
+	(*CondemnRefsRequest)(nil),      // 11: lightmetrics.coordinator.v1.CondemnRefsRequest
+	(*CondemnRefsResponse)(nil),     // 12: lightmetrics.coordinator.v1.CondemnRefsResponse
+	(*SwapRefRecordRequest)(nil),    // 13: lightmetrics.coordinator.v1.SwapRefRecordRequest
+	(*SwapRefRecordResponse)(nil),   // 14: lightmetrics.coordinator.v1.SwapRefRecordResponse
+	(*DeleteRefRecordRequest)(nil),  // 15: lightmetrics.coordinator.v1.DeleteRefRecordRequest
+	(*DeleteRefRecordResponse)(nil), // 16: lightmetrics.coordinator.v1.DeleteRefRecordResponse
+	(*ListRefRecordsRequest)(nil),   // 17: lightmetrics.coordinator.v1.ListRefRecordsRequest
+	(*ListRefRecordsResponse)(nil),  // 18: lightmetrics.coordinator.v1.ListRefRecordsResponse
 }
 var file_lightmetrics_coordinator_v1_refs_proto_depIdxs = []int32{
 	0,  // 0: lightmetrics.coordinator.v1.GetEpochResponse.epoch:type_name -> lightmetrics.coordinator.v1.Epoch
 	0,  // 1: lightmetrics.coordinator.v1.InitEpochRequest.old:type_name -> lightmetrics.coordinator.v1.Epoch
 	0,  // 2: lightmetrics.coordinator.v1.InitEpochRequest.next:type_name -> lightmetrics.coordinator.v1.Epoch
 	6,  // 3: lightmetrics.coordinator.v1.AddRefsRequest.additions:type_name -> lightmetrics.coordinator.v1.RefAddition
-	1,  // 4: lightmetrics.coordinator.v1.GetRefRecordResponse.record:type_name -> lightmetrics.coordinator.v1.RefRecord
-	1,  // 5: lightmetrics.coordinator.v1.SwapRefRecordRequest.old:type_name -> lightmetrics.coordinator.v1.RefRecord
-	1,  // 6: lightmetrics.coordinator.v1.SwapRefRecordRequest.next:type_name -> lightmetrics.coordinator.v1.RefRecord
-	1,  // 7: lightmetrics.coordinator.v1.DeleteRefRecordRequest.old:type_name -> lightmetrics.coordinator.v1.RefRecord
-	1,  // 8: lightmetrics.coordinator.v1.ListRefRecordsResponse.records:type_name -> lightmetrics.coordinator.v1.RefRecord
-	2,  // 9: lightmetrics.coordinator.v1.RefsService.GetEpoch:input_type -> lightmetrics.coordinator.v1.GetEpochRequest
-	4,  // 10: lightmetrics.coordinator.v1.RefsService.InitEpoch:input_type -> lightmetrics.coordinator.v1.InitEpochRequest
-	7,  // 11: lightmetrics.coordinator.v1.RefsService.AddRefs:input_type -> lightmetrics.coordinator.v1.AddRefsRequest
-	9,  // 12: lightmetrics.coordinator.v1.RefsService.GetRefRecord:input_type -> lightmetrics.coordinator.v1.GetRefRecordRequest
-	11, // 13: lightmetrics.coordinator.v1.RefsService.SwapRefRecord:input_type -> lightmetrics.coordinator.v1.SwapRefRecordRequest
-	13, // 14: lightmetrics.coordinator.v1.RefsService.DeleteRefRecord:input_type -> lightmetrics.coordinator.v1.DeleteRefRecordRequest
-	15, // 15: lightmetrics.coordinator.v1.RefsService.ListRefRecords:input_type -> lightmetrics.coordinator.v1.ListRefRecordsRequest
-	3,  // 16: lightmetrics.coordinator.v1.RefsService.GetEpoch:output_type -> lightmetrics.coordinator.v1.GetEpochResponse
-	5,  // 17: lightmetrics.coordinator.v1.RefsService.InitEpoch:output_type -> lightmetrics.coordinator.v1.InitEpochResponse
-	8,  // 18: lightmetrics.coordinator.v1.RefsService.AddRefs:output_type -> lightmetrics.coordinator.v1.AddRefsResponse
-	10, // 19: lightmetrics.coordinator.v1.RefsService.GetRefRecord:output_type -> lightmetrics.coordinator.v1.GetRefRecordResponse
-	12, // 20: lightmetrics.coordinator.v1.RefsService.SwapRefRecord:output_type -> lightmetrics.coordinator.v1.SwapRefRecordResponse
-	14, // 21: lightmetrics.coordinator.v1.RefsService.DeleteRefRecord:output_type -> lightmetrics.coordinator.v1.DeleteRefRecordResponse
-	16, // 22: lightmetrics.coordinator.v1.RefsService.ListRefRecords:output_type -> lightmetrics.coordinator.v1.ListRefRecordsResponse
-	16, // [16:23] is the sub-list for method output_type
-	9,  // [9:16] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	1,  // 4: lightmetrics.coordinator.v1.GetRefRecordsResponse.records:type_name -> lightmetrics.coordinator.v1.RefRecord
+	1,  // 5: lightmetrics.coordinator.v1.CondemnRefsRequest.records:type_name -> lightmetrics.coordinator.v1.RefRecord
+	1,  // 6: lightmetrics.coordinator.v1.SwapRefRecordRequest.old:type_name -> lightmetrics.coordinator.v1.RefRecord
+	1,  // 7: lightmetrics.coordinator.v1.SwapRefRecordRequest.next:type_name -> lightmetrics.coordinator.v1.RefRecord
+	1,  // 8: lightmetrics.coordinator.v1.DeleteRefRecordRequest.old:type_name -> lightmetrics.coordinator.v1.RefRecord
+	1,  // 9: lightmetrics.coordinator.v1.ListRefRecordsResponse.records:type_name -> lightmetrics.coordinator.v1.RefRecord
+	2,  // 10: lightmetrics.coordinator.v1.RefsService.GetEpoch:input_type -> lightmetrics.coordinator.v1.GetEpochRequest
+	4,  // 11: lightmetrics.coordinator.v1.RefsService.InitEpoch:input_type -> lightmetrics.coordinator.v1.InitEpochRequest
+	7,  // 12: lightmetrics.coordinator.v1.RefsService.AddRefs:input_type -> lightmetrics.coordinator.v1.AddRefsRequest
+	9,  // 13: lightmetrics.coordinator.v1.RefsService.GetRefRecords:input_type -> lightmetrics.coordinator.v1.GetRefRecordsRequest
+	11, // 14: lightmetrics.coordinator.v1.RefsService.CondemnRefs:input_type -> lightmetrics.coordinator.v1.CondemnRefsRequest
+	13, // 15: lightmetrics.coordinator.v1.RefsService.SwapRefRecord:input_type -> lightmetrics.coordinator.v1.SwapRefRecordRequest
+	15, // 16: lightmetrics.coordinator.v1.RefsService.DeleteRefRecord:input_type -> lightmetrics.coordinator.v1.DeleteRefRecordRequest
+	17, // 17: lightmetrics.coordinator.v1.RefsService.ListRefRecords:input_type -> lightmetrics.coordinator.v1.ListRefRecordsRequest
+	3,  // 18: lightmetrics.coordinator.v1.RefsService.GetEpoch:output_type -> lightmetrics.coordinator.v1.GetEpochResponse
+	5,  // 19: lightmetrics.coordinator.v1.RefsService.InitEpoch:output_type -> lightmetrics.coordinator.v1.InitEpochResponse
+	8,  // 20: lightmetrics.coordinator.v1.RefsService.AddRefs:output_type -> lightmetrics.coordinator.v1.AddRefsResponse
+	10, // 21: lightmetrics.coordinator.v1.RefsService.GetRefRecords:output_type -> lightmetrics.coordinator.v1.GetRefRecordsResponse
+	12, // 22: lightmetrics.coordinator.v1.RefsService.CondemnRefs:output_type -> lightmetrics.coordinator.v1.CondemnRefsResponse
+	14, // 23: lightmetrics.coordinator.v1.RefsService.SwapRefRecord:output_type -> lightmetrics.coordinator.v1.SwapRefRecordResponse
+	16, // 24: lightmetrics.coordinator.v1.RefsService.DeleteRefRecord:output_type -> lightmetrics.coordinator.v1.DeleteRefRecordResponse
+	18, // 25: lightmetrics.coordinator.v1.RefsService.ListRefRecords:output_type -> lightmetrics.coordinator.v1.ListRefRecordsResponse
+	18, // [18:26] is the sub-list for method output_type
+	10, // [10:18] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_lightmetrics_coordinator_v1_refs_proto_init() }
@@ -1016,7 +1128,7 @@ func file_lightmetrics_coordinator_v1_refs_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lightmetrics_coordinator_v1_refs_proto_rawDesc), len(file_lightmetrics_coordinator_v1_refs_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -22,7 +22,8 @@ const (
 	RefsService_GetEpoch_FullMethodName        = "/lightmetrics.coordinator.v1.RefsService/GetEpoch"
 	RefsService_InitEpoch_FullMethodName       = "/lightmetrics.coordinator.v1.RefsService/InitEpoch"
 	RefsService_AddRefs_FullMethodName         = "/lightmetrics.coordinator.v1.RefsService/AddRefs"
-	RefsService_GetRefRecord_FullMethodName    = "/lightmetrics.coordinator.v1.RefsService/GetRefRecord"
+	RefsService_GetRefRecords_FullMethodName   = "/lightmetrics.coordinator.v1.RefsService/GetRefRecords"
+	RefsService_CondemnRefs_FullMethodName     = "/lightmetrics.coordinator.v1.RefsService/CondemnRefs"
 	RefsService_SwapRefRecord_FullMethodName   = "/lightmetrics.coordinator.v1.RefsService/SwapRefRecord"
 	RefsService_DeleteRefRecord_FullMethodName = "/lightmetrics.coordinator.v1.RefsService/DeleteRefRecord"
 	RefsService_ListRefRecords_FullMethodName  = "/lightmetrics.coordinator.v1.RefsService/ListRefRecords"
@@ -42,8 +43,10 @@ type RefsServiceClient interface {
 	InitEpoch(ctx context.Context, in *InitEpochRequest, opts ...grpc.CallOption) (*InitEpochResponse, error)
 	// AddRefs puts transactions into the sets of objects, all or none.
 	AddRefs(ctx context.Context, in *AddRefsRequest, opts ...grpc.CallOption) (*AddRefsResponse, error)
-	// GetRefRecord reads the record of an object.
-	GetRefRecord(ctx context.Context, in *GetRefRecordRequest, opts ...grpc.CallOption) (*GetRefRecordResponse, error)
+	// GetRefRecords reads the records of objects.
+	GetRefRecords(ctx context.Context, in *GetRefRecordsRequest, opts ...grpc.CallOption) (*GetRefRecordsResponse, error)
+	// CondemnRefs condemns the objects whose records are as they were read, each by itself.
+	CondemnRefs(ctx context.Context, in *CondemnRefsRequest, opts ...grpc.CallOption) (*CondemnRefsResponse, error)
 	// SwapRefRecord writes a record if it is as it was read.
 	SwapRefRecord(ctx context.Context, in *SwapRefRecordRequest, opts ...grpc.CallOption) (*SwapRefRecordResponse, error)
 	// DeleteRefRecord drops a record if it is as it was read.
@@ -90,10 +93,20 @@ func (c *refsServiceClient) AddRefs(ctx context.Context, in *AddRefsRequest, opt
 	return out, nil
 }
 
-func (c *refsServiceClient) GetRefRecord(ctx context.Context, in *GetRefRecordRequest, opts ...grpc.CallOption) (*GetRefRecordResponse, error) {
+func (c *refsServiceClient) GetRefRecords(ctx context.Context, in *GetRefRecordsRequest, opts ...grpc.CallOption) (*GetRefRecordsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(GetRefRecordResponse)
-	err := c.cc.Invoke(ctx, RefsService_GetRefRecord_FullMethodName, in, out, cOpts...)
+	out := new(GetRefRecordsResponse)
+	err := c.cc.Invoke(ctx, RefsService_GetRefRecords_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *refsServiceClient) CondemnRefs(ctx context.Context, in *CondemnRefsRequest, opts ...grpc.CallOption) (*CondemnRefsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CondemnRefsResponse)
+	err := c.cc.Invoke(ctx, RefsService_CondemnRefs_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -144,8 +157,10 @@ type RefsServiceServer interface {
 	InitEpoch(context.Context, *InitEpochRequest) (*InitEpochResponse, error)
 	// AddRefs puts transactions into the sets of objects, all or none.
 	AddRefs(context.Context, *AddRefsRequest) (*AddRefsResponse, error)
-	// GetRefRecord reads the record of an object.
-	GetRefRecord(context.Context, *GetRefRecordRequest) (*GetRefRecordResponse, error)
+	// GetRefRecords reads the records of objects.
+	GetRefRecords(context.Context, *GetRefRecordsRequest) (*GetRefRecordsResponse, error)
+	// CondemnRefs condemns the objects whose records are as they were read, each by itself.
+	CondemnRefs(context.Context, *CondemnRefsRequest) (*CondemnRefsResponse, error)
 	// SwapRefRecord writes a record if it is as it was read.
 	SwapRefRecord(context.Context, *SwapRefRecordRequest) (*SwapRefRecordResponse, error)
 	// DeleteRefRecord drops a record if it is as it was read.
@@ -171,8 +186,11 @@ func (UnimplementedRefsServiceServer) InitEpoch(context.Context, *InitEpochReque
 func (UnimplementedRefsServiceServer) AddRefs(context.Context, *AddRefsRequest) (*AddRefsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AddRefs not implemented")
 }
-func (UnimplementedRefsServiceServer) GetRefRecord(context.Context, *GetRefRecordRequest) (*GetRefRecordResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method GetRefRecord not implemented")
+func (UnimplementedRefsServiceServer) GetRefRecords(context.Context, *GetRefRecordsRequest) (*GetRefRecordsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetRefRecords not implemented")
+}
+func (UnimplementedRefsServiceServer) CondemnRefs(context.Context, *CondemnRefsRequest) (*CondemnRefsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CondemnRefs not implemented")
 }
 func (UnimplementedRefsServiceServer) SwapRefRecord(context.Context, *SwapRefRecordRequest) (*SwapRefRecordResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SwapRefRecord not implemented")
@@ -258,20 +276,38 @@ func _RefsService_AddRefs_Handler(srv interface{}, ctx context.Context, dec func
 	return interceptor(ctx, in, info, handler)
 }
 
-func _RefsService_GetRefRecord_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(GetRefRecordRequest)
+func _RefsService_GetRefRecords_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetRefRecordsRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(RefsServiceServer).GetRefRecord(ctx, in)
+		return srv.(RefsServiceServer).GetRefRecords(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: RefsService_GetRefRecord_FullMethodName,
+		FullMethod: RefsService_GetRefRecords_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(RefsServiceServer).GetRefRecord(ctx, req.(*GetRefRecordRequest))
+		return srv.(RefsServiceServer).GetRefRecords(ctx, req.(*GetRefRecordsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RefsService_CondemnRefs_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CondemnRefsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RefsServiceServer).CondemnRefs(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RefsService_CondemnRefs_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RefsServiceServer).CondemnRefs(ctx, req.(*CondemnRefsRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -350,8 +386,12 @@ var RefsService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _RefsService_AddRefs_Handler,
 		},
 		{
-			MethodName: "GetRefRecord",
-			Handler:    _RefsService_GetRefRecord_Handler,
+			MethodName: "GetRefRecords",
+			Handler:    _RefsService_GetRefRecords_Handler,
+		},
+		{
+			MethodName: "CondemnRefs",
+			Handler:    _RefsService_CondemnRefs_Handler,
 		},
 		{
 			MethodName: "SwapRefRecord",
