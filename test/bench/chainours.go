@@ -202,15 +202,20 @@ func (w *chainWork) ours(ctx context.Context, e *env, dir string) (r chainRun, e
 		return r, err
 	}
 	profiled()
-	rolled := make(chan func(), 1)
-	if e.profiles != "" {
-		go func() { // once the worker is there
-			time.Sleep(2 * time.Second)
-			rolled <- o.profileAll(ctx, e, name+"-rollup", "store", "rollup", "coordinator")
+	// later profiles what runs once the worker has been started again.
+	later := func(phase string, after time.Duration) <-chan func() {
+		end := make(chan func(), 1)
+		if e.profiles == "" {
+			end <- func() {}
+			return end
+		}
+		go func() {
+			time.Sleep(after)
+			end <- o.profileAll(ctx, e, name+phase, "store", "rollup", "coordinator")
 		}()
-	} else {
-		rolled <- func() {}
+		return end
 	}
+	rolled := later("-rollup", 2*time.Second)
 	if err := o.rollUp(ctx, 0, w.samples()); err != nil {
 		return r, err
 	}
@@ -218,9 +223,11 @@ func (w *chainWork) ours(ctx context.Context, e *env, dir string) (r chainRun, e
 		return r, err
 	}
 	(<-rolled)()
+	merged := later("-merge", 9*time.Second) // the first scan for blocks comes after 10 s
 	if err := o.merge(ctx, 0); err != nil {
 		return r, err
 	}
+	(<-merged)()
 	if r.used, err = o.total(); err != nil {
 		return r, err
 	}
