@@ -190,6 +190,7 @@ func newWorker(cfg Config, d Deps, log *slog.Logger, m *metrics.Metrics, board *
 func publicationOf(cfg Config, d Deps, log *slog.Logger, m *metrics.Metrics) publish.Config {
 	return publish.Config{
 		Store: d.Store, Refs: d.Refs, Clock: clock{d.Now}, AuthorityID: cfg.AuthorityID, WorkerID: cfg.ID, Policy: d.Policy,
+		Each: run.Each(cfg.Jobs.Readers),
 		Queue: publish.NewObjectQueue(d.Store, func(key string, err error) {
 			log.Error("item of the delayed queue can't be read", "key", key, "error", err)
 		}),

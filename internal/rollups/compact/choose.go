@@ -86,7 +86,7 @@ func (s Settings) Choose(res timegrid.Resolution, blocks []*catalog.Block, first
 		bySpan := map[timegrid.Hour][]*catalog.Block{}
 		for _, block := range blocks {
 			start := startOf(block.Name.Hour, span)
-			due := !(start + timegrid.Hour(span) - 1).End().Add(s.After).After(now)
+			due := !s.end(start, span).After(now)
 			// A source that is in a compaction of this span, or of a longer one, has arrived; only shorter ones
 			// move on.
 			// A block that was not rolled up has no rows that could move.
@@ -117,6 +117,27 @@ func (s Settings) Choose(res timegrid.Resolution, blocks []*catalog.Block, first
 		return int(a.Name.Shard) - int(b.Name.Shard)
 	})
 	return out
+}
+
+// DueSince gives the first hour of the spans of a resolution that became due after last; ok is false where none has. What
+// was due before was merged then, but for what late batches have changed since.
+func (s Settings) DueSince(res timegrid.Resolution, last, now time.Time) (first timegrid.Hour, ok bool) {
+	for _, span := range s.Spans[res] {
+		n := timegrid.Hour(span)
+		start := startOf(timegrid.HourOf(last.Add(-s.After).UnixMilli()), span)
+		for !s.end(start, span).After(last) {
+			start += n
+		}
+		if !s.end(start, span).After(now) && (!ok || start < first) {
+			first, ok = start, true
+		}
+	}
+	return first, ok
+}
+
+// end is when the span that begins at start is due.
+func (s Settings) end(start timegrid.Hour, span uint16) time.Time {
+	return (start + timegrid.Hour(span) - 1).End().Add(s.After)
 }
 
 // startOf is the first hour of the span that h lies in; spans are counted from the epoch, so all workers agree on

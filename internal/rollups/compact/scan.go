@@ -52,7 +52,7 @@ type Inventory struct {
 	unreferenced []*catalog.Block // committed compactions to which no block redirects
 }
 
-// Scan reads the hours from..to, both included, of the shards for which of is true.
+// Scan reads the hours from..to, both included, of the shards for which of is true. What it read stays cached until Forget.
 func (l *Scanner) Scan(ctx context.Context, res timegrid.Resolution, from, to timegrid.Hour, of func(shard.ID) bool) (Inventory, error) {
 	seen := Inventory{from: from, to: to}
 	used := map[catalog.Name]bool{}
@@ -87,9 +87,14 @@ func (l *Scanner) Scan(ctx context.Context, res timegrid.Resolution, from, to ti
 	if err := l.readUnreferenced(ctx, &seen, compactions); err != nil {
 		return seen, err
 	}
-	// Records of other resolutions stay: one Scanner scans one resolution after the other.
-	l.records.Keep(func(n catalog.Name) bool { return used[n] || n.Resolution != res && n.Hour >= from })
+	// Records of other resolutions and hours stay, for other scans.
+	l.records.Keep(func(n catalog.Name) bool { return used[n] || n.Resolution != res || n.Hour < from || n.Hour > to })
 	return seen, nil
+}
+
+// Forget drops the records of hours before the given one, which is not scanned again.
+func (l *Scanner) Forget(before timegrid.Hour) {
+	l.records.Keep(func(n catalog.Name) bool { return n.Hour >= before })
 }
 
 // readUnreferenced reads the compactions to which no block redirects.

@@ -112,13 +112,13 @@ var lifeMutants = []mutant{
 	{name: "turn-unconditional", seed: 1, finds: "turn once", file: "compaction.go", old: `	_, err := p.cfg.Store.Replace(ctx, r.name.Key()`,
 		new: `	if i, err := p.cfg.Store.Head(ctx, r.name.Key()); err == nil && mutant == "turn-unconditional" { r.etag = i.ETag }
 	_, err := p.cfg.Store.Replace(ctx, r.name.Key()`},
-	{name: "redirects-without-the-queue", seed: 1, finds: "collected", file: "compaction.go", old: `			left = append(left, r.left...)`,
+	{name: "redirects-without-the-queue", seed: 0, finds: "TestRedirectsThatOthersMeet", file: "compaction.go", old: `			left = append(left, r.left...)`,
 		new: `			if mutant != "redirects-without-the-queue" || len(left) == 0 { left = append(left, r.left...) }`},
 	{name: "lost-redirects-are-forgotten", seed: 0, finds: "TestRedirectsThatOthersMeet", file: "compaction.go", old: `		if r.lost {
 				names`, new: `		if r.lost && mutant != "lost-redirects-are-forgotten" {
 				names`},
-	{name: "other-items-keep-waiting", seed: 1, finds: "collected", file: "collector.go", old: `		if key := o.Key(); later[key] {`,
-		new: `		if key := o.Key(); later[key] && mutant != "other-items-keep-waiting" {`},
+	{name: "what-waits-leaves-the-queue", seed: 0, finds: "TestItemsAreDecidedTogether", file: "collector.go", old: `		if key := o.Key(); later[key] {`,
+		new: `		if key := o.Key(); later[key] && mutant != "what-waits-leaves-the-queue" {`},
 	{name: "needed-by-what-points-there-only", seed: 0, finds: "TestCompactionThatNothingPointsAtYet", file: "compaction.go", old: `	case r.Block.Redirect != nil && r.Block.Redirect.Name != compaction:`,
 		new: `	case r.Block.Redirect == nil && mutant == "needed-by-what-points-there-only":
 		return false, nil

@@ -3,11 +3,13 @@ package publish_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/fault"
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
 	"lightmetrics.dev/lightmetrics/internal/rollups/publish"
 	"lightmetrics.dev/lightmetrics/internal/shard"
@@ -104,5 +106,63 @@ func TestRedirectsThatOthersMeet(t *testing.T) {
 	missing.Shard = 3
 	if _, err := p.Compact(t.Context(), into, missing); !errors.Is(err, publish.ErrGap) {
 		t.Errorf("of nothing: %v", err)
+	}
+}
+
+// Two items name the objects of a publication that may still commit, and one of them an orphan as well: the orphan goes, the
+// others wait with both items, until the older one has waited long enough.
+func TestItemsAreDecidedTogether(t *testing.T) {
+	w := newWorld(t)
+	putPlan(t, w.store, 1)
+	pub, orphan := publication(1, 0, "x"), layout.RollupIndex(hour0, sum([]byte("orphan")), 0)
+	half := w.config()
+	half.Store = fault.New(w.store, 1, fault.Refused("create", pub.Name.Key(), objstore.ErrDenied))
+	p, err := publish.NewPublisher(half)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Publish(t.Context(), pub); err == nil {
+		t.Fatal("published")
+	}
+	if _, err := w.store.Create(t.Context(), orphan, []byte("orphan"), objstore.PutOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	undecided := keys(t, w.store, layout.RollupPrefix+"window=")
+	c := w.config()
+	due := func() []publish.Item {
+		items, err := c.Queue.Due(t.Context(), w.clock.now.Add(24*time.Hour), 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return items
+	}
+	// It came on the queue five minutes before the publication failed.
+	now := w.clock.now.UnixMilli()
+	if err := c.Queue.Push(t.Context(), publish.Item{Keys: append(undecided, orphan), Reason: "test", Since: now - 5*60_000, Due: now}); err != nil {
+		t.Fatal(err)
+	}
+	w.clock.now = w.clock.now.Add(2 * time.Minute)
+	rep, err := w.collector().Step(t.Context(), 10)
+	if err != nil || rep.Items != 2 {
+		t.Fatalf("%+v, %v", rep, err)
+	}
+	if _, err := w.store.Head(t.Context(), orphan); !errors.Is(err, objstore.ErrNotFound) {
+		t.Errorf("the orphan: %v", err)
+	}
+	waiting := due()
+	for _, i := range waiting {
+		if !slices.Contains(i.Keys, undecided[0]) || slices.Contains(i.Keys, orphan) {
+			t.Errorf("%s waits for %q", i.Reason, i.Keys)
+		}
+	}
+	if len(waiting) != 2 {
+		t.Fatalf("%d items wait", len(waiting))
+	}
+	w.clock.now = w.clock.now.Add(4 * time.Minute) // 11 minutes since the one came, 6 since the other
+	if rep, err = w.collector().Step(t.Context(), 10); err != nil || rep.Items != 2 {
+		t.Fatalf("%+v, %v", rep, err)
+	}
+	if left := append(keys(t, w.store, layout.RollupPrefix+"window="), keys(t, w.store, layout.IndexPrefix)...); len(left) > 1 {
+		t.Errorf("left: %q", left) // the index is only on the queue of the other
 	}
 }

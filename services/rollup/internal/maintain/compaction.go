@@ -91,9 +91,19 @@ type Compaction struct {
 	settings  compact.Settings
 	compactor *compact.Compactor
 	scanners  map[timegrid.Resolution]*compact.Scanner
-	scanned   map[timegrid.Resolution]time.Time
+	scans     map[timegrid.Resolution]scan
 	// released compactions of a resolution, as long as scans find them.
 	released map[timegrid.Resolution]map[catalog.Name]bool
+}
+
+// scan is the last one of a resolution whose candidates were all merged.
+type scan struct {
+	at   time.Time
+	full time.Time // the last one that went all the way back
+	// groups that were scanned.
+	groups map[shard.ID]uint64
+	// left says that something was not merged that was due.
+	left bool
 }
 
 // NewCompaction makes one that has scanned nothing yet.
@@ -108,7 +118,7 @@ func NewCompaction(c CompactConfig, d CompactionDeps) (*Compaction, error) {
 	}
 	return &Compaction{
 		CompactionDeps: d, cfg: c, settings: settings, compactor: compactor,
-		scanners: map[timegrid.Resolution]*compact.Scanner{}, scanned: map[timegrid.Resolution]time.Time{},
+		scanners: map[timegrid.Resolution]*compact.Scanner{}, scans: map[timegrid.Resolution]scan{},
 		released: map[timegrid.Resolution]map[catalog.Name]bool{},
 	}, nil
 }
@@ -125,19 +135,52 @@ func (c *Compaction) Compact(ctx context.Context) error {
 	}
 	var failed []error
 	for _, res := range timegrid.Resolutions() {
-		spans := c.settings.Spans[res]
-		now := c.Now()
-		if len(spans) == 0 || now.Sub(c.scanned[res]) < c.wait(spans[0]) {
+		fences, now := c.groups(), c.Now()
+		from, full, ok := c.reach(res, fences, now)
+		if !ok {
 			continue
 		}
-		if err := c.merge(ctx, res, now); err != nil {
+		left, err := c.merge(ctx, res, fences, from, now)
+		if err != nil {
 			failed = append(failed, fmt.Errorf("%s: %w", res, err))
 			continue
 		}
-		c.scanned[res] = now
+		next := scan{at: now, full: c.scans[res].full, groups: fences, left: left}
+		if full {
+			next.full = now
+		}
+		c.scans[res] = next
 	}
 	return errors.Join(failed...)
 }
+
+// reach says from which hour on a resolution is scanned now, and whether that is as far as scans go; ok is false where no
+// scan is due. Between two full scans only those spans are scanned that became due since: the others were merged, and late
+// batches, which change them, can wait.
+func (c *Compaction) reach(res timegrid.Resolution, groups map[shard.ID]uint64, now time.Time) (from timegrid.Hour, full, ok bool) {
+	spans, last := c.settings.Spans[res], c.scans[res]
+	if len(spans) == 0 || len(groups) == 0 || now.Sub(last.at) < c.wait(spans[0]) {
+		return 0, false, false
+	}
+	longest := time.Duration(spans[len(spans)-1]) * time.Hour
+	// Older spans were merged when their time was, or are left as they are: blocks of late
+	// batches are too few to be worth a scan of all history.
+	all := timegrid.HourOf(now.Add(-time.Duration(c.cfg.Back) * longest).UnixMilli())
+	full = last.left || now.Sub(last.full) >= max(longest/fullParts, c.wait(spans[0]))
+	for first := range groups {
+		if _, known := last.groups[first]; !known {
+			full = true
+		}
+	}
+	if full {
+		return all, true, true
+	}
+	from, ok = c.settings.DueSince(res, last.at, now)
+	return max(from, all), false, ok
+}
+
+// fullParts is how many full scans come to the longest span of a resolution.
+const fullParts = 7
 
 // wait between two scans is a part of the shortest span: a span is merged once, so more scans
 // would find nothing.
@@ -148,44 +191,39 @@ func (c *Compaction) wait(span uint16) time.Duration {
 // maxFailures of candidates end a scan: the store is down, or refuses.
 const maxFailures = 3
 
-// merge merges what the groups of owned shards have at a resolution.
-func (c *Compaction) merge(ctx context.Context, res timegrid.Resolution, now time.Time) error {
-	fences := c.groups()
-	if len(fences) == 0 {
-		return nil
-	}
+// merge merges what the groups of owned shards have at a resolution from an hour on. left says that something that was due
+// is not merged.
+func (c *Compaction) merge(ctx context.Context, res timegrid.Resolution, fences map[shard.ID]uint64, from timegrid.Hour, now time.Time) (left bool, err error) {
 	scanner := c.scanners[res]
 	if scanner == nil {
 		scanner = compact.NewScanner(c.Store, c.AuthorityID)
 		c.scanners[res] = scanner
 	}
-	spans := c.settings.Spans[res]
-	// Older spans were merged when their time was, or are left as they are: blocks of late
-	// batches are too few to be worth a scan of all history.
-	back := time.Duration(c.cfg.Back) * time.Duration(spans[len(spans)-1]) * time.Hour
-	from, to := timegrid.HourOf(now.Add(-back).UnixMilli()), timegrid.HourOf(now.Add(-c.settings.After).UnixMilli())
+	to := timegrid.HourOf(now.Add(-c.settings.After).UnixMilli())
 	seen, err := scanner.Scan(ctx, res, from, to, func(id shard.ID) bool { _, ok := fences[c.settings.Owner(id)]; return ok })
 	if err != nil {
-		return err
+		return false, err
 	}
 	if seen.Skipped > 0 {
 		c.Log.Warn("hours are not merged: a record can't be read", "resolution", res, "hours", seen.Skipped)
 	}
 	if err := c.release(ctx, res, seen.Orphaned()); err != nil {
-		return err
+		return false, err
 	}
 	var failed []error
 	for first, fence := range fences {
 		for _, candidate := range c.settings.Choose(res, seen.Blocks, first, now) {
-			if err := c.mergeOne(ctx, candidate, fence); err != nil {
+			merged, err := c.mergeOne(ctx, candidate, fence)
+			if err != nil {
 				failed = append(failed, err)
 			}
+			left = left || !merged
 			if ctx.Err() != nil || len(failed) > maxFailures {
-				return errors.Join(failed...)
+				return left, errors.Join(failed...)
 			}
 		}
 	}
-	return errors.Join(failed...)
+	return left, errors.Join(failed...)
 }
 
 // release puts compactions that no block points at on the delayed queue, each once.
@@ -204,10 +242,10 @@ func (c *Compaction) release(ctx context.Context, res timegrid.Resolution, unnee
 	return nil
 }
 
-// mergeOne makes one compaction, when there is room for a job.
-func (c *Compaction) mergeOne(ctx context.Context, candidate compact.Candidate, fence uint64) error {
+// mergeOne makes one compaction, when there is room for a job. merged is false where the next scan is to try again.
+func (c *Compaction) mergeOne(ctx context.Context, candidate compact.Candidate, fence uint64) (merged bool, err error) {
 	if err := c.Slots.Acquire(ctx, 1); err != nil {
-		return err
+		return false, err
 	}
 	defer c.Slots.Release(1)
 	r, err := c.compactor.Compact(ctx, candidate, fence)
@@ -223,9 +261,9 @@ func (c *Compaction) mergeOne(ctx context.Context, candidate compact.Candidate, 
 	}
 	if errors.Is(err, publish.ErrConflict) || errors.Is(err, publish.ErrAborted) || errors.Is(err, compact.ErrAborted) {
 		c.Log.Info("a compaction is another's, or aborted; the next scan has what is left", "compaction", candidate.Name.SlotPrefix(), "error", err)
-		return nil
+		return false, nil
 	}
-	return err
+	return err == nil, err
 }
 
 // groups are the shards that begin a group and are owned now, with their fences: the owner of

@@ -6,9 +6,8 @@ import (
 	"log/slog"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/platform/run"
 	"lightmetrics.dev/lightmetrics/internal/rollups/compact"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/metrics"
@@ -50,14 +49,7 @@ type Copies struct {
 
 // NewCopies makes one that has looked at nothing yet.
 func NewCopies(d CopiesDeps) *Copies {
-	return &Copies{CopiesDeps: d, copier: compact.NewCopier(d.Store, d.AuthorityID, func(ctx context.Context, n int, fn func(context.Context, int) error) error {
-		g, gctx := errgroup.WithContext(ctx)
-		g.SetLimit(max(d.AtOnce, 1))
-		for i := range n {
-			g.Go(func() error { return fn(gctx, i) })
-		}
-		return g.Wait()
-	})}
+	return &Copies{CopiesDeps: d, copier: compact.NewCopier(d.Store, d.AuthorityID, run.Each(d.AtOnce))}
 }
 
 // Run copies what is due, until ctx ends.

@@ -8,10 +8,9 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/platform/run"
 	"lightmetrics.dev/lightmetrics/internal/record"
 	"lightmetrics.dev/lightmetrics/internal/rollups/compact"
 	"lightmetrics.dev/lightmetrics/internal/shard"
@@ -303,13 +302,6 @@ func (r *frameRemoval) newRemover() (*compact.FrameRemover, error) {
 	return compact.NewFrameRemover(compact.FrameConfig{
 		Store: r.store, AuthorityID: r.authority, By: r.WorkerID, Now: r.now,
 		Pending: func(_ shard.ID, h timegrid.Hour) bool { return r.backlog.Hour(h) != nil },
-		Each: func(ctx context.Context, n int, fn func(context.Context, int) error) error {
-			g, gctx := errgroup.WithContext(ctx)
-			g.SetLimit(r.AtOnce)
-			for i := range n {
-				g.Go(func() error { return fn(gctx, i) })
-			}
-			return g.Wait()
-		},
+		Each:    run.Each(r.AtOnce),
 	})
 }
