@@ -141,7 +141,7 @@ var lifeMutants = []mutant{
 		new: `layout.ParseCompactionPlan(key); err == nil {
 		if mutant == "compactions-under-way-survive" { return nil }`},
 	{name: "compacted-still-names-it", seed: 1, finds: "collected", file: "collect.go", old: `	// A generation that was committed by another plan, or without this object, never uses this reference.`,
-		new: `	if mutant == "compacted-still-names-it" && r.Block != nil && r.Block.Redirect != nil { return live, nil }`},
+		new: `	if mutant == "compacted-still-names-it" && r.Block != nil && len(r.Block.Objects) == 0 { return live, nil }`},
 	{name: "redirected-before-the-commit", seed: 1, finds: "lost", file: "../compact/compactor.go", old: `	got, err := c.cfg.Publisher.Publish(ctx,`,
 		new: `	if mutant == "redirected-before-the-commit" {
 		_, _ = c.cfg.Publisher.Compact(ctx, name, p.Sources...)
