@@ -233,3 +233,14 @@ func TestPacksAtAStop(t *testing.T) {
 		t.Errorf("%d frames were read one by one after the stop", again)
 	}
 }
+
+// TestWhatWasPublishedIsNotReadAgain: the worker knows what its own job has published.
+func TestWhatWasPublishedIsNotReadAgain(t *testing.T) {
+	p := newPacked(t, nil)
+	p.asked.Reset()
+	p.advance(30 * time.Minute)
+	eventually(t, "the hour is rolled up", func() bool { return len(p.left(0))+len(p.left(1)) == 0 })
+	if n := p.asked.Of("get", layout.ManifestsPrefix); n != 0 {
+		t.Errorf("%d GETs of manifests", n)
+	}
+}

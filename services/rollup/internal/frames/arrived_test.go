@@ -1,6 +1,7 @@
 package frames
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -67,5 +68,42 @@ func TestArrivedBeforeBlobs(t *testing.T) {
 	var bad *UnreadableError
 	if _, err := r.Get(t.Context(), large); !errors.As(err, &bad) {
 		t.Errorf("a frame over the limit: %v", err)
+	}
+}
+
+// TestArrivedBeforePacks: whoever reads many frames takes from memory what is there, and asks for packs of the rest only.
+func TestArrivedBeforePacks(t *testing.T) {
+	store := storetest.Count(mem.New(time.Now))
+	var entries, asked []accepted.Batch
+	arrived := NewArrived(1000, func(float64) {})
+	for i := range 6 {
+		raw := fmt.Appendf(nil, "frame %d", i)
+		sum := identity.Sum(raw)
+		entries = append(entries, accepted.Batch{FrameSHA256: sum, FrameBytes: uint64(len(raw)), RawBlobKey: layout.Blob(sum, 0)})
+		switch {
+		case i%2 == 0:
+			arrived.Put(sum, raw)
+		case i == 5:
+			if _, err := store.Put(t.Context(), layout.Blob(sum, 0), raw, objstore.PutOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	store.Reset()
+	r := &Reader{Store: store, MaxFrame: 100, AtOnce: 2, Arrived: arrived, Packs: func(_ context.Context, of []accepted.Batch) []Pack {
+		asked = of
+		return []Pack{{Entries: []int{0, 1}, Failed: func(err error) { t.Error(err) }, Read: func(context.Context) ([][]byte, error) {
+			return [][]byte{[]byte("frame 1"), []byte("frame 3")}, nil
+		}}}
+	}}
+	got := map[int]string{}
+	err := r.Each(t.Context(), entries, func(i int, raw []byte) error { got[i] += string(raw); return nil })
+	if err != nil || len(asked) != 3 || store.Of("", "") != 1 {
+		t.Errorf("%v, packs of %d entries, requests %v", err, len(asked), store.All())
+	}
+	for i := range entries {
+		if got[i] != fmt.Sprintf("frame %d", i) {
+			t.Errorf("entry %d: %q", i, got[i])
+		}
 	}
 }

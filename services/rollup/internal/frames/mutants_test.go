@@ -21,6 +21,8 @@ func TestMutantsAreCaught(t *testing.T) {
 		{Name: "packs are read without a bound in memory", File: packs, Old: "return int64(packs[k].Bytes)", New: "return min(int64(packs[k].Bytes), 1)", By: "TestPacksInMemory"},
 		{Name: "what is larger than the bound is never read", File: "frames.go", Old: "min(bytes(i), readAhead)", New: "bytes(i)", By: "TestPacksInMemory"},
 		{Name: "frames that arrived are kept for ever", File: "arrived.go", Old: "for a.bytes > a.most {", New: "for false {", By: "TestArrivedFrames"},
-		{Name: "the store is asked for what arrived", File: "frames.go", Old: "raw := r.Arrived.get(e.FrameSHA256); raw != nil {", New: "raw := r.Arrived.get(e.FrameSHA256); raw != nil && ctx == nil {", By: "TestArrivedBefore"},
+		{Name: "the store is asked for what arrived", File: "frames.go", Old: "raw := r.Arrived.get(e.FrameSHA256); raw != nil {", New: "raw := r.Arrived.get(e.FrameSHA256); raw != nil && ctx == nil {", By: "TestArrivedBeforeBlobs"},
+		{Name: "packs are asked for what arrived", File: "packs.go", Old: "raw := r.Arrived.get(e.FrameSHA256); raw != nil &&", New: "raw := r.Arrived.get(e.FrameSHA256); false &&", By: "TestArrivedBeforePacks"},
+		{Name: "frames are taken for others'", File: "packs.go", Old: "fn(at[i], raw)", New: "fn(i, raw)", By: "TestArrivedBeforePacks"},
 	}})
 }

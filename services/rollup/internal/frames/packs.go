@@ -20,11 +20,23 @@ type Pack struct {
 	Failed func(err error)
 }
 
-// eachPacked hands those frames to fn that packs have, one at a time, and gives the positions of the other entries. A pack is a copy
+// eachPacked hands those frames to fn that collectors sent or packs have, one at a time, and gives the positions of the other entries. A pack is a copy
 // that may be damaged, or be deleted while it is read. So it never fails a caller, who reads the blobs of whatever a pack does not give.
-func eachPacked(ctx context.Context, r *Reader, entries []accepted.Batch, fn func(i int, raw []byte) error) (rest []int, err error) {
+func eachPacked(ctx context.Context, r *Reader, all []accepted.Batch, fn func(i int, raw []byte) error) (rest []int, err error) {
+	// What is in memory first: the packs that are left are fewer, or none is worth its request.
+	var entries []accepted.Batch
+	var at []int // of entries among all
+	for i, e := range all {
+		if raw := r.Arrived.get(e.FrameSHA256); raw != nil && int64(e.FrameBytes) <= r.MaxFrame {
+			if err := fn(i, raw); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		entries, at = append(entries, e), append(at, i)
+	}
 	var packs []Pack
-	if r.Packs != nil {
+	if r.Packs != nil && len(entries) > 0 {
 		packs = r.Packs(ctx, entries)
 	}
 	done := make([]bool, len(entries))
@@ -37,7 +49,7 @@ func eachPacked(ctx context.Context, r *Reader, entries []accepted.Batch, fn fun
 			if raw == nil || done[i] {
 				continue
 			}
-			if err := fn(i, raw); err != nil {
+			if err := fn(at[i], raw); err != nil {
 				return err
 			}
 			done[i] = true
@@ -49,7 +61,7 @@ func eachPacked(ctx context.Context, r *Reader, entries []accepted.Batch, fn fun
 	}
 	for i := range entries {
 		if !done[i] {
-			rest = append(rest, i)
+			rest = append(rest, at[i])
 		}
 	}
 	return rest, nil

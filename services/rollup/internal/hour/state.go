@@ -7,6 +7,7 @@
 package hour
 
 import (
+	"maps"
 	"slices"
 
 	"lightmetrics.dev/lightmetrics/internal/accepted"
@@ -27,6 +28,17 @@ type State struct {
 	Expired map[timegrid.Resolution]catalog.Inputs
 	// Damaged are keys of manifests that can't be read and that a repair request passes over.
 	Damaged []string
+}
+
+// With is the state after blocks of later generations were committed.
+func (s *State) With(blocks []*catalog.Block) *State {
+	n := &State{Top: maps.Clone(s.Top), Blocks: maps.Clone(s.Blocks), Expired: maps.Clone(s.Expired), Damaged: s.Damaged}
+	for _, b := range blocks {
+		res := b.Name.Resolution
+		n.Top[res], n.Blocks[res] = b.Name.Generation, b
+		delete(n.Expired, res)
+	}
+	return n
 }
 
 // Next is the generation to make, or to finish: the first one that some resolution has not

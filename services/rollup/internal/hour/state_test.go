@@ -103,3 +103,24 @@ func TestExpiredBlocksCover(t *testing.T) {
 		t.Error("an expired generation was committed")
 	}
 }
+
+// With what a job has just committed the state is the one that would be read.
+func TestCommittedBlocksCover(t *testing.T) {
+	s := published(t, 1, timegrid.Resolutions(), 1)
+	delete(s.Blocks, timegrid.Raw)
+	s.Expired[timegrid.Raw] = inputs(t, 1)
+	var made []*catalog.Block
+	for _, res := range timegrid.Resolutions() {
+		made = append(made, block(t, res, 2, 1, 2))
+	}
+	if n := s.With(made[1:]); n.Covers(id(2)) || !n.Unfinished() || !n.Covers(id(1)) {
+		t.Errorf("without a resolution: %+v", n)
+	}
+	n := s.With(made)
+	if !n.Covers(id(2)) || n.Next() != 3 || n.Unfinished() || len(n.Expired) != 0 || n.Newest().Name.Generation != 2 {
+		t.Errorf("%+v", n)
+	}
+	if s.Covers(id(2)) || s.Next() != 2 || len(s.Expired) != 1 {
+		t.Errorf("the state before has changed: %+v", s)
+	}
+}

@@ -85,14 +85,15 @@ const (
 
 // Make makes one generation of an hour, when there is room for a job. There is no row of
 // pending work for it: the grant keeps others away most of the time, and where two workers make the
-// same generation its plan and its manifests, which are created conditionally, decide.
-func (j *Jobs) Make(ctx context.Context, s *Shard, h timegrid.Hour, gen uint64) error {
+// same generation its plan and its manifests, which are created conditionally, decide. after is what is published of the
+// hour now, nil where this job does not know.
+func (j *Jobs) Make(ctx context.Context, s *Shard, h timegrid.Hour, gen uint64) (after *hour.State, err error) {
 	if err := j.Slots.Acquire(ctx, 1); err != nil {
-		return err
+		return nil, err
 	}
 	defer j.Slots.Release(1)
 	start := j.Now()
-	err := j.make(ctx, s, h, gen)
+	after, err = j.make(ctx, s, h, gen)
 	what := completed
 	switch {
 	case err == nil:
@@ -103,7 +104,7 @@ func (j *Jobs) Make(ctx context.Context, s *Shard, h timegrid.Hour, gen uint64) 
 	}
 	j.Metrics.Jobs.WithLabelValues(string(what)).Inc()
 	j.Metrics.JobTime.Observe(j.Now().Sub(start).Seconds())
-	return err
+	return after, err
 }
 
 // generation is one that is being made.
@@ -113,32 +114,34 @@ type generation struct {
 	open    []timegrid.Resolution // that are not decided
 	request *requests.Request     // nil: none
 	plan    *hour.Plan
+	// committed are the blocks of open resolutions, as they are in the store.
+	committed []*catalog.Block
 }
 
 // make makes the generation. What a former job has decided of it stays: the manifests say what
 // is left to do.
-func (j *Jobs) make(ctx context.Context, s *Shard, h timegrid.Hour, gen uint64) error {
+func (j *Jobs) make(ctx context.Context, s *Shard, h timegrid.Hour, gen uint64) (after *hour.State, err error) {
 	g, err := j.begin(ctx, s, h, gen)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if len(g.open) == 0 {
-		return nil // decided by whoever had the job before
+		return nil, nil // decided by whoever had the job before
 	}
 	failpoint.Hit("rollup.job.planned.after")
 	// The note is written before the frames are read, because reading them is what may kill a worker.
 	died, err := j.attempts.begin(ctx, s, g.plan)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer j.attempts.end(ctx, s, h)
 	if died {
 		j.Metrics.Died.Inc()
-		return j.failed(ctx, g, ErrDied)
+		return nil, j.failed(ctx, g, ErrDied)
 	}
 	made, err := j.build(ctx, g)
 	if err != nil {
-		return j.failed(ctx, g, err)
+		return nil, j.failed(ctx, g, err)
 	}
 	defer func() {
 		if err := made.Close(); err != nil {
@@ -150,13 +153,19 @@ func (j *Jobs) make(ctx context.Context, s *Shard, h timegrid.Hour, gen uint64) 
 	}
 	inputs, err := g.plan.InputSet()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	// Once there are blocks, query nodes that start don't read the frames.
 	if err := j.Helps.Save(ctx); err != nil {
-		return err
+		return nil, err
 	}
-	return j.publish(ctx, g, made, inputs)
+	if err := j.publish(ctx, g, made, inputs); err != nil {
+		return nil, err
+	}
+	if len(g.committed) < len(g.open) {
+		return nil, nil // somebody else has decided a resolution
+	}
+	return g.state.With(g.committed), nil
 }
 
 // begin finds out what is left to do of the generation, and fixes its plan.
@@ -281,6 +290,9 @@ func (j *Jobs) publish(ctx context.Context, g *generation, made *build.Result, i
 	left := len(pubs)
 	err := j.Publisher.PublishAll(ctx, pubs, func(i int, done publish.Result, err error) error {
 		j.decided(g, g.open[i], done, err)
+		if err == nil {
+			g.committed = append(g.committed, done.Block)
+		}
 		failpoint.Hit("rollup.job.published.after")
 		if left--; left == 0 {
 			return nil

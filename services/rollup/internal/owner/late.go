@@ -325,7 +325,7 @@ func (d *deltas) foldHour(ctx context.Context, w *late.Hour) (did bool, err erro
 		d.book.Wait(h, next, false) // what is left can't be read, or is set aside
 		return false, nil
 	}
-	switch err := d.jobs.Make(ctx, s, h, st.Next()); {
+	switch _, err := d.jobs.Make(ctx, s, h, st.Next()); {
 	case err == nil:
 		d.metrics.Folded.Inc()
 		d.book.Wait(h, now, false)

@@ -291,7 +291,7 @@ func (o *Owner) processRequest(ctx context.Context, q *requests.Request) (did bo
 		o.cfg.Metrics.Requests.WithLabelValues("done").Inc()
 		return false, nil
 	}
-	if err := o.cfg.Jobs.Make(ctx, o.Shard, q.Hour, st.Next()); err != nil {
+	if _, err := o.cfg.Jobs.Make(ctx, o.Shard, q.Hour, st.Next()); err != nil {
 		return false, err
 	}
 	return true, nil
@@ -344,17 +344,7 @@ func (o *Owner) processHour(ctx context.Context, w *backlog.Hour) (did bool, err
 		return false, err
 	}
 	now := o.cfg.Now()
-	s.Late.Cover(w.Hour, st.Covers, now)
-	published := late.Published(st)
-	s.Backlog.Cover(w.Hour, func(id identity.Batch) bool {
-		// A delta is enough for an hour that has blocks. One without waits for its first generation.
-		covered := st.Covers(id) || published && s.Late.Holds(id, w.Hour)
-		if covered {
-			o.published = true
-			s.Unreadable.Remove(id) // somebody else could read its frame
-		}
-		return covered
-	})
+	o.cover(w.Hour, st, now)
 	// Another worker, or this one in its former life, may have made the hour already.
 	if w.Batches() == 0 && !st.Unfinished() {
 		return false, nil
@@ -378,9 +368,13 @@ func (o *Owner) processHour(ctx context.Context, w *backlog.Hour) (did bool, err
 		w.Next = now.Add(o.cfg.Schedule.LateAfter)
 		return false, nil
 	}
-	switch err := o.cfg.Jobs.Make(ctx, s, w.Hour, st.Next()); {
+	switch after, err := o.cfg.Jobs.Make(ctx, s, w.Hour, st.Next()); {
 	case err == nil:
 		w.Succeed(now)
+		if after != nil {
+			// What this job has just written need not be listed and read again.
+			o.cover(w.Hour, after, o.cfg.Now())
+		}
 		if early != schedule.OnTime {
 			o.cfg.Metrics.Early.WithLabelValues(string(early)).Inc()
 		}
@@ -392,6 +386,22 @@ func (o *Owner) processHour(ctx context.Context, w *backlog.Hour) (did bool, err
 		o.fail(w, err)
 		return false, err
 	}
+}
+
+// cover takes what is published of an hour out of the backlog.
+func (o *Owner) cover(h timegrid.Hour, st *hour.State, now time.Time) {
+	s := o.Shard
+	s.Late.Cover(h, st.Covers, now)
+	published := late.Published(st)
+	s.Backlog.Cover(h, func(id identity.Batch) bool {
+		// A delta is enough for an hour that has blocks. One without waits for its first generation.
+		covered := st.Covers(id) || published && s.Late.Holds(id, h)
+		if covered {
+			o.published = true
+			s.Unreadable.Remove(id) // somebody else could read its frame
+		}
+		return covered
+	})
 }
 
 func (o *Owner) dueAt(w *backlog.Hour, st *hour.State, now time.Time) (time.Time, schedule.Early) {
