@@ -140,6 +140,9 @@ func (c *Compaction) Compact(ctx context.Context) error {
 		if !ok {
 			continue
 		}
+		if full && c.scanners[res] != nil {
+			c.scanners[res].Forget(from) // no scan goes further back
+		}
 		left, err := c.merge(ctx, res, fences, from, now)
 		if err != nil {
 			failed = append(failed, fmt.Errorf("%s: %w", res, err))

@@ -1,11 +1,21 @@
 package maintain
 
 import (
+	"log/slog"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
+	"lightmetrics.dev/lightmetrics/internal/objstore/storetest"
+	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
+	"lightmetrics.dev/lightmetrics/internal/rollups/compact"
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/metrics"
+	"lightmetrics.dev/lightmetrics/services/rollup/internal/status"
 )
 
 func reaching(t *testing.T) *Compaction {
@@ -113,5 +123,44 @@ func TestWhatIsScannedInFull(t *testing.T) {
 		if ok != one.ok || full != one.full || ok && timegrid.HourOf(at.UnixMilli())-from > one.hoursAtMost {
 			t.Errorf("%s: from %s, full %t, %t", one.what, from, full, ok)
 		}
+	}
+}
+
+// TestRecordsBehindTheScansAreForgotten: what a worker remembers is bounded by how far its scans go back.
+func TestRecordsBehindTheScansAreForgotten(t *testing.T) {
+	c, store := reaching(t), storetest.Count(mem.New(time.Now))
+	now := time.Date(2026, 3, 1, 12, 5, 0, 0, time.UTC)
+	m := metrics.New(prometheus.NewRegistry())
+	c.CompactionDeps = CompactionDeps{Store: store, Board: status.NewBoard(m, 1), Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return now }, AuthorityID: "test"}
+	c.scanners, c.released = map[timegrid.Resolution]*compact.Scanner{}, map[timegrid.Resolution]map[catalog.Name]bool{}
+	c.Board.Enter(status.Of(0, 1, 0, nil))
+	n := catalog.Name{Hour: timegrid.HourOf(now.UnixMilli()) - 20, Resolution: timegrid.Raw, Generation: 1}
+	r := catalog.Record{Aborted: &catalog.Aborted{AuthorityID: "test", Name: n, Reason: "test", WorkerID: "w"}}
+	if _, err := store.Create(t.Context(), n.Key(), r.Marshal(), objstore.PutOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	reads := func() int { return store.Of("get", n.Key()) }
+	scan := func() {
+		t.Helper()
+		if err := c.Compact(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again := func() {
+		t.Helper()
+		if _, err := c.scanners[timegrid.Raw].Scan(t.Context(), timegrid.Raw, n.Hour, n.Hour, func(shard.ID) bool { return true }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if scan(); reads() != 1 {
+		t.Fatalf("%v: the record is not read by the first scan", store.All())
+	}
+	if again(); reads() != 1 {
+		t.Fatalf("%d reads of a record that is remembered", reads())
+	}
+	now = now.Add(10 * 24 * time.Hour)
+	scan()
+	if again(); reads() != 2 {
+		t.Errorf("%d reads: a record behind the scans is still remembered", reads())
 	}
 }
