@@ -23,7 +23,7 @@ type account struct {
 	*Reservation
 	over    atomic.Bool // the context is done
 	ctx     context.Context
-	query   promql.Query // the running query; read by its own goroutine only
+	query   promql.Query // that the engine runs, nil outside it; read by its goroutine only
 	samples int64        // bytes reserved for the engine's samples; same goroutine
 }
 
@@ -34,7 +34,7 @@ func (a *account) watch(ctx context.Context) (stop func() bool) {
 	return context.AfterFunc(ctx, func() { a.over.Store(true) })
 }
 
-// Check is called by the engine's goroutine between samples.
+// Check is called between samples: by the engine's goroutine, or without the engine by several, which change nothing here.
 func (a *account) Check() error {
 	// An atomic flag, because asking the context takes a lock and this runs between samples.
 	if a.over.Load() {
