@@ -13,7 +13,8 @@ import (
 
 // Settings of compaction.
 type Settings struct {
-	// Spans of each resolution in hours, ascending. A resolution without spans is not compacted.
+	// Spans of each resolution in hours, ascending, each a multiple of the one before, so that what a longer one merges
+	// became due with it. A resolution without spans is not compacted.
 	Spans map[timegrid.Resolution][]uint16
 	// Group is the most shards that are merged with each other. Groups begin at its multiples.
 	Group uint32
@@ -42,8 +43,8 @@ func DefaultSettings() Settings {
 func (s Settings) Validate() error {
 	for res, spans := range s.Spans {
 		for i, span := range spans {
-			if span < 2 || span > catalog.MaxSpan || i > 0 && span <= spans[i-1] {
-				return fmt.Errorf("compact: spans %v of %s: 2 to %d hours, ascending", spans, res, catalog.MaxSpan)
+			if span < 2 || span > catalog.MaxSpan || i > 0 && (span <= spans[i-1] || span%spans[i-1] != 0) {
+				return fmt.Errorf("compact: spans %v of %s: 2 to %d hours, ascending, each a multiple of the one before", spans, res, catalog.MaxSpan)
 			}
 		}
 	}

@@ -84,6 +84,7 @@ func TestChoose(t *testing.T) {
 	for _, bad := range []func(*compact.Settings){
 		func(s *compact.Settings) { s.Spans = map[timegrid.Resolution][]uint16{timegrid.Raw: {1}} },
 		func(s *compact.Settings) { s.Spans = map[timegrid.Resolution][]uint16{timegrid.Raw: {4, 2}} },
+		func(s *compact.Settings) { s.Spans = map[timegrid.Resolution][]uint16{timegrid.Raw: {2, 3}} },
 		func(s *compact.Settings) { s.Group = 0 }, func(s *compact.Settings) { s.Rows = 1 << 17 }, func(s *compact.Settings) { s.MaxBytes = 0 },
 	} {
 		s := compact.DefaultSettings()

@@ -28,7 +28,7 @@ type CompactConfig struct {
 	Object   config.Bytes  `koanf:"object" help:"size from which on a merged chunk is ended" needs:"interval"`
 	Memory   config.Bytes  `koanf:"memory" help:"most bytes of objects that are merged at once; about what it takes of memory" needs:"interval"`
 	Back     int           `koanf:"back" help:"how many of the longest spans of a resolution a scan goes back" needs:"interval"`
-	Raw      []string      `koanf:"raw" help:"spans that raw blocks are merged to, ascending" needs:"interval"`
+	Raw      []string      `koanf:"raw" help:"spans that raw blocks are merged to, ascending, each a multiple of the one before" needs:"interval"`
 	Minute   []string      `koanf:"1m" help:"spans that 1m blocks are merged to" needs:"interval"`
 	Five     []string      `koanf:"5m" help:"spans that 5m blocks are merged to" needs:"interval"`
 	Hour     []string      `koanf:"1h" help:"spans that 1h blocks are merged to" needs:"interval"`
@@ -213,6 +213,7 @@ func (c *Compaction) merge(ctx context.Context, res timegrid.Resolution, fences 
 	if err := c.release(ctx, res, seen.Orphaned()); err != nil {
 		return false, err
 	}
+	left = seen.Skipped > 0
 	var failed []error
 	for first, fence := range fences {
 		for _, candidate := range c.settings.Choose(res, seen.Blocks, first, now) {

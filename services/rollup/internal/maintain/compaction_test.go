@@ -126,14 +126,35 @@ func TestWhatIsScannedInFull(t *testing.T) {
 	}
 }
 
-// TestRecordsBehindTheScansAreForgotten: what a worker remembers is bounded by how far its scans go back.
-func TestRecordsBehindTheScansAreForgotten(t *testing.T) {
+// scanning owns shard 0 of a store that counts requests, and has a clock that stands still.
+func scanning(t *testing.T) (*Compaction, *storetest.Counter) {
+	t.Helper()
 	c, store := reaching(t), storetest.Count(mem.New(time.Now))
-	now := time.Date(2026, 3, 1, 12, 5, 0, 0, time.UTC)
 	m := metrics.New(prometheus.NewRegistry())
-	c.CompactionDeps = CompactionDeps{Store: store, Board: status.NewBoard(m, 1), Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return now }, AuthorityID: "test"}
+	c.CompactionDeps = CompactionDeps{Store: store, Board: status.NewBoard(m, 1), Log: slog.New(slog.DiscardHandler), AuthorityID: "test"}
+	c.Now = func() time.Time { return time.Date(2026, 3, 1, 12, 5, 0, 0, time.UTC) }
 	c.scanners, c.released = map[timegrid.Resolution]*compact.Scanner{}, map[timegrid.Resolution]map[catalog.Name]bool{}
 	c.Board.Enter(status.Of(0, 1, 0, nil))
+	return c, store
+}
+
+// TestUnreadableRecordsAreScannedAgain: an hour that could not be read for a moment does not wait for the next full scan.
+func TestUnreadableRecordsAreScannedAgain(t *testing.T) {
+	c, store := scanning(t)
+	n := catalog.Name{Hour: timegrid.HourOf(c.Now().UnixMilli()) - 20, Resolution: timegrid.Raw, Generation: 1}
+	if _, err := store.Create(t.Context(), n.Key(), []byte("{"), objstore.PutOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Compact(t.Context()); err != nil || !c.scans[timegrid.Raw].left || c.scans[timegrid.OneMinute].left {
+		t.Errorf("%v, %v: only what raw has is left over", err, c.scans)
+	}
+}
+
+// TestRecordsBehindTheScansAreForgotten: what a worker remembers is bounded by how far its scans go back.
+func TestRecordsBehindTheScansAreForgotten(t *testing.T) {
+	c, store := scanning(t)
+	now := time.Date(2026, 3, 1, 12, 5, 0, 0, time.UTC)
+	c.Now = func() time.Time { return now }
 	n := catalog.Name{Hour: timegrid.HourOf(now.UnixMilli()) - 20, Resolution: timegrid.Raw, Generation: 1}
 	r := catalog.Record{Aborted: &catalog.Aborted{AuthorityID: "test", Name: n, Reason: "test", WorkerID: "w"}}
 	if _, err := store.Create(t.Context(), n.Key(), r.Marshal(), objstore.PutOptions{}); err != nil {

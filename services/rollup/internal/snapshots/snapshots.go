@@ -228,7 +228,7 @@ func (l *Loop) finish(ctx context.Context) {
 		return
 	}
 	defer l.m.slots.Release(1)
-	if err := l.chain.Finish(ctx); err != nil {
+	if err := l.chain.Finish(ctx); err != nil || l.chain.Pending() > 0 {
 		l.m.cfg.Log.Info("the shard is given back with frames that are in no pack", "shard", l.grant.Shard, "batches", l.chain.Pending(), "error", err)
 	}
 }
