@@ -45,7 +45,7 @@ func (s *Service) memoryLimit() int64 {
 		return int64(s.cfg.MemoryLimit)
 	}
 	indexes, blocks := s.blocks.CacheBytes()
-	held := s.live.Stats().Bytes + indexes + blocks
+	held := s.live.Stats().Bytes + indexes + blocks + s.blocks.LabelBytes()
 	return held + held/4 + int64(s.cfg.Limits.Memory) + processMemory
 }
 

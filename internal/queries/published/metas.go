@@ -3,6 +3,7 @@ package published
 import (
 	"runtime"
 	"sync"
+	"unsafe"
 	"weak"
 
 	"github.com/prometheus/prometheus/model/labels"
@@ -20,8 +21,15 @@ type meta struct {
 // metas gives the indexes of many hours one copy of the labels of a series. It keeps none of them alone: a copy lives as
 // long as an index that has it. It is safe for concurrent use; nil shares nothing.
 type metas struct {
-	mu sync.Mutex
-	at map[uint64]weak.Pointer[meta] // by hash
+	mu    sync.Mutex
+	at    map[uint64]weak.Pointer[meta] // by hash
+	bytes int64                         // estimate of what lives, or was not collected yet
+}
+
+// held is what is known of a meta when it is gone.
+type held struct {
+	hash  uint64
+	bytes int64
 }
 
 // of returns the meta with the labels and the type: one that an index has already, or a new one.
@@ -41,15 +49,26 @@ func (s *metas) of(ls labels.Labels, typ series.Type) *meta {
 	}
 	// Of different labels with the same hash the last are shared.
 	s.at[h] = weak.Make(m)
-	runtime.AddCleanup(m, s.drop, h)
+	const overhead = int64(unsafe.Sizeof(meta{})) + 64 // with its entry here
+	n := int64(ls.ByteSize()) + overhead
+	s.bytes += n
+	runtime.AddCleanup(m, s.drop, held{h, n})
 	return m
 }
 
 // drop forgets a meta that is gone, unless another one has taken its place.
-func (s *metas) drop(h uint64) {
+func (s *metas) drop(of held) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p, ok := s.at[h]; ok && p.Value() == nil {
-		delete(s.at, h)
+	s.bytes -= of.bytes
+	if p, ok := s.at[of.hash]; ok && p.Value() == nil {
+		delete(s.at, of.hash)
 	}
+}
+
+// Bytes estimates the memory of all labels.
+func (s *metas) Bytes() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.bytes
 }

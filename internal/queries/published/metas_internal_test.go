@@ -22,11 +22,14 @@ func TestMetasAreShared(t *testing.T) {
 	if b := s.of(labels.FromStrings("a", "c"), series.Gauge); a == b || b.labels.Get("a") != "c" || b.hash == a.hash {
 		t.Error("one of other labels")
 	}
+	if n := s.Bytes(); n < 3*(3+32) || n > 3*300 {
+		t.Errorf("%d bytes of three metas", n)
+	}
 	runtime.KeepAlive(a)
 	held := func() int {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return len(s.at)
+		return len(s.at) + int(s.bytes)
 	}
 	// Cleanups run some time after the collection.
 	for range 1000 {
@@ -36,5 +39,5 @@ func TestMetasAreShared(t *testing.T) {
 		}
 		runtime.Gosched()
 	}
-	t.Errorf("%d are not forgotten", held())
+	t.Errorf("%d metas of %d bytes are not forgotten", len(s.at), s.bytes)
 }

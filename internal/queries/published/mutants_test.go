@@ -26,6 +26,7 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "rows of other columns are kept", File: "rolled.go", Old: "return rolledKey{columnKey{h.x.id, h.x.number(i), first, last}, h.want}", New: "return rolledKey{columnKey{h.x.id, h.x.number(i), first, last}, 0}", By: "TestRolledRowsAreKept"},
 			{Name: "rows of other series are kept", File: "rolled.go", Old: "return rolledKey{columnKey{h.x.id, h.x.number(i), first, last}, h.want}", New: "return rolledKey{columnKey{h.x.id, 0, first, last}, h.want}", By: "TestRolledRowsAreKept"},
 			{Name: "what was chosen is not found again", File: "index.go", Old: "chosen.Get(chosenKey{o.IndexSHA256, key})", New: "chosen.Get(chosenKey{o.IndexSHA256, \"\"})", By: "TestChosenSeries"},
+			{Name: "labels that are gone count", File: "metas.go", Old: "	s.bytes -= of.bytes\n", New: "", By: "TestMetasAreShared"},
 			{Name: "labels of another type are shared", File: "metas.go", Old: "m.typ == typ && ", New: "", By: "TestMetasAreShared"},
 			{Name: "rows of other matchers are found", File: "found.go", Old: "selectionKey(ms), r.Want", New: "selectionKey(nil), r.Want", By: "TestFoundRows"},
 			{Name: "rows of other columns are found", File: "found.go", Old: "selectionKey(ms), r.Want, mint", New: "selectionKey(ms), 0, mint", By: "TestRolledRowsAreKept"},

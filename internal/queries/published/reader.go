@@ -101,6 +101,10 @@ func (r *Reader) CacheBytes() (indexes, blocks int64) {
 	return r.indexes.Weight() + r.chosen.Weight() + r.texts.Weight(), r.blocks.Weight() + r.columns.Weight() + r.rolled.Weight() + r.found.Weight() + r.deltas.Weight() + r.lates.Weight()
 }
 
+// LabelBytes is the memory of the labels of series that cached indexes and running queries have named, estimated. It comes
+// on top of CacheBytes: how much of it an index has alone changes with the others.
+func (r *Reader) LabelBytes() int64 { return r.metas.Bytes() }
+
 // get makes one request for exactly length bytes, within the bound on parallel requests.
 func (r *Reader) get(ctx context.Context, key string, offset, length int64) ([]byte, error) {
 	if err := r.slots.Acquire(ctx, 1); err != nil {

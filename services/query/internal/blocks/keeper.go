@@ -112,6 +112,9 @@ func New(cfg Config, d Deps) (*Keeper, error) {
 // CacheBytes is the memory of the caches: of indexes; and of blocks, with the columns decoded from them.
 func (k *Keeper) CacheBytes() (indexes, blocks int64) { return k.reader.CacheBytes() }
 
+// LabelBytes is the memory of the labels of published series, estimated.
+func (k *Keeper) LabelBytes() int64 { return k.reader.LabelBytes() }
+
 // FirstPollDone is closed once it is known whether there are blocks, and those of recent hours were read.
 func (k *Keeper) FirstPollDone() <-chan struct{} { return k.firstPoll }
 

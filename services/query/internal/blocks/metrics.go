@@ -25,11 +25,11 @@ func newMetrics(reg prometheus.Registerer, k *Keeper) metrics {
 	vec := func(name, help, label string) *prometheus.CounterVec {
 		return p.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
 	}
-	for i, name := range []string{"index", "block"} {
+	for i, name := range []string{"index", "block", "labels"} {
 		p.NewGaugeFunc(prometheus.GaugeOpts{Name: "lightmetrics_query_cache_bytes", Help: "Memory of a cache of published objects, estimated.",
 			ConstLabels: prometheus.Labels{"cache": name}}, func() float64 {
 			x, b := k.CacheBytes()
-			return float64([]int64{x, b}[i])
+			return float64([]int64{x, b, k.LabelBytes()}[i])
 		})
 	}
 	return metrics{
