@@ -136,7 +136,7 @@ func TestRoles(t *testing.T) {
 		"CheckpointJob": {"work", "operate"}, "ReleaseJob": {"work", "operate"}, "TouchJob": {"work", "operate"}, "CompleteJob": {"work", "operate"},
 		"ForgetLog": {"work", "operate"},
 	}
-	for _, m := range []string{"ListDeadLetters", "GetDepth", "GetJob", "ListJobs", "GetLog", "ListLogs", "GetEpoch", "GetRefRecord", "ListRefRecords"} {
+	for _, m := range []string{"ListDeadLetters", "GetDepth", "GetJob", "ListJobs", "GetLog", "ListLogs", "GetEpoch", "GetRefRecords", "ListRefRecords"} {
 		may[m] = []string{"read", "work", "operate"}
 	}
 	calls := 0
