@@ -50,8 +50,9 @@ var methods = map[string]string{
 	"/lightmetrics.coordinator.v1.RefsService/GetEpoch":        "reader operator worker",
 	"/lightmetrics.coordinator.v1.RefsService/InitEpoch":       "worker",
 	"/lightmetrics.coordinator.v1.RefsService/AddRefs":         "worker",
-	"/lightmetrics.coordinator.v1.RefsService/GetRefRecord":    "reader operator worker",
+	"/lightmetrics.coordinator.v1.RefsService/GetRefRecords":   "reader operator worker",
 	"/lightmetrics.coordinator.v1.RefsService/SwapRefRecord":   "worker",
+	"/lightmetrics.coordinator.v1.RefsService/CondemnRefs":     "worker",
 	"/lightmetrics.coordinator.v1.RefsService/DeleteRefRecord": "worker",
 	"/lightmetrics.coordinator.v1.RefsService/ListRefRecords":  "reader operator worker",
 
