@@ -75,8 +75,8 @@ func TestMutantsOfHelpsAreCaught(t *testing.T) {
 	mutants.Check(t, mutants.List{
 		Run: "TestHelpsAreRecorded",
 		Mutants: []mutants.Mutant{
-			{Name: "helps are recorded after their blocks", File: job, Old: "	if err := j.Helps.Save(ctx); err != nil {\n		return err\n	}\n	return j.publish(ctx, g, made, inputs)\n",
-				New: "	if err := j.publish(ctx, g, made, inputs); err != nil {\n		return err\n	}\n	return j.Helps.Save(ctx)\n"},
+			{Name: "helps are recorded after their blocks", File: job, Old: "	if err := j.Helps.Save(ctx); err != nil {\n		return nil, err\n	}\n	if err := j.publish(ctx, g, made, inputs); err != nil {\n		return nil, err\n	}\n",
+				New: "	if err := j.publish(ctx, g, made, inputs); err != nil {\n		return nil, err\n	}\n	if err := j.Helps.Save(ctx); err != nil {\n		return nil, err\n	}\n"},
 			{Name: "helps are recorded after their delta", File: late, Old: "if err := d.helps.Save(ctx); err != nil {", New: "if err := ctx.Err(); err != nil {"},
 			{Name: "helps of late batches are not learned", File: late, Old: "	d.helps.Learn(e, f)\n", New: ""},
 		},
