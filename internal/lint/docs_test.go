@@ -24,8 +24,9 @@ func files(t *testing.T, fn func(path string, text string), suffixes ...string) 
 			return err
 		}
 		if d.IsDir() {
-			switch d.Name() {
-			case ".git", "bin", "build", "node_modules", "gen":
+			// What is built lies in bin and build of the root; a package may have such a name, too.
+			switch name := d.Name(); {
+			case name == ".git", name == "node_modules", name == "gen", path == filepath.Join(root, "bin"), path == filepath.Join(root, "build"):
 				return filepath.SkipDir
 			}
 			return nil
