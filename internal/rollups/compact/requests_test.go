@@ -1,47 +1,16 @@
 package compact_test
 
 import (
-	"context"
 	"maps"
 	"testing"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/objstore/storetest"
 	"lightmetrics.dev/lightmetrics/internal/rollups/publish"
+	"lightmetrics.dev/lightmetrics/internal/rollups/publish/refstest"
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
-
-// countedRefs counts the calls.
-type countedRefs struct {
-	publish.Refs
-	calls map[string]int
-}
-
-func (r countedRefs) Epoch(ctx context.Context) (publish.Epoch, error) {
-	r.calls["epoch"]++
-	return r.Refs.Epoch(ctx)
-}
-
-func (r countedRefs) Add(ctx context.Context, epoch string, add ...publish.Addition) error {
-	r.calls["add"]++
-	return r.Refs.Add(ctx, epoch, add...)
-}
-
-func (r countedRefs) Get(ctx context.Context, keys ...string) ([]publish.Record, error) {
-	r.calls["get"]++
-	return r.Refs.Get(ctx, keys...)
-}
-
-func (r countedRefs) Condemn(ctx context.Context, epoch string, read ...publish.Record) ([]string, error) {
-	r.calls["condemn"]++
-	return r.Refs.Condemn(ctx, epoch, read...)
-}
-
-func (r countedRefs) Swap(ctx context.Context, epoch string, old, next publish.Record) error {
-	r.calls["swap"]++
-	return r.Refs.Swap(ctx, epoch, old, next)
-}
 
 // TestRequestsOfACompaction: what it costs to merge the blocks of an hour or several, and to collect what they had;
 // docs/protocol/compaction.md has it. Sources have four objects each, and the compaction a few.
@@ -50,7 +19,7 @@ func TestRequestsOfACompaction(t *testing.T) {
 	w, st := newWorld(t), settings()
 	st.ObjectBytes = 1 << 20
 	w.rollAll(hour0, hours, timegrid.Raw)
-	store, refs := storetest.Count(w.store), countedRefs{w.refs, map[string]int{}}
+	store, refs := storetest.Count(w.store), refstest.Counted{Refs: w.refs, Calls: map[string]int{}}
 	type want struct {
 		op, prefix string
 		n          int
@@ -67,11 +36,11 @@ func TestRequestsOfACompaction(t *testing.T) {
 		if got := store.Of("", ""); got != total {
 			t.Errorf("%s: %d requests to the store, want %d: %v", step, got, total, store.All())
 		}
-		if !maps.Equal(refs.calls, calls) {
-			t.Errorf("%s: calls of the metadata store: %v, want %v", step, refs.calls, calls)
+		if !maps.Equal(refs.Calls, calls) {
+			t.Errorf("%s: calls of the metadata store: %v, want %v", step, refs.Calls, calls)
 		}
 		store.Reset()
-		clear(refs.calls)
+		clear(refs.Calls)
 	}
 	v := w.view()
 	c := st.Choose(timegrid.Raw, setsOf(v, timegrid.Raw), shard.ID(0), w.clock.now)[0]

@@ -10,6 +10,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/objstore/fault"
 	"lightmetrics.dev/lightmetrics/internal/rollups/publish"
+	"lightmetrics.dev/lightmetrics/internal/rollups/publish/refstest"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
 
@@ -113,7 +114,7 @@ func TestLateDeleteMeetsNoNewObject(t *testing.T) {
 // another epoch's, references are refused all the same, and the call after that writes nothing.
 func TestEpochIsAskedOnce(t *testing.T) {
 	w := newWorld(t)
-	refs := countedRefs{w.refs, map[string]int{}}
+	refs := refstest.Counted{Refs: w.refs, Calls: map[string]int{}}
 	c := w.config()
 	c.Refs = &refs
 	p, err := publish.NewPublisher(c)
@@ -126,8 +127,8 @@ func TestEpochIsAskedOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if refs.calls["epoch"] != 1 || refs.calls["add"] != 3 {
-		t.Errorf("%v", refs.calls)
+	if refs.Calls["epoch"] != 1 || refs.Calls["add"] != 3 {
+		t.Errorf("%v", refs.Calls)
 	}
 	refs.Refs = newRefs() // it has lost everything, and the object store does not show it
 	for try, text := range []string{"y", "z"} {

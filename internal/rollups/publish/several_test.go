@@ -1,7 +1,6 @@
 package publish_test
 
 import (
-	"context"
 	"errors"
 	"maps"
 	"strings"
@@ -12,39 +11,9 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/objstore/storetest"
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
 	"lightmetrics.dev/lightmetrics/internal/rollups/publish"
+	"lightmetrics.dev/lightmetrics/internal/rollups/publish/refstest"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 )
-
-// countedRefs counts the calls.
-type countedRefs struct {
-	publish.Refs
-	calls map[string]int
-}
-
-func (r countedRefs) Epoch(ctx context.Context) (publish.Epoch, error) {
-	r.calls["epoch"]++
-	return r.Refs.Epoch(ctx)
-}
-
-func (r countedRefs) Add(ctx context.Context, epoch string, add ...publish.Addition) error {
-	r.calls["add"]++
-	return r.Refs.Add(ctx, epoch, add...)
-}
-
-func (r countedRefs) Get(ctx context.Context, keys ...string) ([]publish.Record, error) {
-	r.calls["get"]++
-	return r.Refs.Get(ctx, keys...)
-}
-
-func (r countedRefs) Condemn(ctx context.Context, epoch string, read ...publish.Record) ([]string, error) {
-	r.calls["condemn"]++
-	return r.Refs.Condemn(ctx, epoch, read...)
-}
-
-func (r countedRefs) Swap(ctx context.Context, epoch string, old, next publish.Record) error {
-	r.calls["swap"]++
-	return r.Refs.Swap(ctx, epoch, old, next)
-}
 
 // hourOf is a publication of every resolution of an hour.
 func hourOf(gen, supersedes uint64) (pubs []publish.Publication) {
@@ -60,7 +29,7 @@ func hourOf(gen, supersedes uint64) (pubs []publish.Publication) {
 func TestRequestsOfAnHour(t *testing.T) {
 	w := newWorld(t)
 	putPlan(t, w.store, 1)
-	store, refs := storetest.Count(w.store), countedRefs{w.refs, map[string]int{}}
+	store, refs := storetest.Count(w.store), refstest.Counted{Refs: w.refs, Calls: map[string]int{}}
 	c := w.config()
 	c.Store, c.Refs = store, refs
 	p, err := publish.NewPublisher(c)
@@ -94,8 +63,8 @@ func TestRequestsOfAnHour(t *testing.T) {
 	if got := store.Of("", ""); got != total {
 		t.Errorf("%d requests to the store, want %d: %v", got, total, store.All())
 	}
-	if want := map[string]int{"epoch": 1, "add": 1}; !maps.Equal(refs.calls, want) {
-		t.Errorf("calls of the metadata store: %v, want %v", refs.calls, want)
+	if want := map[string]int{"epoch": 1, "add": 1}; !maps.Equal(refs.Calls, want) {
+		t.Errorf("calls of the metadata store: %v, want %v", refs.Calls, want)
 	}
 }
 

@@ -23,8 +23,8 @@ const (
 )
 
 // prepare writes zeros behind a batch of n bytes that will end at offset end, unless there are some. The fsync of the
-// batch makes them durable. A failure is dropped: the segment grows with its batches
-// then, and has all the room that there is.
+// batch makes them durable. A failure is dropped: the segment grows with its batches then, and has all the room that there
+// is.
 func (e *Engine) prepare(end, n int64) {
 	if end <= e.prepared || n > largestPreparedFor || e.batchFull != nil {
 		return
