@@ -130,9 +130,34 @@ func (q *Query) hold(h *handle, mint, maxt int64) (rest []int) {
 			continue
 		}
 		rest = append(rest, i)
+		h.rest += rowBytes * int64(h.x.Rows(i, first, last))
 	}
 	return rest
 }
+
+// decodedShare is the part of the cache of decoded rows, as a divisor, that what one selection decodes may take.
+const decodedShare = 2
+
+// keepDecoded decides whether what handles have to decode is kept. The rows of a selection that takes most of a cache
+// would drive out each other before they are read again, and everything else with them. Queries that run hold what they
+// have put there, so several of them would take many times the cache.
+func (r *Reader) keepDecoded(of []*object) {
+	var samples, rows int64
+	for _, ob := range of {
+		if ob.raw {
+			samples += ob.rest
+		} else {
+			rows += ob.rest
+		}
+	}
+	manySamples, manyRows := samples > r.columns.Limit()/decodedShare, rows > r.rolled.Limit()/decodedShare
+	for _, ob := range of {
+		ob.once = ob.raw && manySamples || !ob.raw && manyRows
+	}
+}
+
+// rowBytes is the least memory of a sample in columns: its time and its value.
+const rowBytes = 16
 
 // have returns the decoded rows of series i if they cover all of [mint, maxt]; else nil.
 func (h *handle) have(i int, mint, maxt int64) *columns {
@@ -181,7 +206,7 @@ func (h *handle) rows(i int, mint, maxt int64, c *chunk.Columns) (int, error) {
 	rows, err := h.decoder().Series(i, mint, maxt, chunk.ColV|chunk.ColH|chunk.ColStart, c)
 	h.mu.Unlock()
 	// Rows that are read only once are not worth a copy, so only those are kept whose blocks were cached already.
-	if err == nil && any && h.warm && c.V != nil && c.H == nil {
+	if err == nil && any && h.warm && !h.once && c.V != nil && c.H == nil {
 		kept := newColumns(first, last, c)
 		h.q.r.columns.Put(columnKey{h.x.id, h.x.number(i), first, last}, kept, kept.bytes())
 	}

@@ -12,6 +12,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/queries/published"
 	"lightmetrics.dev/lightmetrics/internal/rollups/chunk"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
+	"lightmetrics.dev/lightmetrics/pkg/series"
 )
 
 // read gives all samples by label set.
@@ -155,7 +156,7 @@ func TestCachesGiveTheSame(t *testing.T) {
 // TestColumnsAreBounded: more than fits is read again and again.
 func TestColumnsAreBounded(t *testing.T) {
 	f := newFixture(t)
-	const bound = 1 << 20
+	const bound = 2 << 20
 	r := f.reader(t, published.Config{BlockCache: 4 * bound})
 	mint, maxt := f.first.StartMS(), (f.first + 1).EndMS()
 	for k := range 3 {
@@ -171,6 +172,65 @@ func TestColumnsAreBounded(t *testing.T) {
 		}
 		if _, all := r.CacheBytes(); all > 4*bound {
 			t.Errorf("round %d: %d bytes of blocks and columns", k, all)
+		}
+	}
+}
+
+// TestLargeSelectionsKeepNothing: rows of a selection that would take most of the cache are decoded each time, and
+// drive out nothing that others read again and again.
+func TestLargeSelectionsKeepNothing(t *testing.T) {
+	f := newFixtureOf(t, chunk.Options{BlockSeries: 64})
+	f.publish(t, 2, timegrid.OneMinute)
+	r := f.reader(t, published.Config{BlockCache: 4 << 20})
+	mint, maxt := f.first.StartMS()+1, (f.first + 1).EndMS()
+	all, few := labels.MustNewMatcher(labels.MatchRegexp, "s", ".+"), labels.MustNewMatcher(labels.MatchRegexp, "s", "1.?")
+	samples := func(m *labels.Matcher) (map[string]string, int64) {
+		q := f.query(t, r, published.Limits{})
+		return read(q, t, mint, maxt, m), q.Stats().ColumnHits
+	}
+	rows := func(m *labels.Matcher) (map[string]string, int64) {
+		q := f.query(t, r, published.Limits{})
+		list, ok, err := q.SelectRolled(t.Context(), published.Rows{Resolution: timegrid.OneMinute, Want: chunk.ColSum | chunk.ColCount, Nearly: true}, mint, maxt,
+			func(timegrid.Hour) bool { return false }, func(series.Type) bool { return true }, m)
+		if err != nil || !ok {
+			t.Fatal(ok, err)
+		}
+		out := map[string]string{}
+		var into chunk.Columns
+		for i := range list {
+			text := ""
+			for part := range list[i].Parts() {
+				cols, from, to, ok, err := list[i].Rows(part, mint, maxt, chunk.ColSum|chunk.ColCount, &into)
+				if err != nil || !ok {
+					t.Fatal(ok, err)
+				}
+				text += fmt.Sprintln(cols.T[from:to], cols.Sum[from:to], cols.Count[from:to])
+			}
+			out[list[i].Labels.String()] = text
+		}
+		return out, q.Stats().ColumnHits
+	}
+	for name, ask := range map[string]func(*labels.Matcher) (map[string]string, int64){"samples": samples, "rows": rows} {
+		var want, wantFew map[string]string
+		var kept int64
+		for range 3 {
+			wantFew, kept = ask(few)
+		}
+		if len(wantFew) != 22 || kept < 22 {
+			t.Fatalf("%s: %d series, of which %d were decoded before", name, len(wantFew), kept)
+		}
+		for k := range 3 {
+			got, hits := ask(all)
+			if k == 0 {
+				want = got
+			}
+			if same(t, name, got, want); len(got) != 2*fixtureSeries || hits > kept {
+				t.Errorf("%s, time %d: %d series, of which %d were decoded before, want those %d of few", name, k, len(got), hits, kept)
+			}
+			gotFew, hits := ask(few)
+			if same(t, name, gotFew, wantFew); hits != kept {
+				t.Errorf("%s, time %d: of few series %d were decoded before, want %d", name, k, hits, kept)
+			}
 		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 // TestMutantsAreCaught plants known bugs in the merge of sources, and in what is kept of labels.
 func TestMutantsAreCaught(t *testing.T) {
 	mutants.Check(t, mutants.List{
-		Run: "TestMergeIsByTimeAndSource|TestCountedSeries|TestTexts|TestRolledRowsAreKept|TestFoundRows|TestChosenSeries|TestMetasAreShared",
+		Run: "TestMergeIsByTimeAndSource|TestCountedSeries|TestTexts|TestRolledRowsAreKept|TestFoundRows|TestChosenSeries|TestMetasAreShared|TestLargeSelectionsKeepNothing",
 		Mutants: []mutants.Mutant{
 			{Name: "of rows of one time the first source counts", File: "merge.go", Old: "a == b && x.source < y.source", New: "a == b && x.source > y.source", By: "TestMergeIsByTimeAndSource"},
 			{Name: "rows are compared by milliseconds", File: "merge.go", Old: "	if r.ns != nil {\n		return r.ns[row]\n	}\n", New: "", By: "TestMergeIsByTimeAndSource"},
@@ -34,6 +34,8 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "rows of the hour after are left out", File: "found.go", Old: "last.to, last.read = p.to, last.read+read", New: "last.read += read", By: "TestRolledRowsAreKept"},
 			{Name: "rows of the hour after do not count", File: "found.go", Old: "last.to, last.read = p.to, last.read+read", New: "last.to = p.to", By: "TestRolledRowsAreKept"},
 			{Name: "kept rows are in the reader's memory", File: "rolled.go", Old: "into.Clone()", New: "into", By: "TestRolledRowsAreKept"},
+			{Name: "samples of large selections are kept", File: "columns.go", Old: "h.warm && !h.once && c.V", New: "h.warm && c.V", By: "TestLargeSelectionsKeepNothing"},
+			{Name: "rows of large selections are kept", File: "rolled.go", Old: "h.warm && !h.once && !into", New: "h.warm && !into", By: "TestLargeSelectionsKeepNothing"},
 			{Name: "kept rows do not count", File: "rolled.go", Old: "return c, c.Rows(), nil", New: "return c, 0, nil", By: "TestRolledRowsAreKept"},
 		},
 	})

@@ -2,6 +2,7 @@ package published
 
 import (
 	"context"
+	"math/bits"
 	"slices"
 	"unsafe"
 
@@ -107,6 +108,7 @@ type keptRows struct {
 // holdRows takes the columns of the handle's series that are cached, and returns the series that must be decoded. What it
 // took stays with the query, whatever the cache evicts.
 func (q *Query) holdRows(h *handle, mint, maxt int64) (rest []int) {
+	width := 8 * int64(1+bits.OnesCount32(uint32(h.want))) // a time, and a number in each column
 	h.kept = &heldRows{mint, maxt, make([]keptRows, len(h.series))}
 	for k, i := range h.series {
 		first, last, ok := h.x.Parts(i, mint, maxt)
@@ -120,6 +122,7 @@ func (q *Query) holdRows(h *handle, mint, maxt int64) (rest []int) {
 			continue
 		}
 		rest = append(rest, i)
+		h.rest += width * int64(h.x.Rows(i, first, last))
 	}
 	return rest
 }
@@ -157,7 +160,7 @@ func (h *handle) rolledRows(i int, mint, maxt int64, want chunk.Mask, into *chun
 	h.mu.Unlock()
 	// Rows that are read only once are not worth a copy, so only those are kept whose blocks were cached already.
 	// Histograms would share their buckets with the decoder's memory.
-	if err == nil && any && keep && h.warm && !into.Has(chunk.HistogramColumns) {
+	if err == nil && any && keep && h.warm && !h.once && !into.Has(chunk.HistogramColumns) {
 		h.q.r.rolled.Put(h.rowsKey(i, first, last), into.Clone(), int64(8*into.Columns()*into.Rows())+rolledOverhead)
 	}
 	return into, rows, err

@@ -212,6 +212,7 @@ const maxHoursAtOnce = 1000
 // load fetches the blocks of all objects in parallel.
 func (q *Query) load(ctx context.Context, objects []*object, mint, maxt int64) error {
 	reads := group{ctx: ctx, limit: q.r.cfg.Parallel}
+	var asked []*object
 	for _, ob := range objects {
 		// Objects of one compaction share a handle, which is loaded once.
 		if ob.asked {
@@ -223,6 +224,7 @@ func (q *Query) load(ctx context.Context, objects []*object, mint, maxt int64) e
 			least, most = widen(mint, maxt)
 		}
 		missing := q.cached(ob.handle, firstNS(least), lastNS(most))
+		asked = append(asked, ob)
 		if len(missing) == 0 {
 			continue
 		}
@@ -236,6 +238,7 @@ func (q *Query) load(ctx context.Context, objects []*object, mint, maxt int64) e
 			return q.failed(reads.ctx, ob.hour, ob.key, err)
 		})
 	}
+	q.r.keepDecoded(asked)
 	return reads.Wait()
 }
 

@@ -30,6 +30,8 @@ type handle struct {
 	want chunk.Mask // columns of rolled rows that are read as they are
 	kept *heldRows  // of these, once they are loaded
 	warm bool       // all blocks that are needed were cached
+	rest int64      // bytes of the rows that must be decoded
+	once bool       // these are too many to be kept
 
 	mu  sync.Mutex
 	dec *chunk.Decoder

@@ -139,6 +139,14 @@ func (x *Index) Parts(i int, mint, maxt int64) (first, last int, ok bool) {
 	return first, last, ok
 }
 
+// Rows counts the rows of parts of series i, both included.
+func (x *Index) Rows(i, first, last int) (n int) {
+	for _, p := range x.partsOf(i)[first : last+1] {
+		n += int(x.times[p.times].rows)
+	}
+	return n
+}
+
 // HasRow reports whether series i has a row in [mint, maxt] nanoseconds, as far as the first and the last times of its
 // parts tell; known is false where its rows must be read.
 func (x *Index) HasRow(i int, mint, maxt int64) (has, known bool) {
