@@ -187,10 +187,8 @@ func viewEntry(e *journal.Entry) entryView {
 		AgentID: e.ID.Agent, BootID: e.ID.Boot, SeqStart: e.ID.SeqStart, SeqEnd: e.ID.SeqEnd, Outcome: e.Outcome.String(),
 		AcceptedAt: exact(e.At), MinTime: exact(e.MinTime), MaxTime: exact(e.MaxTime), Bytes: e.Bytes, HomeRegion: e.HomeRegion, ClaimEpoch: e.ClaimEpoch,
 	}
-	if e.Outcome.Conflict() {
+	if v.Key = e.FrameKey(); e.Outcome.Conflict() {
 		v.Key = layout.Quarantine(e.ID, e.SHA256)
-	} else {
-		v.Key = layout.Blob(e.SHA256, e.Generation)
 	}
 	return v
 }

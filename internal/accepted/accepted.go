@@ -21,7 +21,8 @@ type Batch struct {
 	Identity
 	FrameSHA256 identity.Digest `json:"frame_sha256"`
 	FrameBytes  uint64          `json:"frame_bytes"`
-	// RawBlobKey is the generation of the frame that a reader tries first.
+	// RawBlobKey is the object that a reader takes the frame from first: a generation of its blob, or the identity
+	// manifest, where that carries it.
 	RawBlobKey string `json:"raw_blob_key"`
 	// AcceptedAt by the collector's clock, MinTime and MaxTime of the samples; Unix nanoseconds.
 	AcceptedAt int64 `json:"accepted_at_unix_ns"`

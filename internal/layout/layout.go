@@ -51,6 +51,32 @@ func Blob(d identity.Digest, gen uint32) string {
 	return string(append(appendBlobStem(make([]byte, 0, 128), d), blobSuffix(gen)...))
 }
 
+// InManifest reports whether a frame's key is that of an identity manifest, which carries the frame.
+func InManifest(key string) bool { return strings.HasPrefix(key, AcceptedPrefix) }
+
+// ShortFrameKey is the key of a batch's frame as rows of plans and deltas have it, in which the identity and the hash
+// stand beside it: "" for generation 0 of the blob, and AcceptedPrefix alone for the manifest.
+func ShortFrameKey(key string, id identity.Batch, d identity.Digest) string {
+	switch {
+	case key == Blob(d, 0):
+		return ""
+	case InManifest(key) && key == Accepted(id):
+		return AcceptedPrefix
+	}
+	return key
+}
+
+// LongFrameKey is what ShortFrameKey has shortened.
+func LongFrameKey(short string, id identity.Batch, d identity.Digest) string {
+	switch short {
+	case "":
+		return Blob(d, 0)
+	case AcceptedPrefix:
+		return Accepted(id)
+	}
+	return short
+}
+
 // BlobStem is the prefix of all generations of d.
 func BlobStem(d identity.Digest) string {
 	return string(appendBlobStem(make([]byte, 0, 128), d))

@@ -246,3 +246,13 @@ func TestKeysOfABatchAreSpelled(t *testing.T) {
 		}
 	}
 }
+
+// A short key is one of three forms, each of which has one long one.
+func TestShortFrameKeys(t *testing.T) {
+	id, d := identity.Batch{Agent: "a", Boot: "b", SeqStart: 1, SeqEnd: 2}, identity.Sum(nil)
+	for key, short := range map[string]string{Blob(d, 0): "", Blob(d, 3): Blob(d, 3), Accepted(id): "accepted/v1/"} {
+		if got := ShortFrameKey(key, id, d); got != short || LongFrameKey(got, id, d) != key || InManifest(key) != (short == "accepted/v1/") {
+			t.Errorf("%s: %q, %q, %v", key, got, LongFrameKey(got, id, d), InManifest(key))
+		}
+	}
+}

@@ -124,7 +124,7 @@ func conflicts(ctx context.Context, store objstore.Reader, prefix, after string,
 		c := &queryv1.IdentityConflict{
 			AgentId: id.Agent, BootId: id.Boot, SeqStart: id.SeqStart, SeqEnd: id.SeqEnd, SubmittedSha256: sum.String(),
 		}
-		body, _, err := store.Get(ctx, o.Key, objstore.GetOptions{Limit: accept.MaxRecordBytes})
+		body, _, err := store.Get(ctx, o.Key, objstore.GetOptions{Limit: accept.MaxObjectBytes})
 		// Only a store that does not answer fails the list; one damaged record must not hide the others.
 		if err != nil && !errors.Is(err, objstore.ErrNotFound) && !objstore.Unreadable(err) {
 			return nil, "", err

@@ -73,6 +73,9 @@ func must(t testing.TB, err error) {
 
 // world is an authority with what workers share.
 type world struct {
+	// inline: manifests carry the frames of what is accepted from now on.
+	inline bool
+
 	t        testing.TB
 	store    objstore.Store // whole; workers may get a faulty one over it
 	refs     *refmem.Refs
@@ -136,8 +139,10 @@ func (w *world) enter(batches ...accepted.Batch) {
 	w.t.Helper()
 	for _, e := range batches {
 		_, gen, err := layout.ParseBlob(e.RawBlobKey)
-		must(w.t, err)
-		_, err = w.journal.Add(journal.Entry{ID: e.Identity, Outcome: journal.Accepted, SHA256: e.FrameSHA256, Bytes: e.FrameBytes, Generation: gen, At: e.AcceptedAt, MinTime: e.MinTime, MaxTime: e.MaxTime})
+		if !layout.InManifest(e.RawBlobKey) {
+			must(w.t, err)
+		}
+		_, err = w.journal.Add(journal.Entry{ID: e.Identity, Outcome: journal.Accepted, SHA256: e.FrameSHA256, Bytes: e.FrameBytes, Generation: gen, Inline: layout.InManifest(e.RawBlobKey), At: e.AcceptedAt, MinTime: e.MinTime, MaxTime: e.MaxTime})
 		must(w.t, err)
 	}
 	for w.journal.Waiting() > 0 {
@@ -166,12 +171,14 @@ func (w *world) acceptSilently(agent string, seq uint64, points ...point) accept
 		Identity: identity.Batch{Agent: agent, Boot: "b", SeqStart: f.Identity.SeqStart, SeqEnd: f.Identity.SeqEnd}, FrameSHA256: d, FrameBytes: uint64(len(raw)),
 		RawBlobKey: layout.Blob(d, 0), AcceptedAt: w.now().UnixNano() + int64(len(w.accepted)), MinTime: lo, MaxTime: hi,
 	}
-	if _, err := w.store.Create(w.t.Context(), e.RawBlobKey, raw, objstore.PutOptions{SHA256: d}); err != nil {
+	if w.inline {
+		e.RawBlobKey = layout.Accepted(e.Identity)
+	} else if _, err := w.store.Create(w.t.Context(), e.RawBlobKey, raw, objstore.PutOptions{SHA256: d}); err != nil {
 		w.t.Fatal(err)
 	}
-	m := accept.Manifest{AuthorityID: testAuthority, Identity: e.Identity, FrameSHA256: e.FrameSHA256, FrameBytes: e.FrameBytes, RawBlobKey: e.RawBlobKey,
+	m := accept.Manifest{Inline: w.inline, AuthorityID: testAuthority, Identity: e.Identity, FrameSHA256: e.FrameSHA256, FrameBytes: e.FrameBytes, RawBlobKey: map[bool]string{false: e.RawBlobKey}[w.inline],
 		AcceptedAt: e.AcceptedAt, CollectorID: "c", WireVersion: 1, FrameVersion: 1, AttemptID: "00000000000000000000000000000000", RecordCount: e.Identity.Count(), MinTime: e.MinTime, MaxTime: e.MaxTime}
-	if _, err := w.store.Create(w.t.Context(), layout.Accepted(e.Identity), m.Marshal(), objstore.PutOptions{}); err != nil {
+	if _, err := w.store.Create(w.t.Context(), layout.Accepted(e.Identity), m.MarshalWith(raw), objstore.PutOptions{}); err != nil {
 		w.t.Fatal(err)
 	}
 	w.accepted = append(w.accepted, e)

@@ -21,6 +21,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/record"
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
 	"lightmetrics.dev/lightmetrics/internal/rollups/compact"
+	"lightmetrics.dev/lightmetrics/internal/rollups/rollup"
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -96,6 +97,58 @@ func TestRawFramesAreRemovedWhenCovered(t *testing.T) {
 		}
 		return err
 	}))
+}
+
+// A worker rolls up frames that manifests carry beside those of blobs, its plans say where each is, and retention leaves
+// the manifests alone and says that it did.
+func TestFramesThatManifestsCarry(t *testing.T) {
+	w := newWorld(t, newMem())
+	cfg := testConfig()
+	a := agentOf(0, 0)
+	w.clock.Store((hour0 + 3).End().UnixNano())
+	seq := w.some(a, hour0, 0, 4, 0)
+	w.inline = true
+	seq = w.some(a, hour0, 4, 6, seq)
+	w.drive(cfg, ownership.Grant{Shard: 0, Fence: 1})
+	block := w.set(hour0, 0, timegrid.Raw)
+	for _, e := range w.accepted {
+		if !block.Inputs.Covers(e.Identity) {
+			t.Errorf("%s is not rolled up", e.Identity)
+		}
+	}
+	b, _, err := w.store.Get(t.Context(), layout.BlockPlan(block.Name), objstore.GetOptions{})
+	must(t, err)
+	plan, err := rollup.ParsePlan(b)
+	must(t, err)
+	inline := 0
+	for _, e := range plan.Inputs {
+		if layout.InManifest(e.RawBlobKey) {
+			inline++
+		}
+		if _, err := accept.ReadFrame(t.Context(), w.store, e.RawBlobKey, e.FrameSHA256, e.FrameBytes); err != nil {
+			t.Error(err)
+		}
+	}
+	if inline != 6 || len(plan.Inputs) != 10 {
+		t.Errorf("%d of %d inputs are carried", inline, len(plan.Inputs))
+	}
+	f, err := compact.NewFrameRemover(compact.FrameConfig{Store: w.store, AuthorityID: testAuthority, By: "test", Now: w.now})
+	must(t, err)
+	manifests := w.there(layout.AcceptedPrefix)
+	rep, err := f.Run(t.Context(), hour0.End(), false)
+	must(t, err)
+	if want := fmt.Sprintf("map[%s:6]", compact.KeptInline); rep.Batches != 4 || fmt.Sprint(rep.Kept) != want {
+		t.Errorf("%+v, want 4 batches removed and %s", rep, want)
+	}
+	if w.there(layout.RawBlobsPrefix) != 0 || w.there(layout.AcceptedPrefix) != manifests {
+		t.Errorf("%d blobs and %d manifests are left", w.there(layout.RawBlobsPrefix), w.there(layout.AcceptedPrefix))
+	}
+	// A late batch that a manifest carries goes the way of deltas and folds.
+	late := w.accept(a, seq, point{"load", series.Gauge, at(hour0, 58*time.Minute), 3})
+	w.drive(cfg, ownership.Grant{Shard: 0, Fence: 2})
+	if block := w.set(hour0, 0, timegrid.Raw); !block.Inputs.Covers(late.Identity) {
+		t.Error("the late batch is not rolled up")
+	}
 }
 
 // frameWorld has an authority whose store has the world's clock, one hour of ten batches,

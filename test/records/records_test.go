@@ -82,6 +82,20 @@ func again[T any](parse func([]byte) (T, error), write func(T) []byte) func([]by
 	}
 }
 
+// carried is the frame behind the records that carry one; the files here have the records alone, and those of
+// internal/acceptance/accept the whole objects.
+const carried = "a frame\nof two lines"
+
+// carries reads a record of the kind with the frame behind it.
+func carries(k record.Kind, read func([]byte) ([]byte, error)) func([]byte) ([]byte, error) {
+	return func(b []byte) ([]byte, error) {
+		if record.SchemaOf(b) == k.Schema {
+			b = append(append(b[:len(b):len(b)], '\n'), carried...)
+		}
+		return read(b)
+	}
+}
+
 // at is a reader that checks the key of the record.
 func at[T any](key string, parse func(string, []byte) (T, error), write func(*T) []byte) func([]byte) ([]byte, error) {
 	return func(b []byte) ([]byte, error) {
@@ -203,12 +217,19 @@ func kinds() []kind {
 		AuthorityID: authority, Identity: m.Identity, AcceptedBlobKey: m.RawBlobKey, AcceptedSHA256: digest, SubmittedBlobKey: layout.Blob(identity.Sum(nil), 0), SubmittedSHA256: identity.Sum(nil),
 		AcceptedManifestKey: layout.Accepted(m.Identity), ObservedAt: 9, CollectorID: "c",
 	}
+	inline := m
+	inline.Inline, inline.RawBlobKey, inline.FrameSHA256, inline.FrameBytes = true, "", identity.Sum([]byte(carried)), uint64(len(carried))
+	inlineConflict := quarantine
+	inlineConflict.AcceptedBlobKey, inlineConflict.SubmittedBlobKey, inlineConflict.SubmittedSHA256, inlineConflict.SubmittedBytes = "", "", inline.FrameSHA256, inline.FrameBytes
 	records := func(k record.Kind, key string, v interface{ Marshal() []byte }) kind {
 		return kind{k, v.Marshal, at(key, catalog.ParseRecord, func(r *catalog.Record) []byte { return r.Marshal() })}
 	}
 	return []kind{
 		{accept.ManifestKind, m.Marshal, again(accept.ParseManifest, accept.Manifest.Marshal)},
 		{accept.ConflictKind, quarantine.Marshal, again(accept.ParseConflictRecord, accept.ConflictRecord.Marshal)},
+		// Read in the place of the kinds before them, whose versions they follow.
+		{accept.InlineManifestKind, inline.Marshal, carries(accept.InlineManifestKind, again(accept.ParseManifest, accept.Manifest.Marshal))},
+		{accept.InlineConflictKind, inlineConflict.Marshal, carries(accept.InlineConflictKind, again(accept.ParseConflictRecord, accept.ConflictRecord.Marshal))},
 		{accept.BootKind, accept.BootRecord{AuthorityID: authority, Boot: m.Identity.BootOf(), SpoolID: "s", Mode: accept.ModeS3Manifest, FirstSeen: 5, CollectorID: "c"}.Marshal, again(accept.ParseBootRecord, accept.BootRecord.Marshal)},
 		{accept.UnboundAuthorityKind, accept.AuthorityRecord{AuthorityID: authority}.Marshal, again(accept.ParseAuthorityRecord, accept.AuthorityRecord.Marshal)},
 		{accept.AuthorityKind, accept.AuthorityRecord{AuthorityID: authority, Place: objstore.Place{Endpoint: "minio.example:9000", Region: "eu-north-1", Bucket: "metrics", Prefix: "prod/"}, CreatedAt: 5, BoundAt: 7}.Marshal, again(accept.ParseAuthorityRecord, accept.AuthorityRecord.Marshal)},

@@ -81,7 +81,7 @@ func (p *Protocol) awaitEntry(ctx context.Context, t journal.Ticket) (journal.Po
 // one that the submitted frame would have got.
 func (m Manifest) Entry(outcome journal.Outcome) journal.Entry {
 	return journal.Entry{
-		ID: m.Identity, Outcome: outcome, SHA256: m.FrameSHA256, Bytes: m.FrameBytes, Generation: generationOf(m.RawBlobKey),
+		ID: m.Identity, Outcome: outcome, SHA256: m.FrameSHA256, Bytes: m.FrameBytes, Generation: generationOf(m.RawBlobKey), Inline: m.Inline,
 		At: m.AcceptedAt, MinTime: m.MinTime, MaxTime: m.MaxTime, HomeRegion: m.HomeRegion, ClaimEpoch: m.ClaimEpoch,
 	}
 }
@@ -89,7 +89,8 @@ func (m Manifest) Entry(outcome journal.Outcome) journal.Entry {
 // Entry is what the journal says of the frame of this record, as far as an audit knows it.
 func (c ConflictRecord) Entry() journal.Entry {
 	return journal.Entry{
-		ID: c.Identity, Outcome: journal.AuditedConflict, SHA256: c.SubmittedSHA256, Generation: generationOf(c.SubmittedBlobKey),
+		ID: c.Identity, Outcome: journal.AuditedConflict, SHA256: c.SubmittedSHA256, Bytes: c.SubmittedBytes,
+		Generation: generationOf(c.SubmittedBlobKey), Inline: c.Inline(),
 		At: c.ObservedAt, MinTime: c.ObservedAt, MaxTime: c.ObservedAt,
 	}
 }

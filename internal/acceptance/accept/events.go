@@ -37,6 +37,9 @@ type Events struct {
 	BlobExists func(key string)
 	// GenerationSkipped: a generation can't be relied on; the next is tried.
 	GenerationSkipped func(key string, why Skip)
+	// BlobUnneeded: the manifest that exists carries the frame, so nothing refers to the generation that this call
+	// has created or found.
+	BlobUnneeded func(key string)
 	// OwnWrite: a create said exists and the object is this call's own, after a lost answer.
 	OwnWrite func(key string)
 	// Quarantined: this call wrote the quarantine record of a frame that lost a conflict.
@@ -67,6 +70,12 @@ func (e *Events) blobExists(key string) {
 func (e *Events) generationSkipped(key string, why Skip) {
 	if e.GenerationSkipped != nil {
 		e.GenerationSkipped(key, why)
+	}
+}
+
+func (e *Events) blobUnneeded(key string) {
+	if e.BlobUnneeded != nil {
+		e.BlobUnneeded(key)
 	}
 }
 

@@ -31,6 +31,8 @@ func fillFields(t *testing.T, v reflect.Value) {
 		v.SetUint(7)
 	case reflect.Int64:
 		v.SetInt(7)
+	case reflect.Bool:
+		v.SetBool(true)
 	default:
 		t.Fatalf("a field of type %s: say here what value it gets", v.Type())
 	}
@@ -78,7 +80,12 @@ func TestManifestFieldsAreStored(t *testing.T) {
 		}
 	}
 	m.Identity = identity.Batch{Agent: "a", Boot: "b", SeqStart: 1, SeqEnd: m.RecordCount}
+	m.Inline = false
 	if again, err := accept.ParseManifest(m.Marshal()); err != nil || again != m {
+		t.Errorf("read back it is\n%+v (%v)\nwant\n%+v", again, err, m)
+	}
+	m.Inline, m.RawBlobKey = true, ""
+	if again, err := accept.ParseManifest(m.MarshalWith([]byte("frame"))); err != nil || again != m {
 		t.Errorf("read back it is\n%+v (%v)\nwant\n%+v", again, err, m)
 	}
 }

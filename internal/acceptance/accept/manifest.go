@@ -23,8 +23,10 @@ type Manifest struct {
 	FrameSHA256 identity.Digest
 	FrameBytes  uint64
 	// RawBlobKey is the generation that the accepting call had verified: where a reader tries
-	// first. It may have been collected since; any generation whose bytes hash to FrameSHA256 will do.
+	// first. It may have been collected since; any generation whose bytes hash to FrameSHA256 will do. Empty with Inline.
 	RawBlobKey string
+	// Inline: the manifest's object carries the frame behind the record, and no blob is needed.
+	Inline bool
 	// AcceptedAt by the collector's clock, Unix nanoseconds, not negative.
 	AcceptedAt   int64
 	CollectorID  string
@@ -90,20 +92,27 @@ func (m Manifest) Claim() accepted.Claim {
 // Batch is the reference to this batch in derived records, plans and queries.
 func (m Manifest) Batch() accepted.Batch {
 	return accepted.Batch{
-		Identity: m.Identity, FrameSHA256: m.FrameSHA256, FrameBytes: m.FrameBytes, RawBlobKey: m.RawBlobKey,
+		Identity: m.Identity, FrameSHA256: m.FrameSHA256, FrameBytes: m.FrameBytes, RawBlobKey: m.FrameKey(),
 		AcceptedAt: m.AcceptedAt, MinTime: m.MinTime, MaxTime: m.MaxTime, HomeRegion: m.HomeRegion, ClaimEpoch: m.ClaimEpoch,
 	}
 }
 
-// Marshal writes the canonical JSON: equal manifests are equal bytes.
+// Marshal writes the canonical JSON: equal manifests are equal bytes. Of a manifest that carries its frame it is
+// the record alone; MarshalWith writes the object.
 func (m Manifest) Marshal() []byte {
 	var e record.Writer
-	e.Begin(ManifestKind, 1024)
+	kind := ManifestKind
+	if m.Inline {
+		kind = InlineManifestKind
+	}
+	e.Begin(kind, 1024)
 	e.Text("authority_id", m.AuthorityID)
 	e.Batch(m.Identity)
 	e.Digest("frame_sha256", m.FrameSHA256)
 	e.Uint("frame_bytes", m.FrameBytes)
-	e.Text("raw_blob_key", m.RawBlobKey)
+	if !m.Inline {
+		e.Text("raw_blob_key", m.RawBlobKey)
+	}
 	e.Int("accepted_at_unix_ns", m.AcceptedAt)
 	e.Text("collector_id", m.CollectorID)
 	e.Uint("wire_version", uint64(m.WireVersion))
@@ -118,16 +127,27 @@ func (m Manifest) Marshal() []byte {
 	return e.End()
 }
 
-// ParseManifest reads the record; errors wrap record.ErrCorrupt or record.ErrNewerVersion.
+// ParseManifest reads the object of a manifest; a frame that it carries must have the length and the hash that the
+// record says. Errors wrap record.ErrCorrupt or record.ErrNewerVersion.
 func ParseManifest(b []byte) (Manifest, error) {
-	d := record.NewReader(ManifestKind, b)
+	kind, err := record.OneOf(b, InlineManifestKind, ManifestKind)
+	if err != nil {
+		return Manifest{}, err
+	}
 	var m Manifest
+	var frame []byte
+	if m.Inline = kind.Schema == InlineManifestKind.Schema; m.Inline {
+		b, frame, _ = cutFrame(b)
+	}
+	d := record.NewReader(kind, b)
 	m.AuthorityID = d.NonEmpty("authority_id", MaxNameBytes)
 	m.Identity = d.Batch()
 	m.FrameSHA256 = d.Digest("frame_sha256")
 	m.FrameBytes = d.Uint("frame_bytes")
-	m.RawBlobKey = d.Text("raw_blob_key", maxKeyBytes)
-	checkBlobKey(d, "raw_blob_key", m.RawBlobKey, m.FrameSHA256)
+	if !m.Inline {
+		m.RawBlobKey = d.Text("raw_blob_key", maxKeyBytes)
+		checkBlobKey(d, "raw_blob_key", m.RawBlobKey, m.FrameSHA256)
+	}
 	m.AcceptedAt = d.UnixNano("accepted_at_unix_ns")
 	m.CollectorID = d.NonEmpty("collector_id", MaxNameBytes)
 	m.WireVersion = d.Uint32("wire_version")
@@ -153,6 +173,9 @@ func ParseManifest(b []byte) (Manifest, error) {
 		d.Fail("record_count is %d, the identity has %d", m.RecordCount, m.Identity.Count())
 	case m.MaxTime < m.MinTime:
 		d.Fail("max_time_unix_ns is before min_time_unix_ns")
+	}
+	if m.Inline {
+		checkFrame(d, frame, m.FrameBytes, m.FrameSHA256)
 	}
 	if err := d.End(); err != nil {
 		return Manifest{}, err

@@ -8,6 +8,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/platform/lru"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
@@ -47,6 +48,9 @@ type Config struct {
 	Rand io.Reader
 	// Policy is DefaultPolicy when zero.
 	Policy Policy
+	// InlineBelow: the records carry frames of fewer bytes, which then need no blob. At most MaxInlineFrame; 0 is
+	// none. Collectors with different values may share a bucket.
+	InlineBelow int
 	// BootCache bounds the verified boot claims kept in memory; 0 means 16,384.
 	BootCache int
 	Events    Events
@@ -63,6 +67,7 @@ type Protocol struct {
 	rand        io.Reader
 	policy      Policy
 	journal     Journal
+	inlineBelow int
 	// boots caches the owners of recently used boots. Boot records never change, so an
 	// entry is never stale.
 	boots *lru.Cache[identity.Boot, string]
@@ -94,6 +99,9 @@ func New(c Config) (*Protocol, error) {
 	if err := c.Policy.Validate(); err != nil {
 		return nil, fmt.Errorf("accept policy: %w", err)
 	}
+	if c.InlineBelow < 0 || c.InlineBelow > MaxInlineFrame {
+		return nil, fmt.Errorf("accept: inline below %d is not 0 to %d bytes", c.InlineBelow, MaxInlineFrame)
+	}
 	if c.BootCache == 0 {
 		c.BootCache = 16384
 	}
@@ -102,7 +110,7 @@ func New(c Config) (*Protocol, error) {
 	}
 	return &Protocol{
 		store: c.Store, authorityID: c.AuthorityID, collectorID: c.CollectorID, mode: c.Mode,
-		clock: c.Clock, rand: c.Rand, policy: c.Policy, journal: c.Journal, boots: lru.New[identity.Boot, string](int64(c.BootCache)),
+		clock: c.Clock, rand: c.Rand, policy: c.Policy, journal: c.Journal, inlineBelow: c.InlineBelow, boots: lru.New[identity.Boot, string](int64(c.BootCache)),
 		holders: lru.New[identity.Batch, struct{}](maxHolders), events: c.Events,
 	}, nil
 }
@@ -116,7 +124,8 @@ func validName(what, s string) error {
 
 // Accept runs the protocol for one submission: claim the boot, blob, manifest,
 // then the condemned marker of the blob relied on, and the journal beside it, whatever the
-// outcome. On the common path of a claimed boot that is three requests, and a share of a segment.
+// outcome. On the common path of a claimed boot that is three requests, and a share of a segment. Of a frame that the
+// manifest carries it is one request: nothing is relied on but the manifest itself.
 func (p *Protocol) Accept(ctx context.Context, s Submission) (Result, error) {
 	res, err := p.accept(ctx, s)
 	if err != nil {
@@ -133,22 +142,41 @@ func (p *Protocol) accept(ctx context.Context, s Submission) (Result, error) {
 		return Result{}, err
 	}
 	b := blob{p: p, frame: s.Frame, sha: s.SHA256, id: s.Identity, hour: timegrid.HourOfNS(s.MaxTime)}
-	if err := b.ensure(ctx); err != nil {
-		return Result{}, err
+	inline := len(s.Frame) < p.inlineBelow
+	if !inline {
+		if err := b.ensure(ctx); err != nil {
+			return Result{}, err
+		}
 	}
 	// The manifest is made once, so that every attempt writes the same bytes with the same attempt id.
 	m, err := s.NewManifest(b.gen, p.authorityID, p.collectorID, p.clock, p.rand)
 	if err != nil {
 		return Result{}, p.retry(ReasonStoreUnavailable, err)
 	}
+	if inline {
+		m.Inline, m.RawBlobKey = true, ""
+	}
 	res, err := b.decide(ctx, m)
 	if err != nil {
 		return Result{}, err
 	}
+	// carried: the record that stands for the submitted frame has its bytes, so nobody relies on a blob of it.
+	carried := res.Manifest.Inline
 	if res.Outcome == Conflict {
-		if err := b.quarantine(ctx, &res); err != nil {
+		if carried, err = b.quarantine(ctx, &res, inline); err != nil {
 			return Result{}, err
 		}
+	}
+	switch {
+	case inline && !carried:
+		// A collector that writes blobs made the record, and may have died: this call makes sure of a blob as if
+		// it wrote blobs itself. The reference is older than what it finds, and the marker is read after both.
+		if err := b.ensure(ctx); err != nil {
+			return Result{}, err
+		}
+		m.Inline, m.RawBlobKey = false, layout.Blob(b.sha, b.gen)
+	case !inline && carried:
+		p.events.blobUnneeded(layout.Blob(b.sha, b.gen))
 	}
 	// From here on the outcome is a fact, so its entry may be on its way while the marker is read. The
 	// answer waits for both.
@@ -158,8 +186,10 @@ func (p *Protocol) accept(ctx context.Context, s Submission) (Result, error) {
 	}
 	// The marker is read last, on every path: only after the reference to the frame was
 	// observed does an absent marker prove that the garbage collector can't miss it.
-	if err := b.verifyNotCondemned(ctx); err != nil {
-		return Result{}, err
+	if !carried {
+		if err := b.verifyNotCondemned(ctx); err != nil {
+			return Result{}, err
+		}
 	}
 	if res.Position, err = p.awaitEntry(ctx, entry); err != nil {
 		return Result{}, err

@@ -402,7 +402,7 @@ func TestRecordsOfANewerRelease(t *testing.T) {
 		}
 		put(t, s, key, append(bytes.TrimSuffix(b, []byte("}")), `,"later":{"x":1}}`...))
 		mustAccept(t, protocol(t, s, "c2", nil), sub, accept.Duplicate)
-		put(t, s, key, bytes.Replace(b, []byte(".v1"), []byte(".v2"), 1))
+		put(t, s, key, bytes.Replace(b, []byte(".v1"), []byte(".v9"), 1))
 		corrupt := 0
 		_, err = protocol(t, s, "c3", func(c *accept.Config) {
 			c.Events.CorruptRecord = func(accept.Step, string, error) { corrupt++ }

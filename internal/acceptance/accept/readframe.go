@@ -22,8 +22,8 @@ func (e *FrameError) Error() string { return fmt.Sprintf("frame %s: %v", e.SHA25
 // Unwrap returns the cause.
 func (e *FrameError) Unwrap() error { return e.Cause }
 
-// ReadFrame reads the bytes of an accepted frame: from the generation under key first, then
-// from any other generation whose bytes hash to d. size is the frame's length in bytes.
+// ReadFrame reads the bytes of an accepted frame: from the object under key first, a generation of its blob or the
+// record that carries it, then from any other generation whose bytes hash to d. size is the frame's length in bytes.
 // Errors: *FrameError when no generation is readable; else the store's, and a later call may succeed.
 func ReadFrame(ctx context.Context, r objstore.Reader, key string, d identity.Digest, size uint64) ([]byte, error) {
 	raw, cause, err := readGeneration(ctx, r, key, d, size)
@@ -49,9 +49,12 @@ func ReadFrame(ctx context.Context, r objstore.Reader, key string, d identity.Di
 
 // readGeneration returns nil bytes and a cause when the object is missing or is not the frame.
 func readGeneration(ctx context.Context, r objstore.Reader, key string, d identity.Digest, size uint64) (raw []byte, cause, err error) {
+	if inlineKey(key) {
+		return readInline(ctx, r, key, d)
+	}
 	raw, _, err = r.Get(ctx, key, objstore.GetOptions{Limit: int64(max(size, 1))})
 	switch {
-	case errors.Is(err, objstore.ErrNotFound), objstore.Unreadable(err):
+	case isMissing(err):
 		return nil, err, nil
 	case err != nil:
 		return nil, nil, err
@@ -60,4 +63,9 @@ func readGeneration(ctx context.Context, r objstore.Reader, key string, d identi
 		return nil, fmt.Errorf("%s hashes to %s", key, sum), nil
 	}
 	return raw, nil, nil
+}
+
+// isMissing reports whether the store says that there is no object, or none that can be read.
+func isMissing(err error) bool {
+	return errors.Is(err, objstore.ErrNotFound) || objstore.Unreadable(err)
 }

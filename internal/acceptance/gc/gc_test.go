@@ -123,7 +123,12 @@ func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
 // submit accepts or quarantines for real.
 func submit(t *testing.T, s *mem.Store, sub accept.Submission) accept.Result {
 	t.Helper()
-	p, err := accept.New(accept.Config{Store: s, AuthorityID: "authority-1", CollectorID: "c", Clock: &clock{}, Rand: zeros{}})
+	return submitInline(t, s, sub, 0)
+}
+
+func submitInline(t *testing.T, s *mem.Store, sub accept.Submission, below int) accept.Result {
+	t.Helper()
+	p, err := accept.New(accept.Config{InlineBelow: below, Store: s, AuthorityID: "authority-1", CollectorID: "c", Clock: &clock{}, Rand: zeros{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -504,5 +509,60 @@ func TestPlanByTheJournal(t *testing.T) {
 	p := plan(t, s)
 	if len(p.Candidates) != 1 || p.Candidates[0].SHA256 != orphan.SHA256 || len(p.Kept) != 7 {
 		t.Errorf("%+v", p)
+	}
+}
+
+// A manifest that carries the frame keeps no blob of it: nobody who found it relies on one. A quarantine record keeps the blob of its
+// hash whatever it says, and a manifest whose frame is damaged is in doubt, as is one that is cut.
+func TestManifestsThatCarryTheirFrame(t *testing.T) {
+	s := newStore(t, nil)
+	accepted, loser, damaged, cut := encode(t, 1, 1), encode(t, 1, 2), encode(t, 2, 3), encode(t, 3, 4)
+	for _, sub := range []accept.Submission{accepted, loser, damaged, cut} {
+		submitInline(t, s, sub, accept.MaxInlineFrame)
+		put(t, s, layout.Blob(sub.SHA256, 0), sub.Frame)
+	}
+	change := func(sub accept.Submission, f func([]byte) []byte) {
+		b, _, err := s.Get(t.Context(), layout.Accepted(sub.Identity), objstore.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		put(t, s, layout.Accepted(sub.Identity), f(slices.Clone(b)))
+	}
+	change(damaged, func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
+	change(cut, func(b []byte) []byte { return b[:len(b)-1] })
+	// The journal's entries are about the manifests, and name no blob; that of the conflict does.
+	for _, sub := range []accept.Submission{accepted, damaged, cut} {
+		e := journal.Entry{ID: sub.Identity, Outcome: journal.Accepted, SHA256: sub.SHA256, Bytes: uint64(len(sub.Frame)), Inline: true, MinTime: 1, MaxTime: 1}
+		if err := journaltest.Append(t.Context(), s, "authority-1", e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := plan(t, s)
+	if len(p.Candidates) != 4 {
+		t.Fatalf("%+v", p)
+	}
+	r, err := collector(t, s).Execute(t.Context(), p, gc.ExecuteOptions{})
+	if err != nil || r.Deleted != 1 || r.Kept != 3 || has(t, s, layout.Blob(accepted.SHA256, 0)) {
+		t.Errorf("%+v, %v", r, err)
+	}
+	want := map[string]gc.Reason{
+		layout.Blob(loser.SHA256, 0): gc.Quarantined, layout.Blob(damaged.SHA256, 0): gc.RecordUnreadable, layout.Blob(cut.SHA256, 0): gc.RecordUnreadable,
+	}
+	for _, e := range r.Entries {
+		if e.Action == gc.KeptBlob && e.Reason != want[e.Key] {
+			t.Errorf("%s is kept: %s (%s)", e.Key, e.Reason, e.Detail)
+		}
+	}
+	// What was collected is no loss.
+	key := layout.Accepted(accepted.Identity)
+	if _, err := accept.ReadFrame(t.Context(), s, key, accepted.SHA256, uint64(len(accepted.Frame))); err != nil {
+		t.Error(err)
+	}
+	e := journal.Entry{ID: loser.Identity, Outcome: journal.Conflict, SHA256: loser.SHA256, Bytes: 1, Inline: true}
+	if err := journaltest.Append(t.Context(), s, "authority-1", e); err != nil {
+		t.Fatal(err)
+	}
+	if p := plan(t, s); len(p.Candidates) != 2 {
+		t.Errorf("an entry of a conflict names no blob: %+v", p)
 	}
 }

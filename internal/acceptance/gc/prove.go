@@ -55,7 +55,9 @@ func (c *Collector) prove(ctx context.Context, k Candidate, id identity.Batch) *
 		if err != nil {
 			return keep(k, RecordUnreadable, fmt.Sprintf("%s: %v", layout.Accepted(id), err))
 		}
-		if m.FrameSHA256 == k.SHA256 {
+		// A manifest that carries the frame, whose hash was just checked, refers to no blob: whoever found it relies on
+		// the manifest alone. So the blob is the orphan of a call that wrote it before it lost to that manifest.
+		if m.FrameSHA256 == k.SHA256 && !m.Inline {
 			return keep(k, Accepted, layout.Accepted(id))
 		}
 	}
@@ -71,7 +73,7 @@ func (c *Collector) prove(ctx context.Context, k Candidate, id identity.Batch) *
 }
 
 func (c *Collector) read(ctx context.Context, key string) ([]byte, error) {
-	b, _, err := c.cfg.Store.Get(ctx, key, objstore.GetOptions{Limit: accept.MaxRecordBytes})
+	b, _, err := c.cfg.Store.Get(ctx, key, objstore.GetOptions{Limit: accept.MaxObjectBytes})
 	return b, err
 }
 

@@ -39,6 +39,10 @@ func (c *Collector) named(ctx context.Context, blobs []objstore.Info) ([]bool, e
 	}
 	mark := func(entries []journal.Entry) {
 		for i := range entries {
+			// A manifest that carries its frame is no reference to a blob; a quarantine record always is, by its key.
+			if entries[i].Inline && !entries[i].Outcome.Conflict() {
+				continue
+			}
 			if _, asked := of[entries[i].SHA256]; asked {
 				of[entries[i].SHA256] = true
 			}

@@ -135,7 +135,7 @@ func TestDropRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	newer := slices.Clone(whole)
-	newer[5]++ // the version of the format
+	newer[5] = 9 // the version of the format
 	lose(t, s, lost)
 	before, _, err := s.Get(ctx, layout.JournalHeadKey, objstore.GetOptions{})
 	if err != nil {

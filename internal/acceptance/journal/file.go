@@ -51,7 +51,14 @@ const (
 )
 
 // fileMagic begins every file: a byte that is not text, a name and the version of the format.
-var fileMagic = [6]byte{0x89, 'L', 'M', 'J', 'N', 1}
+var fileMagic = [6]byte{0x89, 'L', 'M', 'J', 'N', versionBlobs}
+
+// Versions of the format. A file is of the second one only if it has an entry of a frame that a record carries, so that
+// where there are none an earlier release reads everything.
+const (
+	versionBlobs  = 1
+	versionInline = 2
+)
 
 // headerBytes: magic, kind, flags, length of the payload, CRC32C of everything else.
 const headerBytes = 16
@@ -167,16 +174,16 @@ func (s *Segment) Marshal() ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("journal segment %s: %w", s.Position, err)
 	}
-	return wrapFile(kindSegment, flags, p)
+	return wrapFile(kindSegment, flags, versionOf(s.Entries), p)
 }
 
 // ParseSegment reads what Marshal writes. Errors wrap record.ErrCorrupt or record.ErrNewerVersion.
 func ParseSegment(b []byte) (*Segment, error) {
-	flags, p, err := unwrapFile(b, kindSegment, flagOpens|flagClosed|flagFenced)
+	flags, version, p, err := unwrapFile(b, kindSegment, flagOpens|flagClosed|flagFenced)
 	if err != nil {
 		return nil, err
 	}
-	r := reader{b: p}
+	r := reader{b: p, version: version}
 	s := &Segment{Closed: flags&flagClosed != 0, Fenced: flags&flagFenced != 0}
 	copy(s.Run[:], r.take(len(s.Run)))
 	s.Segment = r.uvarint()
@@ -201,16 +208,16 @@ func marshalFolded(entries []Entry) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("folded file: %w", err)
 	}
-	return wrapFile(kindFolded, 0, p)
+	return wrapFile(kindFolded, 0, versionOf(entries), p)
 }
 
 // ParseFolded reads a folded file. Errors wrap record.ErrCorrupt or record.ErrNewerVersion.
 func ParseFolded(b []byte) ([]Entry, error) {
-	_, p, err := unwrapFile(b, kindFolded, 0)
+	_, version, p, err := unwrapFile(b, kindFolded, 0)
 	if err != nil {
 		return nil, err
 	}
-	r := reader{b: p}
+	r := reader{b: p, version: version}
 	es := r.entries(MaxFoldedEntries)
 	if err := r.end(); err != nil {
 		return nil, FileKind.Wrap("", err)
@@ -241,7 +248,15 @@ var decoders = sync.Pool{New: func() any {
 	return z
 }}
 
-func wrapFile(kind fileKind, flags byte, payload []byte) ([]byte, error) {
+// versionOf is the version of a file with the entries.
+func versionOf(entries []Entry) byte {
+	if slices.ContainsFunc(entries, func(e Entry) bool { return e.Inline }) {
+		return versionInline
+	}
+	return versionBlobs
+}
+
+func wrapFile(kind fileKind, flags, version byte, payload []byte) ([]byte, error) {
 	if len(payload) > MaxPayloadBytes {
 		return nil, fmt.Errorf("a payload of %d bytes, at most %d", len(payload), MaxPayloadBytes)
 	}
@@ -256,6 +271,7 @@ func wrapFile(kind fileKind, flags byte, payload []byte) ([]byte, error) {
 		flags &^= flagZstd
 	}
 	copy(out, fileMagic[:])
+	out[5] = version
 	out[6], out[7] = byte(kind), flags
 	binary.LittleEndian.PutUint32(out[8:], uint32(len(payload)))
 	binary.LittleEndian.PutUint32(out[12:], checksum(out))
@@ -267,44 +283,46 @@ func checksum(b []byte) uint32 {
 	return crc32.Update(crc32.Checksum(b[:12], castagnoli), castagnoli, b[headerBytes:])
 }
 
-func unwrapFile(b []byte, kind fileKind, known byte) (flags byte, payload []byte, err error) {
+func unwrapFile(b []byte, kind fileKind, known byte) (flags, version byte, payload []byte, err error) {
 	if len(b) < headerBytes || len(b) > headerBytes+MaxFileBytes || !bytes.Equal(b[:5], fileMagic[:5]) {
-		return 0, nil, FileKind.Corrupt("", "%d bytes are no journal file", len(b))
+		return 0, 0, nil, FileKind.Corrupt("", "%d bytes are no journal file", len(b))
 	}
-	if err := FileKind.CheckFormat(b[5], fileMagic[5]); err != nil {
-		return 0, nil, err
+	if version = b[5]; version != versionBlobs {
+		if err := FileKind.CheckFormat(version, versionInline); err != nil {
+			return 0, 0, nil, err
+		}
 	}
 	if checksum(b) != binary.LittleEndian.Uint32(b[12:]) {
-		return 0, nil, FileKind.Corrupt("", "the checksum differs")
+		return 0, 0, nil, FileKind.Corrupt("", "the checksum differs")
 	}
 	flags = b[7]
 	// The checksum holds, so some release wrote this: only a newer one can have meant it.
 	if b[6] != byte(kind) || flags&^(known|flagZstd) != 0 {
-		return 0, nil, FileKind.Corrupt("", "kind %d with flags %#x", b[6], flags)
+		return 0, 0, nil, FileKind.Corrupt("", "kind %d with flags %#x", b[6], flags)
 	}
 	n := binary.LittleEndian.Uint32(b[8:])
 	if n > MaxPayloadBytes {
-		return 0, nil, FileKind.Corrupt("", "a payload of %d bytes, at most %d", n, MaxPayloadBytes)
+		return 0, 0, nil, FileKind.Corrupt("", "a payload of %d bytes, at most %d", n, MaxPayloadBytes)
 	}
 	payload = b[headerBytes:]
 	if flags&flagZstd == 0 {
 		if uint32(len(payload)) != n {
-			return 0, nil, FileKind.Corrupt("", "%d bytes of payload, the header says %d", len(payload), n)
+			return 0, 0, nil, FileKind.Corrupt("", "%d bytes of payload, the header says %d", len(payload), n)
 		}
-		return flags, payload, nil
+		return flags, version, payload, nil
 	}
 	// The frame must agree with the header, or the decoder would allocate what the frame claims.
 	var h zstd.Header
 	if err := h.Decode(payload); err != nil || h.Skippable || !h.HasFCS || h.FrameContentSize != uint64(n) || h.DictionaryID != 0 {
-		return 0, nil, FileKind.Corrupt("", "zstd: not one frame with a content of %d bytes", n)
+		return 0, 0, nil, FileKind.Corrupt("", "zstd: not one frame with a content of %d bytes", n)
 	}
 	z := decoders.Get().(*zstd.Decoder)
 	defer decoders.Put(z)
 	out, err := z.DecodeAll(payload, make([]byte, 0, n))
 	if err != nil || uint32(len(out)) != n {
-		return 0, nil, FileKind.Corrupt("", "zstd: %d of %d bytes: %v", len(out), n, err)
+		return 0, 0, nil, FileKind.Corrupt("", "zstd: %d of %d bytes: %v", len(out), n, err)
 	}
-	return flags, out, nil
+	return flags, version, out, nil
 }
 
 func appendText(b []byte, s string) []byte {
@@ -325,12 +343,13 @@ func appendEntries(b []byte, entries []Entry) ([]byte, error) {
 		}
 	}
 	b = binary.AppendUvarint(b, uint64(groups))
+	version := versionOf(entries)
 	for len(entries) > 0 {
 		n := 1
 		for n < len(entries) && entries[n].ID.BootOf() == entries[0].ID.BootOf() {
 			n++
 		}
-		b = appendGroup(b, entries[:n])
+		b = appendGroup(b, entries[:n], version)
 		entries = entries[n:]
 	}
 	return b, nil
@@ -338,7 +357,7 @@ func appendEntries(b []byte, entries []Entry) ([]byte, error) {
 
 // appendGroup writes the entries of one boot. Columns of equal kind stand together, because they
 // compress better than rows. Differences wrap around, so that every value has an encoding.
-func appendGroup(b []byte, es []Entry) []byte {
+func appendGroup(b []byte, es []Entry, version byte) []byte {
 	b = appendText(b, es[0].ID.Agent)
 	b = appendText(b, es[0].ID.Boot)
 	b = binary.AppendUvarint(b, uint64(len(es)))
@@ -354,7 +373,11 @@ func appendGroup(b []byte, es []Entry) []byte {
 		b = append(b, byte(es[i].Outcome))
 	}
 	for i := range es {
-		b = binary.AppendUvarint(b, uint64(es[i].Generation))
+		if version == versionBlobs {
+			b = binary.AppendUvarint(b, uint64(es[i].Generation))
+		} else {
+			b = binary.AppendUvarint(b, es[i].place())
+		}
 	}
 	for i := range es {
 		b = binary.AppendUvarint(b, es[i].Bytes)
@@ -390,8 +413,9 @@ func appendGroup(b []byte, es []Entry) []byte {
 
 // reader reads a payload. After the first error it returns zeros; end returns the error.
 type reader struct {
-	b   []byte
-	err error
+	b       []byte
+	version byte
+	err     error
 }
 
 func (r *reader) fail(format string, args ...any) {
@@ -467,6 +491,11 @@ func (r *reader) entries(limit int) []Entry {
 			return nil
 		}
 	}
+	// One set of entries has one form.
+	if r.version != versionOf(out) {
+		r.fail("version %d of a file without a frame that a record carries", r.version)
+		return nil
+	}
 	for i := range out {
 		if err := out[i].Validate(); err != nil {
 			r.fail("%w", err)
@@ -510,6 +539,13 @@ func (r *reader) group(out []Entry, limit int) []Entry {
 	}
 	for i := range es {
 		g := r.uvarint()
+		if r.version == versionInline {
+			if g == 0 {
+				es[i].Inline = true
+				continue
+			}
+			g--
+		}
 		if g > 1<<32-1 {
 			r.fail("generation %d", g)
 		}

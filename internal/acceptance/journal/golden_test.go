@@ -24,6 +24,8 @@ func TestGoldenFiles(t *testing.T) {
 	abroad := entry("agent-é", 7)
 	abroad.Outcome, abroad.HomeRegion, abroad.ClaimEpoch = Duplicate, "eu-west", 9
 	home := entry("agent-é", 8)
+	inline, inlineLost := entry("agent-é", 9), entry("agent-é", 10)
+	inline.Inline, inlineLost.Inline, inlineLost.Outcome = true, true, Conflict
 	found := entry("agent-b", 1<<60)
 	found.Outcome, found.MinTime, found.At = AuditedAccepted, -1<<62, 1
 	var many []Entry
@@ -34,6 +36,7 @@ func TestGoldenFiles(t *testing.T) {
 	segments := map[string]*Segment{
 		"opens":  {Position: Position{run, 0}, Opening: &Opening{Writer: "collector-1", Role: RoleCollector, Authority: "authority-1", At: 1_790_000_000_000_000_000}, Entries: []Entry{found, conflict, abroad, home}},
 		"closed": {Position: Position{run, 300}, Closed: true, Entries: []Entry{home}},
+		"inline": {Position: Position{run, 302}, Entries: []Entry{home, inline, inlineLost}},
 		"fenced": {Position: Position{run, 301}, Fenced: true},
 		"many":   {Position: Position{run, 1}, Entries: many},
 		"spools": {Position: Position{run, 0}, Opening: &Opening{Writer: "collector-2", Role: RoleSpooler, Authority: "authority-1"}},
@@ -47,6 +50,10 @@ func TestGoldenFiles(t *testing.T) {
 		got, err := ParseSegment(golden)
 		if err != nil || !reflect.DeepEqual(got.Entries, s.Entries) && len(s.Entries) > 0 || got.Position != s.Position || got.Closed != s.Closed || got.Fenced != s.Fenced || !reflect.DeepEqual(got.Opening, s.Opening) {
 			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+		// Only a file with such an entry keeps earlier releases from reading it.
+		if want := map[bool]byte{false: versionBlobs, true: versionInline}[name == "inline"]; golden[5] != want {
+			t.Errorf("%s is of version %d", name, golden[5])
 		}
 		if golden[7]&flagZstd == 0 && !bytes.Equal(written, golden) {
 			t.Errorf("%s is written otherwise than before", name)
@@ -109,7 +116,7 @@ func readGolden(t *testing.T, name string, written []byte) []byte {
 }
 
 func FuzzParseSegment(f *testing.F) {
-	for _, name := range []string{"opens", "closed", "fenced", "many", "spools"} {
+	for _, name := range []string{"opens", "closed", "fenced", "many", "spools", "inline"} {
 		if b, err := os.ReadFile(filepath.Join("testdata", "segment-"+name+".lmj")); err == nil {
 			f.Add(b)
 		}

@@ -142,6 +142,8 @@ type Entry struct {
 	Bytes  uint64
 	// Generation of the blob that a reader tries first. It may be condemned later.
 	Generation uint32
+	// Inline: the manifest, or the quarantine record, carries the frame. Generation is 0.
+	Inline bool
 	// At is when the batch was accepted, of a conflict when it was observed, by the collector's
 	// clock; MinTime and MaxTime are those of the samples. Unix nanoseconds.
 	At, MinTime, MaxTime int64
@@ -153,9 +155,20 @@ type Entry struct {
 // Batch is the reference to the accepted batch. It must not be called for a conflict.
 func (e *Entry) Batch() accepted.Batch {
 	return accepted.Batch{
-		Identity: e.ID, FrameSHA256: e.SHA256, FrameBytes: e.Bytes, RawBlobKey: layout.Blob(e.SHA256, e.Generation),
+		Identity: e.ID, FrameSHA256: e.SHA256, FrameBytes: e.Bytes, RawBlobKey: e.FrameKey(),
 		AcceptedAt: e.At, MinTime: e.MinTime, MaxTime: e.MaxTime, HomeRegion: e.HomeRegion, ClaimEpoch: e.ClaimEpoch,
 	}
+}
+
+// FrameKey is the key of the object that a reader takes the frame from first.
+func (e *Entry) FrameKey() string {
+	switch {
+	case !e.Inline:
+		return layout.Blob(e.SHA256, e.Generation)
+	case e.Outcome.Conflict():
+		return layout.Quarantine(e.ID, e.SHA256)
+	}
+	return layout.Accepted(e.ID)
 }
 
 // maxRegionBytes bounds HomeRegion.
@@ -173,6 +186,8 @@ func (e *Entry) Validate() error {
 		return fmt.Errorf("%s: the frame's hash is zero", e.ID)
 	case e.Bytes == 0 && !e.Outcome.Conflict(): // a quarantine record does not say how long its frame is
 		return fmt.Errorf("%s: the frame has no bytes", e.ID)
+	case e.Inline && e.Generation != 0:
+		return fmt.Errorf("%s: generation %d of a frame that has no blob", e.ID, e.Generation)
 	case e.MaxTime < e.MinTime:
 		return fmt.Errorf("%s: the last sample is before the first", e.ID)
 	case len(e.HomeRegion) > maxRegionBytes:
@@ -185,9 +200,18 @@ func (e *Entry) Validate() error {
 // by hash; then the rest, so that equal sets of entries are equal bytes.
 func (e *Entry) Compare(o *Entry) int {
 	return cmp.Or(e.ID.Compare(o.ID), cmp.Compare(e.Outcome, o.Outcome), cmp.Compare(string(e.SHA256[:]), string(o.SHA256[:])),
-		cmp.Compare(e.At, o.At), cmp.Compare(e.Generation, o.Generation), cmp.Compare(e.Bytes, o.Bytes),
+		cmp.Compare(e.At, o.At), cmp.Compare(e.place(), o.place()), cmp.Compare(e.Bytes, o.Bytes),
 		cmp.Compare(e.MinTime, o.MinTime), cmp.Compare(e.MaxTime, o.MaxTime),
 		cmp.Compare(e.ClaimEpoch, o.ClaimEpoch), cmp.Compare(e.HomeRegion, o.HomeRegion))
+}
+
+// place is what the column of generations has in a file with frames that records carry: 0 for these, else one more than
+// the generation.
+func (e *Entry) place() uint64 {
+	if e.Inline {
+		return 0
+	}
+	return uint64(e.Generation) + 1
 }
 
 // Ticket is an entry that was given to a writer, and is perhaps not durable yet.

@@ -748,7 +748,7 @@ func TestBatchOfANewerReleaseIsNotTouched(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, newer := range map[string][]byte{
-		"manifest": bytes.Replace(was, []byte("accepted_batch.v1"), []byte("accepted_batch.v2"), 1),
+		"manifest": bytes.Replace(was, []byte("accepted_batch.v1"), []byte("accepted_batch.v9"), 1),
 		"file":     bytes.Replace(was, []byte("LMSPOOL1"), []byte("LMSPOOL2"), 1),
 	} {
 		if bytes.Equal(newer, was) {

@@ -171,7 +171,7 @@ func (p *pass) journalledBefore(f *family, id identity.Batch) bool {
 
 // journal adds the entry of one record.
 func (p *pass) journal(ctx context.Context, m missing, id identity.Batch, d identity.Digest) error {
-	b, _, err := p.a.paced().Get(ctx, m.key, objstore.GetOptions{Limit: accept.MaxRecordBytes})
+	b, _, err := p.a.paced().Get(ctx, m.key, objstore.GetOptions{Limit: accept.MaxObjectBytes})
 	if errors.Is(err, objstore.ErrNotFound) {
 		return nil // an operator deleted it after the listing
 	}

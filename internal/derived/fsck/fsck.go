@@ -200,8 +200,10 @@ func (c *checker) manifest(ctx context.Context, key string) error {
 	if err := c.derivedKeys(ctx, key, layout.AcceptedByTime(at, id), layout.AcceptedByBlob(m.FrameSHA256, id), layout.RawBlobByTime(at, m.FrameSHA256)); err != nil {
 		return err
 	}
-	body, err := c.frame(ctx, m.FrameSHA256, m.RawBlobKey)
-	if err != nil {
+	var body []byte
+	if m.Inline {
+		body = accept.InlineFrame(raw)
+	} else if body, err = c.frame(ctx, m.FrameSHA256, m.RawBlobKey); err != nil {
 		return err
 	}
 	if body != nil {
@@ -312,8 +314,10 @@ func (c *checker) quarantine(ctx context.Context, key string) error {
 		c.found(BadQuarantine, key, "accepted is %s, the record says %s", m.FrameSHA256, q.AcceptedSHA256)
 		return nil
 	}
-	body, err := c.frame(ctx, digest, q.SubmittedBlobKey)
-	if err != nil {
+	var body []byte
+	if q.Inline() {
+		body = accept.InlineFrame(raw)
+	} else if body, err = c.frame(ctx, digest, q.SubmittedBlobKey); err != nil {
 		return err
 	}
 	if body == nil {

@@ -249,3 +249,37 @@ func TestFramesRemovedByRetentionAreNoFinding(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+// Records that carry their frames are as whole as their frames are.
+func TestRecordsThatCarryFrames(t *testing.T) {
+	build := func() (*mem.Store, accept.Manifest, accept.ConflictRecord) {
+		s := mem.New(time.Now)
+		f, id := encode(t, 1, 5, 0)
+		d := identity.Sum(f)
+		m := accept.Manifest{AuthorityID: "auth", Identity: id, FrameSHA256: d, FrameBytes: uint64(len(f)), Inline: true, AcceptedAt: 1, CollectorID: "c",
+			WireVersion: 1, FrameVersion: 1, AttemptID: "0123456789abcdef0123456789abcdef", RecordCount: 5, MinTime: 1e9, MaxTime: 5e9}
+		put(t, s, layout.Boot(boot), []byte("{}"))
+		put(t, s, layout.Accepted(id), m.MarshalWith(f))
+		loser, _ := encode(t, 1, 5, 100)
+		q := accept.ConflictRecord{AuthorityID: "auth", Identity: id, AcceptedSHA256: d, SubmittedSHA256: identity.Sum(loser), SubmittedBytes: uint64(len(loser)),
+			AcceptedManifestKey: layout.Accepted(id), ObservedAt: 2, CollectorID: "c"}
+		put(t, s, layout.Quarantine(id, q.SubmittedSHA256), q.MarshalWith(loser))
+		return s, m, q
+	}
+	s, m, q := build()
+	if r := check(t, s); !r.Healthy() || r.Manifests != 1 || r.Records != 5 || r.Quarantined != 1 || r.FrameBytes != m.FrameBytes {
+		t.Errorf("%+v", r)
+	}
+	for key, want := range map[string]Problem{layout.Accepted(m.Identity): BadManifest, layout.Quarantine(q.Identity, q.SubmittedSHA256): BadQuarantine} {
+		s, _, _ := build()
+		b, _, err := s.Get(t.Context(), key, objstore.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b[len(b)-1] ^= 1
+		put(t, s, key, b)
+		if r := check(t, s); r.Found == 0 || r.Findings[0].Problem != want || r.Findings[0].Key != key {
+			t.Errorf("%s: %v", key, r.Findings)
+		}
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
@@ -40,9 +41,12 @@ func (r *Reconciler) checkBlob(ctx context.Context, key string, d identity.Diges
 	return cause, detail, nil
 }
 
-// HasFrame reports whether the generation of the frame that the entry names is there and whole. Where it is
-// not, another generation may be; Reconcile finds out.
+// HasFrame reports whether the generation of the frame that the entry names is there and whole, or the record that
+// carries the frame, which is read and hashed. Where it is not, another generation may be; Reconcile finds out.
 func (r *Reconciler) HasFrame(ctx context.Context, e *journal.Entry) (bool, error) {
+	if e.Inline {
+		return accept.HasInline(ctx, r.Store, e.FrameKey(), e.SHA256)
+	}
 	cause, _, err := r.checkGeneration(ctx, layout.Blob(e.SHA256, e.Generation), e.SHA256, e.Bytes)
 	return cause == "", err
 }

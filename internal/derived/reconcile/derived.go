@@ -37,24 +37,24 @@ type reference struct {
 }
 
 // DerivedOf lists the objects that are derived from an identity manifest, in the order of writing. body is
-// the manifest as it is stored.
+// the manifest as it is stored; the frame that it may carry is not copied.
 func DerivedOf(m accept.Manifest, body []byte) []Derived {
 	at := m.AcceptedTime()
 	ref := reference{
 		ManifestKey: layout.Accepted(m.Identity),
-		FrameSHA256: m.FrameSHA256, FrameBytes: m.FrameBytes, RawBlobKey: m.RawBlobKey,
+		FrameSHA256: m.FrameSHA256, FrameBytes: m.FrameBytes, RawBlobKey: m.FrameKey(),
 		AcceptedAtNS: m.AcceptedAt,
 	}
 	return []Derived{
 		{AcceptedByBlob, layout.AcceptedByBlob(m.FrameSHA256, m.Identity), AcceptedByBlobKind.Marshal(ref)},
 		{RawBlobByTime, layout.RawBlobByTime(at, m.FrameSHA256), RawBlobByTimeKind.Marshal(ref)},
-		{AcceptedByTime, layout.AcceptedByTime(at, m.Identity), body},
+		{AcceptedByTime, layout.AcceptedByTime(at, m.Identity), accept.RecordOf(body)},
 	}
 }
 
 func derivedOfConflict(c accept.ConflictRecord, key string) []Derived {
 	return []Derived{{QuarantineByBlob, layout.QuarantineByBlob(c.SubmittedSHA256, c.Identity), QuarantineByBlobKind.Marshal(reference{
-		ManifestKey: key, FrameSHA256: c.SubmittedSHA256, RawBlobKey: c.SubmittedBlobKey, ObservedAtNS: c.ObservedAt,
+		ManifestKey: key, FrameSHA256: c.SubmittedSHA256, RawBlobKey: c.FrameKey(), ObservedAtNS: c.ObservedAt,
 	})}}
 }
 

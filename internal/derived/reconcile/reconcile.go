@@ -132,9 +132,11 @@ func (r *Reconciler) accepted(ctx context.Context, key string, id identity.Batch
 		return res, r.updateRepairRecord(ctx, &res, rec, o)
 	}
 	res.Bytes, res.Manifest = body, &m
-	rec.digest, rec.blobKey = m.FrameSHA256, m.RawBlobKey
-	if rec.cause, rec.detail, err = r.checkBlob(ctx, m.RawBlobKey, m.FrameSHA256, m.FrameBytes); err != nil {
-		return res, err
+	rec.digest, rec.blobKey = m.FrameSHA256, m.FrameKey()
+	if !m.Inline { // else the frame's hash was checked with the record
+		if rec.cause, rec.detail, err = r.checkBlob(ctx, m.RawBlobKey, m.FrameSHA256, m.FrameBytes); err != nil {
+			return res, err
+		}
 	}
 	// A frame is logged as removed before it is deleted, so this question comes after the blob was
 	// found missing, or both could miss a removal that happens in between.
@@ -180,9 +182,11 @@ func (r *Reconciler) quarantined(ctx context.Context, key string, id identity.Ba
 		return res, r.updateRepairRecord(ctx, &res, rec, o)
 	}
 	res.Bytes, res.Conflict = body, &c
-	rec.blobKey = c.SubmittedBlobKey
-	if rec.cause, rec.detail, err = r.checkBlob(ctx, c.SubmittedBlobKey, d, 0); err != nil {
-		return res, err
+	rec.blobKey = c.FrameKey()
+	if !c.Inline() {
+		if rec.cause, rec.detail, err = r.checkBlob(ctx, c.SubmittedBlobKey, d, 0); err != nil {
+			return res, err
+		}
 	}
 	if err := r.updateRepairRecord(ctx, &res, rec, o); err != nil {
 		return res, err
@@ -198,8 +202,8 @@ func causeOf(err error) Cause {
 	return CauseBadManifest
 }
 
-// read reads a record. The error is objstore.Unreadable if it is damaged or too long to be a record.
+// read reads a record, and the frame that it may carry. The error is objstore.Unreadable if it is damaged or too long to be a record.
 func (r *Reconciler) read(ctx context.Context, key string) ([]byte, error) {
-	body, _, err := r.Store.Get(ctx, key, objstore.GetOptions{Limit: accept.MaxRecordBytes})
+	body, _, err := r.Store.Get(ctx, key, objstore.GetOptions{Limit: accept.MaxObjectBytes})
 	return body, err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/objstore/fault"
@@ -335,6 +337,52 @@ func TestDamagedAtRest(t *testing.T) {
 		res, err := newCore(bad).Reconcile(ctx, layout.Accepted(m.Identity), Options{})
 		if err != nil || res.Cause != want || !res.Opened {
 			t.Errorf("%s: %+v, %v", prefix, res, err)
+		}
+	}
+}
+
+// A record that carries its frame is checked with it, by a pass and by the scrub, and its derived keys have no copy of the frame.
+func TestRecordsThatCarryFrames(t *testing.T) {
+	s, id := newStore(), batch(1, 10)
+	m, frame := manifest(id)
+	m.Inline, m.RawBlobKey = true, ""
+	c, loser := conflict(id)
+	c.AcceptedBlobKey, c.SubmittedBlobKey, c.SubmittedBytes = "", "", uint64(len(loser))
+	put(t, s, layout.Accepted(id), m.MarshalWith(frame))
+	put(t, s, layout.Quarantine(id, c.SubmittedSHA256), c.MarshalWith(loser))
+	r := newCore(s)
+	entries := map[string]journal.Entry{layout.Accepted(id): m.Entry(journal.Accepted), layout.Quarantine(id, c.SubmittedSHA256): c.Entry()}
+	for key, e := range entries {
+		res, err := r.Reconcile(t.Context(), key, Options{})
+		if err != nil || res.Cause != "" || len(res.Created) == 0 {
+			t.Errorf("%s: %+v, %v", key, res, err)
+		}
+		if ok, err := r.HasFrame(t.Context(), &e); err != nil || !ok {
+			t.Errorf("%s: the scrub finds %v, %v", key, ok, err)
+		}
+	}
+	for key, body := range derivedState(t, s) {
+		if strings.Contains(body, "frame of ") {
+			t.Errorf("%s has a copy of the frame", key)
+		}
+	}
+	for key, e := range entries {
+		b, _, err := s.Get(t.Context(), key, objstore.GetOptions{})
+		must(t, err)
+		whole := slices.Clone(b)
+		b[len(b)-1] ^= 1
+		_, err = s.Put(t.Context(), key, b, objstore.PutOptions{})
+		must(t, err)
+		if ok, err := r.HasFrame(t.Context(), &e); err != nil || ok {
+			t.Errorf("%s, damaged: the scrub finds %v, %v", key, ok, err)
+		}
+		if res, err := r.Reconcile(t.Context(), key, Options{}); err != nil || res.Cause != CauseBadManifest || !res.Opened {
+			t.Errorf("%s, damaged: %+v, %v", key, res, err)
+		}
+		_, err = s.Put(t.Context(), key, whole, objstore.PutOptions{})
+		must(t, err)
+		if res, err := r.Reconcile(t.Context(), key, Options{Recheck: true}); err != nil || res.Cause != "" || !res.Healed {
+			t.Errorf("%s, restored: %+v, %v", key, res, err)
 		}
 	}
 }

@@ -159,7 +159,7 @@ func (x *rollups) accepted(shards uint32) (map[place][]identity.Batch, error) {
 const readers = 16
 
 func (x *rollups) manifest(ctx context.Context, key string, shards uint32, mu *sync.Mutex, all map[place][]identity.Batch) error {
-	body, _, err := x.store.Get(ctx, key, objstore.GetOptions{Limit: accept.MaxRecordBytes})
+	body, _, err := x.store.Get(ctx, key, objstore.GetOptions{Limit: accept.MaxObjectBytes})
 	if err != nil {
 		return err
 	}
@@ -237,10 +237,7 @@ func (x *rollups) again(h timegrid.Hour, s *catalog.Block) ([]chunk.Series, erro
 	g.SetLimit(readers)
 	for i, e := range plan.Inputs {
 		g.Go(func() (err error) {
-			frames[i], _, err = x.store.Get(ctx, e.RawBlobKey, objstore.GetOptions{})
-			if err == nil && identity.Sum(frames[i]) != e.FrameSHA256 {
-				err = fmt.Errorf("%s is not the frame of %s", e.RawBlobKey, e.Identity)
-			}
+			frames[i], err = accept.ReadFrame(ctx, x.store, e.RawBlobKey, e.FrameSHA256, e.FrameBytes)
 			return err
 		})
 	}

@@ -125,6 +125,10 @@ func (x *FrameHour) choose(ctx context.Context, limit int, kept keptBatches) (of
 		if last != x.at.hour {
 			continue // the hour of its last sample removes it
 		}
+		if layout.InManifest(e.RawBlobKey) {
+			kept[KeptInline] = append(kept[KeptInline], e.Identity)
+			continue // nothing removes a manifest
+		}
 		if _, noted := x.finished[e.Identity]; x.only && !noted {
 			continue
 		}

@@ -90,6 +90,7 @@ type FrameReport struct {
 const (
 	KeptUncovered  = "an hour of it is not covered by a committed raw block"
 	KeptWide       = "it spans more than two hours"
+	KeptInline     = "its identity manifest carries the frame"
 	KeptHour       = "the plan or a record of its hour can't be read"
 	KeptUnfinished = "a generation of its hour is not decided at all resolutions"
 	KeptYoung      = "its hour was published too recently"
@@ -103,7 +104,7 @@ const (
 )
 
 // isTemporary reports that the reason may be gone in a later pass.
-func isTemporary(why string) bool { return why != KeptWide && why != KeptConflict }
+func isTemporary(why string) bool { return why != KeptWide && why != KeptConflict && why != KeptInline }
 
 // runStep bounds the batches of a step of Run.
 const runStep = framelog.MaxFrames

@@ -28,7 +28,7 @@ type bootJSON struct {
 }
 
 // row is written as an array, as in a plan, with the hours at the end: pairs of a first hour, counted from 1970,
-// and how many follow each other. The key is "" for generation 0 of the blob.
+// and how many follow each other. The key is a short one.
 type row Batch
 
 // UnmarshalJSON reads the array.
@@ -85,11 +85,7 @@ func appendRow(b []byte, e *Batch) []byte {
 	for _, t := range [...]int64{e.AcceptedAt, e.MinTime, e.MaxTime} {
 		b = strconv.AppendInt(append(b, ','), t, 10)
 	}
-	key := e.RawBlobKey
-	if key == layout.Blob(e.FrameSHA256, 0) {
-		key = ""
-	}
-	b = append(record.AppendString(append(b, ','), key), ',', '[')
+	b = append(record.AppendString(append(b, ','), layout.ShortFrameKey(e.RawBlobKey, e.Identity, e.FrameSHA256)), ',', '[')
 	for i := 0; i < len(e.Hours); {
 		n := 1
 		for i+n < len(e.Hours) && e.Hours[i+n] == e.Hours[i]+timegrid.Hour(n) {
@@ -129,9 +125,7 @@ func parseHeader(b []byte) (*Delta, error) {
 	for _, boot := range j.Boots {
 		for _, r := range boot.Batches {
 			r.Identity.Agent, r.Identity.Boot = boot.Agent, boot.Boot
-			if r.RawBlobKey == "" {
-				r.RawBlobKey = layout.Blob(r.FrameSHA256, 0)
-			}
+			r.RawBlobKey = layout.LongFrameKey(r.RawBlobKey, r.Identity, r.FrameSHA256)
 			d.Batches = append(d.Batches, Batch(r))
 		}
 	}

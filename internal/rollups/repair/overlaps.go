@@ -72,7 +72,7 @@ func (v *verifier) verifyPair(ctx context.Context, x, y identity.Batch) error {
 
 // verifyTogether reports hours in which x has samples and counts, and y was not asked whose the numbers are.
 func (v *verifier) verifyTogether(ctx context.Context, x, y identity.Batch) error {
-	m, _, err := record.Read(ctx, v.r.cfg.Store, layout.Accepted(x), accept.ManifestKind, accept.ParseManifest)
+	m, err := accept.ReadManifest(ctx, v.r.cfg.Store, x)
 	switch {
 	case record.Unreadable(err) || errors.Is(err, objstore.ErrNotFound):
 		return nil // lmctl fsck reports it; nobody knows what it won

@@ -324,7 +324,7 @@ func (r *Repairer) addAccepted(ctx context.Context, o *Requested, entries map[id
 
 // manifest reads the identity manifest of an accepted batch.
 func (r *Repairer) manifest(ctx context.Context, id identity.Batch) (accept.Manifest, error) {
-	b, _, err := r.get(ctx, layout.Accepted(id), accept.MaxRecordBytes)
+	b, _, err := r.get(ctx, layout.Accepted(id), accept.MaxObjectBytes)
 	if err != nil {
 		return accept.Manifest{}, err
 	}

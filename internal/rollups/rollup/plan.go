@@ -97,7 +97,7 @@ type planBoot struct {
 }
 
 // planRow is written as an array: an hour has up to 400,000 batches, and names would double
-// the 170 bytes that each takes. The key is "" for generation 0 of the blob.
+// the 170 bytes that each takes. The key is a short one.
 type planRow accepted.Batch
 
 func (b *planRow) UnmarshalJSON(raw []byte) error {
@@ -158,11 +158,7 @@ func appendRow(b []byte, e *accepted.Batch) []byte {
 	for _, t := range [...]int64{e.AcceptedAt, e.MinTime, e.MaxTime} {
 		b = strconv.AppendInt(append(b, ','), t, 10)
 	}
-	key := e.RawBlobKey
-	if key == layout.Blob(e.FrameSHA256, 0) {
-		key = ""
-	}
-	return append(record.AppendString(append(b, ','), key), ']')
+	return append(record.AppendString(append(b, ','), layout.ShortFrameKey(e.RawBlobKey, e.Identity, e.FrameSHA256)), ']')
 }
 
 // ParsePlan reads what Encode and Marshal write. Errors wrap record.ErrCorrupt or record.ErrNewerVersion.
@@ -194,10 +190,9 @@ func parsePlan(b []byte) (*Plan, error) {
 	for _, boot := range j.Boots {
 		for _, b := range boot.Batches {
 			b.Agent, b.Boot = boot.Agent, boot.Boot
-			if b.RawBlobKey == "" {
-				b.RawBlobKey = layout.Blob(b.FrameSHA256, 0)
-			}
-			p.Inputs = append(p.Inputs, accepted.Batch(b))
+			in := accepted.Batch(b)
+			in.RawBlobKey = layout.LongFrameKey(b.RawBlobKey, in.Identity, in.FrameSHA256)
+			p.Inputs = append(p.Inputs, in)
 		}
 	}
 	// Workers must make equal objects from equal plans, so only the canonical form is accepted.

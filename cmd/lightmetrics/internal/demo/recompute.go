@@ -100,7 +100,7 @@ func readFrames(ctx context.Context, c *cluster.Cluster) (*rawSamples, error) {
 		if err != nil {
 			return nil, err
 		}
-		body, _, err := store.Get(ctx, i.Key, objstore.GetOptions{Limit: accept.MaxRecordBytes})
+		body, _, err := store.Get(ctx, i.Key, objstore.GetOptions{Limit: accept.MaxObjectBytes})
 		if err != nil {
 			return nil, err
 		}
@@ -108,13 +108,13 @@ func readFrames(ctx context.Context, c *cluster.Cluster) (*rawSamples, error) {
 		if err != nil {
 			return nil, err
 		}
-		raw, _, err := store.Get(ctx, m.RawBlobKey, objstore.GetOptions{})
+		raw, err := accept.ReadFrame(ctx, store, m.FrameKey(), m.FrameSHA256, m.FrameBytes)
 		if err != nil {
 			return nil, err
 		}
 		var b frame.Batch
 		if err := frame.Decode(raw, &b, frame.DefaultLimits()); err != nil {
-			return nil, fmt.Errorf("%s: %w", m.RawBlobKey, err)
+			return nil, fmt.Errorf("%s: %w", m.FrameKey(), err)
 		}
 		a := accepted.Batch{Identity: m.Identity, FrameSHA256: identity.Sum(raw), AcceptedAt: m.AcceptedAt, MaxTime: m.MaxTime}
 		if _, err := r.store.Insert(a, &b, time.Now()); err != nil {

@@ -253,7 +253,7 @@ func (f *Finder) batch(ctx context.Context, batches []accepted.Batch, id identit
 	if i, ok := slices.BinarySearchFunc(batches, id, func(e accepted.Batch, id identity.Batch) int { return e.Identity.Compare(id) }); ok {
 		return batches[i], true, nil
 	}
-	m, _, err := record.Read(ctx, f.Manifests, layout.Accepted(id), accept.ManifestKind, accept.ParseManifest)
+	m, err := accept.ReadManifest(ctx, f.Manifests, id)
 	switch {
 	case err == nil:
 		return m.Batch(), true, nil
