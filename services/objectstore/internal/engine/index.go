@@ -62,8 +62,10 @@ func decodeCheckpoint(b []byte) (checkpoint, error) {
 }
 
 const (
-	indexCache    = 16 << 20
 	indexMemtable = 8 << 20
+	// Pebble takes its memtables out of its cache: the one that is written, and one that is flushed or kept for the next.
+	// A cache that is no larger than these two keeps no block, and then every lookup reads the tables again.
+	indexCache = 16<<20 + 2*indexMemtable
 )
 
 // index is a Pebble store that must neither end the process nor block its owner. Errors of its
