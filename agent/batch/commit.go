@@ -153,7 +153,7 @@ func (c *Committer) check(b input.Batch) (_ *openFrame, bytes int, err error) {
 		if err == nil {
 			err = o.append(id, s)
 		}
-		if err == nil && sampleBytes(s)+seriesBytes(s.Series) > int(c.cfg.MaxBytes) {
+		if err == nil && sampleBytes(s)+o.table[id].bytes > int(c.cfg.MaxBytes) {
 			err = &frame.Error{Reason: frame.TooLarge, Detail: fmt.Sprintf("the sample alone has more than %s", c.cfg.MaxBytes)}
 		}
 		if err != nil {

@@ -294,3 +294,88 @@ func TestAppendWaitsForRoom(t *testing.T) {
 		}
 	})
 }
+
+// The series of a sender that comes with the same ones again stay where they are, and no frame has anything of another's.
+func TestAppendKeepsSeries(t *testing.T) {
+	q := &memQueue{t: t}
+	c := newCommitter(t, DefaultConfig(), q)
+	one, two := seriesN(6), seriesN(9)[4:]
+	rounds := [][]*input.Series{one, one, one, one[:2], one, two, {two[1], one[0]}, two, {one[0], one[5], one[0]}, one}
+	for i, list := range rounds {
+		at := scrapeOf(list, int64(1000*(i+1)))
+		for k := range at.Samples {
+			at.Samples[k].Time += int64(k) // times of a series rise
+		}
+		if err := c.Append(t.Context(), at); err != nil {
+			t.Fatal(err)
+		}
+		got := q.got[len(q.got)-1]
+		want := map[string]int{}
+		for _, s := range at.Samples {
+			want[s.Series.Labels[1].Value]++
+		}
+		strings, records := map[string]bool{}, 0
+		for _, s := range got.Strings {
+			strings[s] = true
+		}
+		for _, g := range got.Groups {
+			records += len(g.Timestamps) * len(g.Series)
+			for _, s := range g.Series {
+				name := ""
+				for _, l := range s.Labels {
+					if got.Strings[l.Name] == "i" {
+						name = got.Strings[l.Value]
+					}
+				}
+				if want[name] != len(g.Timestamps) {
+					t.Errorf("round %d: series %q has %d samples, want %d", i, name, len(g.Timestamps), want[name])
+				}
+			}
+		}
+		if records != len(list) {
+			t.Errorf("round %d: %d records, want %d", i, records, len(list))
+		}
+		// "", host, h, __name__, m, i
+		if len(strings) != 6+len(want) {
+			t.Errorf("round %d: strings %q, want those of %v", i, got.Strings, want)
+		}
+	}
+}
+
+func TestOpenFrameKeepsSeries(t *testing.T) {
+	o, err := newOpenFrame(nil, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fill := func(list []*input.Series) (bytes int) {
+		t.Helper()
+		for _, s := range scrapeOf(list, 1).Samples {
+			if err := add(o, s); err != nil {
+				t.Fatal(err)
+			}
+		}
+		bytes = o.bytes
+		if err := o.reset(); err != nil || o.records() != 0 || len(o.order) != 0 || o.bytes != 0 {
+			t.Fatalf("%v, %d records, %d series, %d bytes after a reset", err, o.records(), len(o.order), o.bytes)
+		}
+		return bytes
+	}
+	list := seriesN(5)
+	first := fill(list)
+	if len(o.table) != 5 || o.builder.Series() != 5 {
+		t.Errorf("%d series are kept, want 5", len(o.table))
+	}
+	if again := fill(list); again != first {
+		t.Errorf("%d bytes are counted, before it were %d", again, first)
+	}
+	if fill(list[:4]); len(o.table) != 0 || len(o.ids) != 0 {
+		t.Errorf("%d series are kept although one did not come", len(o.table))
+	}
+	fill(list)
+	if _, err := o.series(seriesN(1)[0]); err != nil {
+		t.Fatal(err)
+	}
+	if fill(list[1:]); len(o.table) != 0 || len(o.ids) != 0 {
+		t.Errorf("%d series of %d are kept although one came as another", len(o.table), len(o.ids))
+	}
+}

@@ -69,6 +69,13 @@ var planted = []mutants.Mutant{
 	{Name: "a checked frame has no helps", File: "commit.go", Old: `c.helps.add(checked.builder, s)`, New: `_ = s`},
 	{Name: "a checked frame is used twice", File: "commit.go", Old: `		_ = o.reset() // its labels were taken before
 		o.encoder`, New: `		o.encoder`},
+	{Name: "series that did not come stay", File: "open.go", Old: `len(o.order) != len(o.table) || `, New: ``},
+	{Name: "series that came as another stay", File: "open.go", Old: ` || len(o.ids) != len(o.table)`, New: ``},
+	{Name: "the next series is taken for the one after the last", File: "open.go", Old: ` && o.table[o.next].series == s`, New: ``},
+	{Name: "series of the frame before count as come", File: "open.go", Old: `	for i := range o.table {
+		o.table[i].came = false
+	}
+`, New: ``},
 	{Name: "the group that is written still collects", File: "commit.go", Old: `	c.next = nil
 `, New: ``},
 }

@@ -17,13 +17,24 @@ type openFrame struct {
 	encoder  *frame.Encoder
 	// helps decides which metrics' helps this frame carries; nil: none.
 	helps *helps
-	// ids of the series that the builder has, and the series in the order in which they came.
+	// ids of the series that the builder has, and what is known of them, by id. Some are of the frame before.
 	ids   map[*input.Series]frame.SeriesID
+	table []known
+	// next is the id of the series that comes next if they come in the order of the frame before.
+	next int
+	// order has the series of this frame as they came.
 	order []*input.Series
 	// bytes are estimated, before compression.
 	bytes int
 	// first and last time of the samples, Unix nanoseconds.
 	first, last int64
+}
+
+// known is a series of the builder.
+type known struct {
+	series *input.Series
+	bytes  int
+	came   bool // it is in this frame
 }
 
 // recordBytes is an upper estimate of the bytes of a record, in any encoding of the columns.
@@ -35,14 +46,30 @@ const maxSpan = 12 * time.Hour
 // newOpenFrame makes a frame that enc encodes, which frames that are encoded one by one may share.
 func newOpenFrame(resource []series.Label, enc *frame.Encoder, h *helps) (*openFrame, error) {
 	o := &openFrame{resource: resource, builder: frame.NewBuilder(), encoder: enc, helps: h, ids: map[*input.Series]frame.SeriesID{}}
-	return o, o.reset()
+	return o, o.empty()
 }
 
+// reset begins the next frame. Most senders have the same series in every frame, so they stay in the builder as long as all
+// of them came: there are never more than those of two frames.
 func (o *openFrame) reset() error {
+	if len(o.order) != len(o.table) || len(o.ids) != len(o.table) {
+		return o.empty()
+	}
+	o.builder.ResetRecords()
+	for i := range o.table {
+		o.table[i].came = false
+	}
+	clear(o.order)
+	o.order, o.bytes, o.next = o.order[:0], 0, 0
+	return nil
+}
+
+func (o *openFrame) empty() error {
 	o.builder.Reset()
 	clear(o.ids)
+	clear(o.table)
 	clear(o.order)
-	o.order, o.bytes = o.order[:0], 0
+	o.table, o.order, o.bytes, o.next = o.table[:0], o.order[:0], 0, 0
 	return o.builder.SetResource(o.resource...)
 }
 
@@ -64,19 +91,32 @@ func (o *openFrame) jumps(t int64) bool {
 
 // series gives the builder's series of s.
 func (o *openFrame) series(s *input.Series) (frame.SeriesID, error) {
-	if id, ok := o.ids[s]; ok {
-		return id, nil
+	id, ok := frame.SeriesID(o.next), o.next < len(o.table) && o.table[o.next].series == s
+	if !ok {
+		if id, ok = o.ids[s]; !ok {
+			var err error
+			if id, err = o.builder.AddSeries(s.Labels, s.Type, s.Unit, s.Start); err != nil {
+				return id, err
+			}
+			o.ids[s] = id
+			if int(id) == len(o.table) {
+				o.table = append(o.table, known{series: s, bytes: seriesBytes(s)})
+			} else {
+				o.table[id].came = false // one with the same labels, which may have another help
+			}
+		}
 	}
-	id, err := o.builder.AddSeries(s.Labels, s.Type, s.Unit, s.Start)
-	if err != nil {
-		return id, err
+	if o.next = int(id) + 1; o.next == len(o.table) {
+		o.next = 0
 	}
-	o.ids[s] = id
-	o.order = append(o.order, s)
-	if o.helps != nil {
-		o.helps.add(o.builder, s)
+	if k := &o.table[id]; !k.came {
+		k.came = true
+		o.order = append(o.order, s)
+		if o.helps != nil {
+			o.helps.add(o.builder, s)
+		}
+		o.bytes += k.bytes
 	}
-	o.bytes += seriesBytes(s)
 	return id, nil
 }
 

@@ -21,9 +21,15 @@ type Builder struct {
 	helps    []Help
 	byHash   map[uint64]int32 // hash of a series to the last one that has it; built.same is the one before
 	records  int
+	kept     bool // there are series of the batch before, which may be without records
 
 	out     Batch
 	grouped map[uint64]int32 // hash of timestamps to the last group that has them
+	left    struct {         // memory of leaveOut
+		places  []uint32
+		strings []string
+		refs    []series.LabelRef
+	}
 }
 
 // built is a series with its records.
@@ -63,7 +69,22 @@ func (b *Builder) Reset() {
 	b.strings = append(b.strings[:0], "")
 	b.intern[""] = 0
 	b.refs, b.resource = b.refs[:0], nil
-	b.used, b.records = 0, 0
+	b.used, b.records, b.kept = 0, 0, false
+	clear(b.helps)
+	b.helps = b.helps[:0]
+	clear(b.left.strings)
+}
+
+// ResetRecords removes the records and the helps, and keeps the resource and the series with their ids, for a sender of
+// the same series again and again. A series that gets no record is in no Batch, nor are its strings. A Batch that was
+// built is then invalid.
+func (b *Builder) ResetRecords() {
+	for i := range b.series[:b.used] {
+		e := &b.series[i]
+		clear(e.histograms) // their slices are the caller's
+		e.timestamps, e.values, e.histograms = e.timestamps[:0], e.values[:0], e.histograms[:0]
+	}
+	b.records, b.kept = 0, b.used > 0
 	clear(b.helps)
 	b.helps = b.helps[:0]
 }
@@ -210,7 +231,63 @@ func (b *Builder) Build(boot identity.Boot, seqStart uint64) (*Batch, error) {
 	b.group()
 	b.fill()
 	b.keepHelps()
+	if b.kept {
+		b.leaveOut()
+	}
 	return &b.out, nil
+}
+
+// leaveOut removes the strings that only series without records have.
+func (b *Builder) leaveOut() {
+	all := true
+	for i := range b.series[:b.used] {
+		all = all && b.series[i].group >= 0
+	}
+	if all {
+		return
+	}
+	l := &b.left
+	l.places = slices.Grow(l.places[:0], len(b.strings))[:len(b.strings)]
+	clear(l.places)
+	use := func(refs []series.LabelRef) {
+		for _, r := range refs {
+			l.places[r.Name], l.places[r.Value] = 1, 1
+		}
+	}
+	l.places[0] = 1 // the empty string is always the first
+	use(b.out.Resource)
+	for i := range b.out.Groups {
+		for _, s := range b.out.Groups[i].Series {
+			l.places[s.Unit] = 1
+			use(s.Labels)
+		}
+	}
+	l.strings = l.strings[:0]
+	for i, used := range l.places {
+		if used > 0 {
+			l.places[i] = uint32(len(l.strings))
+			l.strings = append(l.strings, b.strings[i])
+		}
+	}
+	l.refs = l.refs[:0]
+	move := func(refs []series.LabelRef) []series.LabelRef {
+		from := len(l.refs)
+		for _, r := range refs {
+			l.refs = append(l.refs, series.LabelRef{Name: l.places[r.Name], Value: l.places[r.Value]})
+		}
+		return l.refs[from:len(l.refs):len(l.refs)]
+	}
+	b.out.Strings, b.out.Resource = l.strings, move(b.out.Resource)
+	for i := range b.out.Groups {
+		list := b.out.Groups[i].Series
+		for k := range list {
+			list[k].Unit, list[k].Labels = l.places[list[k].Unit], move(list[k].Labels)
+		}
+	}
+	// The order of strings is the same, so that of helps is, too.
+	for i := range b.out.Helps {
+		b.out.Helps[i].Name = l.places[b.out.Helps[i].Name]
+	}
 }
 
 // group assigns every series with records to a group: samples and histograms never share one.
