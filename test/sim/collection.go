@@ -21,6 +21,7 @@ type collection struct {
 	dryRun bool
 	force  bool // an operator has looked at a plan that the breaker refuses
 	loses  bool // its log fails now and then
+	step   int  // candidates that are condemned together
 }
 
 func (w *world) drawCollection() collection {
@@ -30,6 +31,7 @@ func (w *world) drawCollection() collection {
 		dryRun: w.ch.oneIn(12),
 		force:  w.ch.oneIn(3),
 		loses:  w.faults.losses && w.ch.oneIn(4),
+		step:   [...]int{1, 1, 2, 100}[w.ch.n(4)],
 	}
 }
 
@@ -89,12 +91,14 @@ func (w *world) execute(ctx context.Context, t *task, c *gc.Collector, plan gc.P
 	t.logged = map[string]bool{}
 	defer func() { t.logged = nil }()
 	writes, lost := t.writes, false
-	_, err := c.Execute(ctx, plan, gc.ExecuteOptions{DryRun: o.dryRun, Force: o.force, Log: func(_ context.Context, e gc.Entry) error {
+	_, err := c.Execute(ctx, plan, gc.ExecuteOptions{DryRun: o.dryRun, Force: o.force, Step: o.step, Log: func(_ context.Context, entries []gc.Entry) error {
 		if o.loses && !t.dead && t.ch.oneIn(6) {
 			lost, writes = true, t.writes
 			return errLog
 		}
-		t.logged[e.Key] = t.logged[e.Key] || e.Action == gc.Condemned
+		for _, e := range entries {
+			t.logged[e.Key] = t.logged[e.Key] || e.Action == gc.Condemned
+		}
 		return nil
 	}})
 	// By hand, and not by Plan.Tripped.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
@@ -12,15 +13,23 @@ import (
 // ErrBreaker says that the plan is suspiciously large, and that nothing was done.
 var ErrBreaker = errors.New("the plan is larger than the breaker allows")
 
+// ErrFenced says that another collection, or an operator, has moved the state of garbage collection on: this one must not condemn any more.
+var ErrFenced = errors.New("the plan is fenced: another collection has begun")
+
 // ExecuteOptions of one execution.
 type ExecuteOptions struct {
 	// DryRun searches for references and writes nothing.
 	DryRun bool
 	// Force executes a plan that tripped the breaker: an operator has checked it.
 	Force bool
-	// Log is called with each entry as it is made; an error ends the execution before the
-	// next write. The entry Condemned comes before its delete. May be nil.
-	Log func(context.Context, Entry) error
+	// Step is how many candidates are condemned together, then logged, then proved and deleted; 0 means 1. Larger steps cost
+	// fewer calls of Fence and Log, and change nothing else.
+	Step int
+	// Fence is called before the markers of each step; an error ends the execution. May be nil.
+	Fence func(context.Context) error
+	// Log is called with the entries of each half of a step; an error ends the execution before the
+	// next write. The entries Condemned come before their deletes. May be nil.
+	Log func(context.Context, []Entry) error
 }
 
 // Action of a log entry. Values are stable.
@@ -42,17 +51,21 @@ type Entry struct {
 	Action Action
 	Reason Reason // of KEPT
 	Detail string
+	Bytes  int64 // of the blob
 }
 
 // Report of an execution: its entries in order, and their counts.
 type Report struct {
 	Entries                []Entry
 	Deleted, Unknown, Kept int
+	// Condemned are markers that are confirmed, Bytes those of the blobs that were deleted, and Doubtful the kept blobs that an operator must check.
+	Condemned, Doubtful int
+	Bytes               int64
 }
 
-// Execute condemns, proves and deletes the plan's candidates one after the other.
+// Execute condemns, proves and deletes the plan's candidates, step by step.
 // A blob that can't be decided is kept and reported; that is no error. Errors:
-// ErrBreaker, the context's, and the log's, each with the report so far.
+// ErrBreaker, the context's, and those of the fence and the log, each with the report so far.
 func (c *Collector) Execute(ctx context.Context, p Plan, o ExecuteOptions) (Report, error) {
 	x := execution{c: c, plan: p.ID, o: o}
 	if err := validName("plan id", p.ID); err != nil {
@@ -63,9 +76,9 @@ func (c *Collector) Execute(ctx context.Context, p Plan, o ExecuteOptions) (Repo
 	if p.Tripped() && !o.Force && !o.DryRun {
 		return x.Report, fmt.Errorf("gc plan %s: %w: %d of %d blobs", p.ID, ErrBreaker, len(p.Candidates), p.Listed)
 	}
-	for _, k := range p.Candidates {
-		if err := x.collect(ctx, k); err != nil {
-			return x.Report, fmt.Errorf("gc plan %s: %q: %w", p.ID, k.Key, err)
+	for part := range slices.Chunk(p.Candidates, max(o.Step, 1)) {
+		if err := x.collect(ctx, part); err != nil {
+			return x.Report, fmt.Errorf("gc plan %s: %q: %w", p.ID, part[0].Key, err)
 		}
 		if err := ctx.Err(); err != nil {
 			return x.Report, fmt.Errorf("gc plan %s: %w", p.ID, err)
@@ -74,44 +87,97 @@ func (c *Collector) Execute(ctx context.Context, p Plan, o ExecuteOptions) (Repo
 	return x.Report, nil
 }
 
-type execution struct {
-	Report
-	c    *Collector
-	plan string
-	o    ExecuteOptions
+// Search looks for references to the plan's candidates, and keeps those that it finds any of. It is the first search of
+// Execute, which leaves it out then: for plans whose candidates nobody has compared with the journal, before the breaker counts them.
+func (c *Collector) Search(ctx context.Context, p *Plan) {
+	left := p.Candidates[:0]
+	for _, k := range p.Candidates {
+		if kept := c.search(ctx, &k); kept != nil {
+			p.Kept = append(p.Kept, *kept)
+			continue
+		}
+		left = append(left, k)
+	}
+	p.Candidates = left
 }
 
-func (x *execution) collect(ctx context.Context, k Candidate) error {
-	id, kept := x.c.readIdentity(ctx, k)
+// search reads the identity and looks for references, before there is a marker. It proves nothing.
+func (c *Collector) search(ctx context.Context, k *Candidate) *Kept {
+	id, kept := c.readIdentity(ctx, *k)
 	if kept == nil {
+		kept = c.prove(ctx, *k, id)
+	}
+	k.id, k.searched = id, kept == nil
+	return kept
+}
+
+type execution struct {
+	Report
+	c      *Collector
+	plan   string
+	o      ExecuteOptions
+	logged int // of Entries
+}
+
+// collect does one step.
+func (x *execution) collect(ctx context.Context, part []Candidate) error {
+	var orphans []Candidate
+	for _, k := range part {
 		// A first search, before the marker, keeps the permanent markers few. It proves nothing.
-		kept = x.c.prove(ctx, k, id)
+		var kept *Kept
+		if !k.searched {
+			kept = x.c.search(ctx, &k)
+		}
+		if kept == nil && x.o.DryRun {
+			kept = keep(k, DryRun, "")
+		}
+		if kept != nil {
+			x.note(k, KeptBlob, kept.Reason, kept.Detail)
+			continue
+		}
+		orphans = append(orphans, k)
 	}
-	if kept == nil && x.o.DryRun {
-		kept = keep(k, DryRun, "")
+	// The fence saves work and keeps the log in order. It is no part of the proof: two executions at once are harmless.
+	if len(orphans) > 0 && x.o.Fence != nil {
+		if err := x.o.Fence(ctx); err != nil {
+			return err
+		}
 	}
-	if kept != nil {
-		return x.log(ctx, k, KeptBlob, kept.Reason, kept.Detail)
+	condemned := orphans[:0]
+	for _, k := range orphans {
+		// Without a marker that is known to be there, an acceptance could rely on the blob after the
+		// proof; so it stays.
+		if err := x.c.condemn(ctx, k, x.plan); err != nil {
+			x.note(k, KeptBlob, MarkerUnknown, err.Error())
+			continue
+		}
+		x.note(k, Condemned, "", "")
+		condemned = append(condemned, k)
 	}
-	// Without a marker that is known to be there, an acceptance could rely on the blob after the
-	// proof; so it stays.
-	if err := x.c.condemn(ctx, k, x.plan); err != nil {
-		return x.log(ctx, k, KeptBlob, MarkerUnknown, err.Error())
-	}
-	if err := x.log(ctx, k, Condemned, "", ""); err != nil {
+	if err := x.flush(ctx); err != nil {
 		return err
 	}
+	for _, k := range condemned {
+		x.settle(ctx, k)
+	}
+	return x.flush(ctx)
+}
+
+// settle proves and deletes a generation that is condemned.
+func (x *execution) settle(ctx context.Context, k Candidate) {
 	// The proof comes after the marker: an acceptance whose reference this search misses
 	// creates it later, reads the marker after that, and so does not rely on this blob.
-	if kept := x.c.prove(ctx, k, id); kept != nil {
-		return x.log(ctx, k, KeptBlob, kept.Reason, kept.Detail)
+	if kept := x.c.prove(ctx, k, k.id); kept != nil {
+		x.note(k, KeptBlob, kept.Reason, kept.Detail)
+		return
 	}
 	// A delete without an answer may still be applied later. The marker stays, so nobody relies
 	// on the blob until then.
 	if err := x.c.remove(ctx, k); err != nil {
-		return x.log(ctx, k, DeleteUnknown, "", err.Error())
+		x.note(k, DeleteUnknown, "", err.Error())
+		return
 	}
-	return x.log(ctx, k, Deleted, "", "")
+	x.note(k, Deleted, "", "")
 }
 
 // condemn returns nil once the generation's permanent marker is in place.
@@ -132,21 +198,32 @@ func (c *Collector) remove(ctx context.Context, k Candidate) error {
 	return c.cfg.Store.Delete(ctx, k.Key)
 }
 
-func (x *execution) log(ctx context.Context, k Candidate, a Action, r Reason, detail string) error {
-	e := Entry{At: x.c.cfg.Clock.Now().UnixNano(), PlanID: x.plan, Key: k.Key, Action: a, Reason: r, Detail: detail}
-	x.Entries = append(x.Entries, e)
+// note makes an entry of the log, which flush writes.
+func (x *execution) note(k Candidate, a Action, r Reason, detail string) {
+	x.Entries = append(x.Entries, Entry{At: x.c.cfg.Clock.Now().UnixNano(), PlanID: x.plan, Key: k.Key, Action: a, Reason: r, Detail: detail, Bytes: k.Size})
 	switch a {
+	case Condemned:
+		x.Condemned++
 	case Deleted:
-		x.Deleted++
+		x.Deleted, x.Bytes = x.Deleted+1, x.Bytes+k.Size
 	case DeleteUnknown:
 		x.Unknown++
 	case KeptBlob:
 		x.Kept++
+		if r.Doubtful() {
+			x.Doubtful++
+		}
 	}
-	if x.o.Log == nil {
+}
+
+// flush gives the log what it does not have yet.
+func (x *execution) flush(ctx context.Context) error {
+	entries := x.Entries[x.logged:]
+	x.logged = len(x.Entries)
+	if x.o.Log == nil || len(entries) == 0 {
 		return nil
 	}
-	if err := x.o.Log(ctx, e); err != nil {
+	if err := x.o.Log(ctx, entries); err != nil {
 		return fmt.Errorf("log: %w", err)
 	}
 	return nil

@@ -214,7 +214,8 @@ func TestEachBlobHasItsVerdict(t *testing.T) {
 		t.Fatalf("plan: %+v", p)
 	}
 	var logged []gc.Entry
-	r, err := collector(t, s).Execute(t.Context(), p, gc.ExecuteOptions{Log: func(_ context.Context, e gc.Entry) error {
+	r, err := collector(t, s).Execute(t.Context(), p, gc.ExecuteOptions{Log: func(_ context.Context, es []gc.Entry) error {
+		e := es[0]
 		if e.Action == gc.Condemned && !has(t, s, e.Key) {
 			t.Errorf("%s is gone before its entry", e.Key)
 		}
@@ -405,7 +406,7 @@ func TestLogThatFailsStopsBeforeTheDelete(t *testing.T) {
 	sub := encode(t, 1, 1)
 	put(t, s, layout.Blob(sub.SHA256, 0), sub.Frame)
 	full := errors.New("disk full")
-	_, err := collector(t, s).Execute(t.Context(), plan(t, s), gc.ExecuteOptions{Log: func(context.Context, gc.Entry) error { return full }})
+	_, err := collector(t, s).Execute(t.Context(), plan(t, s), gc.ExecuteOptions{Log: func(context.Context, []gc.Entry) error { return full }})
 	if !errors.Is(err, full) || !has(t, s, layout.Blob(sub.SHA256, 0)) {
 		t.Errorf("%v", err)
 	}

@@ -41,6 +41,10 @@ type Candidate struct {
 	Generation   uint32
 	Size         int64
 	LastModified time.Time
+
+	// id is the frame's identity, once searched found no reference.
+	id       identity.Batch
+	searched bool
 }
 
 // Plan lists the blobs that an execution checks. A candidate is not yet known to be an orphan.
@@ -88,34 +92,46 @@ func (o *PlanOptions) fill() error {
 	return nil
 }
 
-// Plan lists blobs and asks the journal which of them it names. A failed reading
-// is an error, and there is no partial plan. A blob that is named is kept; that none is named
+// Plan reads what the journal names, lists blobs and keeps those that it names. A failed reading
+// is an error, and there is no partial plan. That a blob is named by none
 // proves nothing, because the journal may be late. Errors wrap ErrJournalIncomplete or the store's.
 func (c *Collector) Plan(ctx context.Context, o PlanOptions) (Plan, error) {
+	n, err := c.ReadNames(ctx, NamesOptions{StartAfter: o.StartAfter})
+	if err != nil {
+		return Plan{}, planError(o.ID, err)
+	}
+	return c.PlanNamed(ctx, n, o)
+}
+
+// PlanNamed is Plan with names that were read before, of a range that begins at or before StartAfter. It ends where the
+// range does. Names that are old cost searches, and prove no less.
+func (c *Collector) PlanNamed(ctx context.Context, n *Names, o PlanOptions) (Plan, error) {
 	if err := o.fill(); err != nil {
 		return Plan{}, err
 	}
 	p := Plan{ID: o.ID}
-	var blobs []objstore.Info
+	if n.from > position(o.StartAfter) {
+		return Plan{}, fmt.Errorf("gc plan %s: the names begin behind %q", o.ID, o.StartAfter)
+	}
+	last := ""
 	for info, err := range objstore.List(ctx, c.cfg.Store, objstore.ListOptions{Prefix: o.Prefix, StartAfter: o.StartAfter}) {
 		if err != nil {
 			return Plan{}, planError(p.ID, err)
 		}
-		if len(blobs) == o.MaxListed {
-			// The blob that was just read is not part of this plan: the next one starts with it.
-			p.Next = blobs[len(blobs)-1].Key
+		d, _, perr := layout.ParseBlob(info.Key)
+		if perr == nil && !n.covers(d) {
+			p.Next = n.next()
 			break
 		}
-		blobs = append(blobs, info)
+		if p.Listed == o.MaxListed {
+			// The blob that was just read is not part of this plan: the next one starts with it.
+			p.Next = last
+			break
+		}
+		last = info.Key
+		p.Listed++
+		p.add(info, o, perr == nil && n.has(d))
 	}
-	named, err := c.named(ctx, blobs)
-	if err != nil {
-		return Plan{}, planError(p.ID, err)
-	}
-	for i, info := range blobs {
-		p.add(info, o, named[i])
-	}
-	p.Listed = len(blobs)
 	return p, nil
 }
 
@@ -165,6 +181,6 @@ func (p *Plan) add(info objstore.Info, o PlanOptions, named bool) {
 	case o.MinAge > 0 && o.Now.Sub(info.LastModified) < o.MinAge:
 		p.Kept = append(p.Kept, Kept{info.Key, Young, info.LastModified.UTC().Format(time.RFC3339)})
 	default:
-		p.Candidates = append(p.Candidates, Candidate{info.Key, d, gen, info.Size, info.LastModified})
+		p.Candidates = append(p.Candidates, Candidate{Key: info.Key, SHA256: d, Generation: gen, Size: info.Size, LastModified: info.LastModified})
 	}
 }

@@ -42,7 +42,7 @@ const (
 	created      = "\tcase created:\n\t\treturn Result{Outcome: Accepted"
 	askedOnce    = "\t\tif !errors.Is(err, ErrExists) {\n\t\t\treturn nil, false, err\n\t\t}\n"
 	condemn      = "if err := x.c.condemn(ctx, k, x.plan); err != nil {"
-	secondProof  = "\tif kept := x.c.prove(ctx, k, id); kept != nil {\n\t\treturn x.log(ctx, k, KeptBlob, kept.Reason, kept.Detail)\n\t}\n"
+	secondProof  = "\tif kept := x.c.prove(ctx, k, k.id); kept != nil {\n\t\tx.note(k, KeptBlob, kept.Reason, kept.Detail)\n\t\treturn\n\t}\n"
 	removeMarker = "_ = x.c.cfg.Store.Delete(ctx, accept.CondemnedMarker{FrameSHA256: k.SHA256, Generation: k.Generation}.Key())\n"
 	provedFrames = "\tif frames, err = r.Prove(ctx, frames); err != nil || len(frames) == 0 || r.DryRun {\n\t\treturn frames, err\n\t}\n"
 	logFrames    = "\tif _, err := f.cfg.Store.Create(ctx, l.Key(body), body, jsonContent); err != nil && !errors.Is(err, objstore.ErrExists) {\n\t\treturn fmt.Errorf(\"log of removed frames: %w\", err)\n\t}\n"
@@ -112,32 +112,32 @@ var mutants = []mutant{
 	{"gc-no-marker", "an old orphan is reused while it is collected: step 2 left out", []edit{{executeGo, condemn, skipped}}},
 	{"gc-proof-before-marker", "an old orphan is reused while it is collected: steps 2 and 3 swapped", []edit{{executeGo, secondProof, ""}}},
 	{"gc-marker-after-delete", "steps 2 and 4 swapped", []edit{
-		{executeGo, condemn, "if err := x.c.remove(ctx, k); err != nil {"}, {executeGo, "\tif err := x.c.remove(ctx, k); err != nil {\n\t\treturn x.log(ctx, k, DeleteUnknown", "\tif err := x.c.condemn(ctx, k, x.plan); err != nil {\n\t\treturn x.log(ctx, k, DeleteUnknown"}}},
+		{executeGo, condemn, "if err := x.c.remove(ctx, k); err != nil {"}, {executeGo, "\tif err := x.c.remove(ctx, k); err != nil {\n\t\tx.note(k, DeleteUnknown", "\tif err := x.c.condemn(ctx, k, x.plan); err != nil {\n\t\tx.note(k, DeleteUnknown"}}},
 	{"gc-unknown-marker-is-confirmed", "the marker lands after the proof", []edit{{executeGo, "\tif errors.Is(err, objstore.ErrExists) {", "\tif errors.Is(err, objstore.ErrExists) || errors.Is(err, objstore.ErrUnknown) {"}}},
 	{"gc-409-marker-is-confirmed", "a 409 of the marker counts as evidence that it is there", []edit{{executeGo, "\tif errors.Is(err, objstore.ErrExists) {", "\tif errors.Is(err, objstore.ErrExists) || errors.Is(err, objstore.ErrConflict) {"}}},
 	{"gc-marker-of-generation-0", "the marker names another generation than the delete", []edit{{executeGo, "FrameSHA256: k.SHA256, Generation: k.Generation,\n", "FrameSHA256: k.SHA256,\n"}}},
 	{"gc-proof-without-manifest", "the accepted manifest is not read", []edit{{proveGo, "stored, err := c.read(ctx, layout.Accepted(id))", "stored, err := []byte(nil), error(objstore.ErrNotFound)"}}},
 	{"gc-proof-without-quarantine", "the quarantine record is not read", []edit{{proveGo, "switch _, err := c.read(ctx, quarantine); {", "switch err := error(objstore.ErrNotFound); {"}}},
 	{"gc-unanswered-is-absent", "a read that fails counts as absence", []edit{{proveGo, "\tb, _, err := c.cfg.Store.Get(ctx, key, objstore.GetOptions{Limit: accept.MaxObjectBytes})\n", "\tb, _, err := c.cfg.Store.Get(ctx, key, objstore.GetOptions{Limit: accept.MaxObjectBytes})\n\tif errors.Is(err, objstore.ErrUnavailable) {\n\t\terr = objstore.ErrNotFound\n\t}\n"}}},
-	{"gc-age-proves", "a collector sleeps for days: what is old is deleted", []edit{{executeGo, "\tid, kept := x.c.readIdentity(ctx, k)\n", "\tif x.c.cfg.Clock.Now().Sub(k.LastModified).Hours() > 0.9 {\n\t\tif err := x.c.remove(ctx, k); err == nil {\n\t\t\treturn x.log(ctx, k, Deleted, \"\", \"\")\n\t\t}\n\t}\n\tid, kept := x.c.readIdentity(ctx, k)\n"}}},
+	{"gc-age-proves", "a collector sleeps for days: what is old is deleted", []edit{{executeGo, "\t\tvar kept *Kept\n", "\t\tif x.c.cfg.Clock.Now().Sub(k.LastModified).Hours() > 0.9 && x.c.remove(ctx, k) == nil {\n\t\t\tx.note(k, Deleted, \"\", \"\")\n\t\t\tcontinue\n\t\t}\n\t\tvar kept *Kept\n"}}},
 	{"gc-deletes-all-generations", "a delete of a generation without a marker", []edit{
 		{executeGo, "\t\"lightmetrics.dev/lightmetrics/internal/objstore\"\n", "\t\"lightmetrics.dev/lightmetrics/internal/layout\"\n\t\"lightmetrics.dev/lightmetrics/internal/objstore\"\n"},
 		{executeGo, "\treturn c.cfg.Store.Delete(ctx, k.Key)", "\tfor g := range uint32(3) {\n\t\tif err := c.cfg.Store.Delete(ctx, layout.Blob(k.SHA256, g)); err != nil {\n\t\t\treturn err\n\t\t}\n\t}\n\treturn nil"}}},
-	{"gc-marker-removed-after-delete", "a timed-out delete lands late, and its marker is gone", []edit{{executeGo, "\treturn x.log(ctx, k, Deleted, \"\", \"\")", "\t" + removeMarker + "\treturn x.log(ctx, k, Deleted, \"\", \"\")"}}},
-	{"gc-marker-removed-when-kept", "two collections: one takes back the marker that the other relies on", []edit{{executeGo, secondProof, "\tif kept := x.c.prove(ctx, k, id); kept != nil {\n\t\t" + removeMarker + "\t\treturn x.log(ctx, k, KeptBlob, kept.Reason, kept.Detail)\n\t}\n"}}},
+	{"gc-marker-removed-after-delete", "a timed-out delete lands late, and its marker is gone", []edit{{executeGo, "\tx.note(k, Deleted, \"\", \"\")\n", "\t" + removeMarker + "\tx.note(k, Deleted, \"\", \"\")\n"}}},
+	{"gc-marker-removed-when-kept", "two collections: one takes back the marker that the other relies on", []edit{{executeGo, secondProof, "\tif kept := x.c.prove(ctx, k, k.id); kept != nil {\n\t\t" + removeMarker + "\t\tx.note(k, KeptBlob, kept.Reason, kept.Detail)\n\t\treturn\n\t}\n"}}},
 	{"gc-other-frame-keeps", "orphans of a conflict are never collected", []edit{{proveGo, "if m.FrameSHA256 == k.SHA256 {", "if m.Identity == id {"}}},
 	{"gc-never-deletes", "step 4 left out", []edit{{executeGo, "if err := x.c.remove(ctx, k); err != nil {", skipped}}},
 
 	// Garbage collection: the plan.
 	{"gc-references-ignored", "step 1: an entry of the journal keeps its blob", []edit{{planGo, "\tcase named:\n", "\tcase named && d.IsZero():\n"}}},
-	{"gc-reference-keeps-its-neighbour", "step 1: an entry of the journal keeps blobs of other hashes", []edit{{refsGo, "named[i] = of[d]", "named[i] = of[d] || i > 0 && named[i-1]"}}},
-	{"gc-segments-of-an-opening-only", "step 1: of each run of the journal only the first segment counts", []edit{{refsGo, "s *journal.Segment) error { mark(s.Entries); return nil }", "s *journal.Segment) error {\n\t\t\tif s.Opening != nil {\n\t\t\t\tmark(s.Entries)\n\t\t\t}\n\t\t\treturn nil\n\t\t}"}}},
-	{"gc-audited-entries-do-not-count", "step 1: what an audit entered in the journal is no reference", []edit{{refsGo, "_, asked := of[entries[i].SHA256]; asked {", "_, asked := of[entries[i].SHA256]; asked && entries[i].Outcome <= journal.Conflict {"}}},
-	{"gc-conflicts-do-not-count", "step 1: a frame in quarantine is no reference", []edit{{refsGo, "_, asked := of[entries[i].SHA256]; asked {", "_, asked := of[entries[i].SHA256]; asked && !entries[i].Outcome.Conflict() {"}}},
-	{"gc-failed-listing-is-empty", "step 1: a failed listing counts as the end", []edit{{planGo, "\t\tif err != nil {\n\t\t\treturn Plan{}, planError(p.ID, err)\n\t\t}\n\t\tif len(blobs)", "\t\tif err != nil {\n\t\t\tbreak\n\t\t}\n\t\tif len(blobs)"}}},
+	{"gc-reference-keeps-its-neighbour", "step 1: an entry of the journal keeps blobs of other hashes", []edit{{refsGo, "_, named := slices.BinarySearch(n.prints, printOf(d))\n", "at, named := slices.BinarySearch(n.prints, printOf(d))\n\tnamed = named || at > 0\n"}}},
+	{"gc-segments-of-an-opening-only", "step 1: of each run of the journal only the first segment counts", []edit{{refsGo, "s *journal.Segment) error { n.add(s.Entries); return nil }", "s *journal.Segment) error {\n\t\t\tif s.Opening != nil {\n\t\t\t\tn.add(s.Entries)\n\t\t\t}\n\t\t\treturn nil\n\t\t}"}}},
+	{"gc-audited-entries-do-not-count", "step 1: what an audit entered in the journal is no reference", []edit{{refsGo, "if p < n.from ||", "if entries[i].Outcome > journal.Conflict || p < n.from ||"}}},
+	{"gc-conflicts-do-not-count", "step 1: a frame in quarantine is no reference", []edit{{refsGo, "if p < n.from ||", "if entries[i].Outcome.Conflict() || p < n.from ||"}}},
+	{"gc-failed-listing-is-empty", "step 1: a failed listing counts as the end", []edit{{planGo, "\t\tif err != nil {\n\t\t\treturn Plan{}, planError(p.ID, err)\n\t\t}\n\t\td, _, perr", "\t\tif err != nil {\n\t\t\tbreak\n\t\t}\n\t\td, _, perr"}}},
 	{"gc-failed-references-are-none", "step 1: a journal that can't be read counts as its end", []edit{{refsGo, "\tpolled, err := f.Poll(ctx)\n\tif err != nil {\n\t\treturn nil, err\n\t}\n", "\tpolled, _ := f.Poll(ctx)\n"}}},
-	{"gc-plan-goes-on-too-far", "step 1: a plan that goes on leaves a blob out", []edit{{planGo, "p.Next = blobs[len(blobs)-1].Key", "p.Next = info.Key"}}},
-	{"gc-age-by-own-clock", "step 1: the age is by the collector's clock, which jumps", []edit{{planGo, "\tp := Plan{ID: o.ID}\n\tvar blobs", "\to.Now = c.cfg.Clock.Now()\n\tp := Plan{ID: o.ID}\n\tvar blobs"}}},
+	{"gc-plan-goes-on-too-far", "step 1: a plan that goes on leaves a blob out", []edit{{planGo, "p.Next = last", "p.Next = info.Key"}}},
+	{"gc-age-by-own-clock", "step 1: the age is by the collector's clock, which jumps", []edit{{planGo, "\tp := Plan{ID: o.ID}\n\tif n.from", "\to.Now = c.cfg.Clock.Now()\n\tp := Plan{ID: o.ID}\n\tif n.from"}}},
 	{"gc-age-not-looked-at", "step 1: no minimum age", []edit{{planGo, "case o.MinAge > 0 && o.Now.Sub(info.LastModified) < o.MinAge:", "case o.MinAge > 0 && o.Now.Before(info.LastModified):"}}},
 	{"gc-no-breaker", "the breaker: a plan that is too large", []edit{{executeGo, "if p.Tripped() && !o.Force && !o.DryRun {", "if p.Tripped() && o.Force && o.DryRun {"}}},
 	{"gc-breaker-by-percent-only", "the breaker trips on small plans", []edit{{planGo, "len(p.Candidates) > BreakerBlobs && len", "len(p.Candidates) > 0 && len"}}},
@@ -150,8 +150,8 @@ var mutants = []mutant{
 	{"gc-damaged-manifest-is-absent", "a manifest that is damaged at rest, or too long, counts as absent", []edit{{proveGo, "\tcase objstore.Unreadable(err):\n\t\treturn keep(k, RecordUnreadable, err.Error())\n", "\tcase objstore.Unreadable(err):\n"}}},
 	{"gc-foreign-manifest-is-another", "a manifest of another authority or identity counts as one of another frame", []edit{{proveGo, "if err == nil && (m.Identity != id || m.AuthorityID != c.cfg.AuthorityID) {", "if err == nil && m.Identity != id && m.AuthorityID != c.cfg.AuthorityID {"}}},
 	{"gc-damaged-quarantine-is-absent", "a quarantine record that is damaged at rest counts as absent", []edit{{proveGo, "case err == nil, objstore.Unreadable(err):\n\t\treturn keep(k, Quarantined, quarantine)\n\tcase !errors.Is(err, objstore.ErrNotFound):", "case err == nil:\n\t\treturn keep(k, Quarantined, quarantine)\n\tcase !errors.Is(err, objstore.ErrNotFound) && !objstore.Unreadable(err):"}}},
-	{"gc-delete-not-logged", "the delete comes before its entry in the log", []edit{{executeGo, "\tif err := x.log(ctx, k, Condemned, \"\", \"\"); err != nil {\n\t\treturn err\n\t}\n", ""}}},
-	{"gc-log-failure-ignored", "the log fails, and the delete goes on", []edit{{executeGo, "\tif err := x.log(ctx, k, Condemned, \"\", \"\"); err != nil {\n\t\treturn err\n\t}\n", "\t_ = x.log(ctx, k, Condemned, \"\", \"\")\n"}}},
+	{"gc-delete-not-logged", "the delete comes before its entry in the log", []edit{{executeGo, "\t\tx.note(k, Condemned, \"\", \"\")\n", ""}}},
+	{"gc-log-failure-ignored", "the log fails, and the delete goes on", []edit{{executeGo, "\tif err := x.flush(ctx); err != nil {\n\t\treturn err\n\t}\n", "\t_ = x.flush(ctx)\n"}}},
 
 	// Retention of raw frames.
 	{"retain-no-condemn", "retention, step 3 left out: as retention was", []edit{{framesGo, "for n := 0; h.below < below; n++ {", "for n := 0; h.below < below && n < 0; n++ {"}}},
