@@ -64,7 +64,7 @@ const FrameLogsPrefix = LogPrefix + "frames/"
 // FrameLog is the key of a log of raw frames that were removed at the given time; d is the
 // hash of its content.
 func FrameLog(at time.Time, d identity.Digest) string {
-	return FrameLogsPrefix + fmt.Sprintf("%020d-%s.json", max(at.UnixMilli(), 0), d.String()[:32])
+	return FrameLogsPrefix + timedName(at, d)
 }
 
 // RollupFramesPrefix has the records of how far raw frames were removed.

@@ -2,8 +2,10 @@ package layout
 
 import (
 	"encoding/hex"
+	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -58,4 +60,27 @@ func ParseRewritten(key string) (timegrid.Hour, identity.Batch, uint32, error) {
 		return fail()
 	}
 	return h, id, uint32(gen), nil
+}
+
+// Keys of garbage collection as a service.
+const (
+	// GCStateKey is the record of who collects, and how far the sweep is.
+	GCStateKey = "gc/v1/state.json"
+	// OrphanReportsPrefix has what collectors report of blobs whose submissions ended without an outcome.
+	OrphanReportsPrefix = "gc/v1/orphans/"
+	// BlobLogsPrefix has the logs of blobs that were collected.
+	BlobLogsPrefix = LogPrefix + "blobs/"
+)
+
+// OrphanReport is the key of a report that was written at the given time; d is the hash of its content.
+func OrphanReport(at time.Time, d identity.Digest) string {
+	return OrphanReportsPrefix + timedName(at, d)
+}
+
+// BlobLog is the key of a log of collected blobs that was written at the given time; d is the hash of its content.
+func BlobLog(at time.Time, d identity.Digest) string { return BlobLogsPrefix + timedName(at, d) }
+
+// timedName is a name that sorts by time.
+func timedName(at time.Time, d identity.Digest) string {
+	return fmt.Sprintf("%020d-%s.json", max(at.UnixMilli(), 0), d.String()[:32])
 }

@@ -16,6 +16,7 @@ import (
 	"lightmetrics.dev/lightmetrics/agent/queue"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/framelog"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/gc"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/coordination/reprocess"
@@ -221,6 +222,10 @@ func kinds() []kind {
 	inline.Inline, inline.RawBlobKey, inline.FrameSHA256, inline.FrameBytes = true, "", identity.Sum([]byte(carried)), uint64(len(carried))
 	inlineConflict := quarantine
 	inlineConflict.AcceptedBlobKey, inlineConflict.SubmittedBlobKey, inlineConflict.SubmittedSHA256, inlineConflict.SubmittedBytes = "", "", inline.FrameSHA256, inline.FrameBytes
+	sweep := gc.Sweep{BeganAt: 5, Cursor: m.RawBlobKey, Listed: 9, Named: 3, Young: 2, Foreign: 1, Candidates: 3, Deleted: 1, Kept: 1, Doubtful: 1, Bytes: 7, Ages: []uint64{1, 2, 0, 0}}
+	gcState := gc.State{AuthorityID: authority, Moves: 8, Plan: 7, Holder: "r", Claim: "random", UpdatedAt: 6, CreatedAt: 4, Requested: true, Sweep: sweep, Last: gc.Sweep{BeganAt: 1, EndedAt: 2},
+		Witnesses: []string{layout.Accepted(m.Identity)}, Day: 20_000, Requests: 11, Deleted: 2, Bytes: 12, Markers: 3,
+		Breaker: &gc.Breaker{Cause: gc.Hidden, Plan: 6, At: 5, Candidates: 60, Listed: 80, Key: layout.Accepted(m.Identity), Released: true, By: "op"}}
 	records := func(k record.Kind, key string, v interface{ Marshal() []byte }) kind {
 		return kind{k, v.Marshal, at(key, catalog.ParseRecord, func(r *catalog.Record) []byte { return r.Marshal() })}
 	}
@@ -235,6 +240,13 @@ func kinds() []kind {
 		{accept.AuthorityKind, accept.AuthorityRecord{AuthorityID: authority, Place: objstore.Place{Endpoint: "minio.example:9000", Region: "eu-north-1", Bucket: "metrics", Prefix: "prod/"}, CreatedAt: 5, BoundAt: 7}.Marshal, again(accept.ParseAuthorityRecord, accept.AuthorityRecord.Marshal)},
 		{accept.CondemnedKind, accept.CondemnedMarker{FrameSHA256: digest, Generation: 3, CondemnedAt: 9, PlanID: "p"}.Marshal, recordtest.ReadPlain[accept.CondemnedMarker](accept.CondemnedKind)},
 		{accept.CondemnedHourKind, accept.CondemnedHour{AuthorityID: authority, Hour: hour, Below: 2, RaisedAt: 9, By: "w"}.Marshal, again(accept.ParseCondemnedHour, accept.CondemnedHour.Marshal)},
+		{gc.StateKind, gcState.Marshal, again(gc.ParseState, gc.State.Marshal)},
+		{gc.OrphanReportKind, func() []byte {
+			return must(gc.OrphanReport{AuthorityID: authority, CollectorID: "c", ReportedAt: 9, Submissions: 100, Witness: layout.Accepted(m.Identity), Frames: []identity.Digest{digest}}.Marshal())
+		}, again(gc.ParseOrphanReport, func(r gc.OrphanReport) []byte { return must(r.Marshal()) })},
+		{gc.LogKind, gc.Log{AuthorityID: authority, By: "r", Plan: "gc-7", Source: gc.FromSweep, At: 9, Entries: []gc.LogEntry{
+			{Key: m.RawBlobKey, Action: gc.Condemned, Bytes: 9}, {Key: layout.Blob(digest, 3), Action: gc.KeptBlob, Reason: gc.FrameUnreadable, Detail: "d", Bytes: 8},
+		}}.Marshal, again(gc.ParseLog, gc.Log.Marshal)},
 		{accept.RewrittenKind, accept.RewrittenNote{AuthorityID: authority, FrameSHA256: digest, Generation: 1, RewrittenAt: 9, CollectorID: "c"}.Marshal, recordtest.ReadPlain[accept.RewrittenNote](accept.RewrittenKind)},
 		{reconcile.RepairKind, reconcile.RepairRecord{ManifestKey: layout.Accepted(m.Identity), Cause: reconcile.CauseMissing, Detail: "d", FrameSHA256: digest, RawBlobKey: m.RawBlobKey, FirstSeen: 5, ReconcilerID: "r"}.Marshal,
 			again(reconcile.ParseRepair, reconcile.RepairRecord.Marshal)},

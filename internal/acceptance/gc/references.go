@@ -181,6 +181,12 @@ func (n *Names) Witnesses() (keys []string) {
 	return keys
 }
 
+// Reaches reports whether a plan that goes on behind the key can use the names.
+func (n *Names) Reaches(after string) bool {
+	at := position(after)
+	return n.from <= at && (n.full || at < n.until)
+}
+
 // covers reports whether the hash lies before the end of the range.
 func (n *Names) covers(d identity.Digest) bool { return n.full || printOf(d) < n.until }
 

@@ -1,0 +1,568 @@
+package gc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/record"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// RunnerStore is what garbage collection as a service needs of the store.
+type RunnerStore interface {
+	Store
+	objstore.Replacer
+}
+
+// Limits are the ages, margins and bounds of garbage collection as a service. Ages are by the store's clock.
+type Limits struct {
+	// MinAge is the age below which a sweep leaves a blob alone, Delay that of the blobs of a report and of the report. No
+	// safety depends on either: a blob that is collected too early costs its sender's next attempt a further generation.
+	MinAge, Delay time.Duration
+	// Interval between the beginnings of two sweeps; 0 is never, unless an operator asks.
+	Interval time.Duration
+	// Lease is after how long another process takes over from one that does not move the state.
+	Lease time.Duration
+	// Budget bounds the requests of a day; 0 does not.
+	Budget uint64
+	// MaxListed bounds the blobs of one plan, MaxNames the names in memory, and Step the blobs that are condemned together; 0 are defaults.
+	MaxListed, MaxNames, Step int
+	// DryRun condemns nothing: plans are made, and logged.
+	DryRun bool
+}
+
+// RunnerConfig of a Runner. Store, AuthorityID, By, Claim and Clock are required.
+type RunnerConfig struct {
+	Store       RunnerStore
+	AuthorityID string
+	// By names the process; Claim is its random id.
+	By, Claim string
+	// Clock stamps records. No decision depends on it.
+	Clock accept.Clock
+	// Fan reads parts of the journal side by side; nil one after the other.
+	Fan journal.Fan
+	Limits
+	// Planned is called with each plan before it is executed, and Executed with what became of it. May be nil.
+	Planned  func(Source, Plan)
+	Executed func(Source, Report)
+}
+
+// Runner collects garbage as a service: one process at a time, step by step. Its state is in the bucket, so any process goes on
+// where another one was. It is for one caller of Step at a time; Renew may be called beside it. It has no goroutines and no clock.
+type Runner struct {
+	cfg   RunnerConfig
+	c     *Collector
+	store *metered
+
+	mu sync.Mutex
+	// held: the state had our claim and the number of our plan when it was last moved.
+	held bool
+	plan uint64
+
+	// names are those of the sweep that began at namesOf.
+	names   *Names
+	namesOf int64
+}
+
+const (
+	defaultStep = 100
+	// maxReports bounds the reports of one plan.
+	maxReports = 4
+)
+
+// NewRunner checks the settings; it makes no request.
+func NewRunner(cfg RunnerConfig) (*Runner, error) {
+	if cfg.Store == nil {
+		return nil, errors.New("gc: store and clock are needed")
+	}
+	if cfg.Step <= 0 {
+		cfg.Step = defaultStep
+	}
+	m := &metered{RunnerStore: cfg.Store}
+	c, err := New(Config{Store: m, AuthorityID: cfg.AuthorityID, Clock: cfg.Clock})
+	if err != nil {
+		return nil, err
+	}
+	for what, name := range map[string]string{"name": cfg.By, "claim": cfg.Claim} {
+		if err := validName(what, name); err != nil {
+			return nil, err
+		}
+	}
+	return &Runner{cfg: cfg, c: c, store: m}, nil
+}
+
+// Progress is what a step found.
+type Progress struct {
+	// State as it was read, or moved, last; zero where the step did not need it.
+	State State
+	// Worked: there was something to do, and there may be more.
+	Worked bool
+	// Waiting reports that are not due, or that the breaker or another process keeps waiting; at most one page is counted.
+	Waiting int
+	// OverBudget: the requests of the day are used up.
+	OverBudget bool
+}
+
+// ErrNoTime: the store's answers have no time, so no age is known.
+var ErrNoTime = errors.New("the store does not say its time")
+
+// Step does one plan of what is due: reports first, then a part of the sweep. Errors: ErrFenced, where another process has
+// taken over, ErrJournalIncomplete, the store's. After any of them the next call goes on.
+func (r *Runner) Step(ctx context.Context) (Progress, error) {
+	p, err := r.step(ctx)
+	if errors.Is(err, errBudget) {
+		p.OverBudget, p.Worked = true, false
+		return p, r.release(ctx)
+	}
+	if err != nil {
+		// What was read before may be of a state that has moved.
+		r.names = nil
+		if errors.Is(err, ErrFenced) {
+			r.drop()
+		}
+		return p, fmt.Errorf("collect garbage: %w", err)
+	}
+	return p, nil
+}
+
+func (r *Runner) step(ctx context.Context) (p Progress, err error) {
+	page, err := r.store.List(ctx, objstore.ListOptions{Prefix: layout.OrphanReportsPrefix})
+	if err != nil {
+		return p, err
+	}
+	now := page.Date
+	if now.IsZero() {
+		return p, ErrNoTime
+	}
+	if p.State, _, err = ReadState(ctx, r.store, r.cfg.AuthorityID); err != nil {
+		return p, err
+	}
+	if p.State.CreatedAt == 0 {
+		// The first sweep comes after the minimum age: before that a new bucket has nothing to find.
+		if p.State, err = MoveState(ctx, r.store, r.cfg.AuthorityID, func(s *State) error { s.create(now); return nil }); err != nil {
+			return p, err
+		}
+	}
+	reports := r.due(page.Objects, now)
+	p.Waiting = len(page.Objects)
+	sweep := r.sweepDue(&p.State, now)
+	switch {
+	case len(reports) == 0 && !sweep, p.State.Holds():
+		return p, r.release(ctx)
+	case r.overBudget(&p.State, now):
+		p.OverBudget = true
+		return p, r.release(ctx)
+	}
+	if mine, err := r.take(ctx, now); err != nil || !mine {
+		return p, err
+	}
+	if len(reports) > 0 {
+		left, err := r.reports(ctx, now, reports)
+		if err != nil {
+			return p, err
+		}
+		p.Waiting -= len(reports) - left
+		if p.Worked = left < len(reports); p.Worked || !sweep {
+			return r.progress(ctx, p, now)
+		}
+	}
+	if sweep {
+		if err := r.sweep(ctx, now); err != nil {
+			return p, err
+		}
+		p.Worked = true
+	}
+	return r.progress(ctx, p, now)
+}
+
+// progress notes the requests of the step.
+func (r *Runner) progress(ctx context.Context, p Progress, now time.Time) (Progress, error) {
+	st, err := r.move(ctx, now, nil)
+	if err == nil {
+		p.State = st
+	}
+	return p, err
+}
+
+func (s *State) create(now time.Time) {
+	if s.CreatedAt == 0 {
+		s.CreatedAt = max(now.Unix(), 1)
+	}
+}
+
+func (r *Runner) due(reports []objstore.Info, now time.Time) (keys []string) {
+	for _, o := range reports {
+		if now.Sub(o.LastModified) >= r.cfg.Delay && len(keys) < maxReports {
+			keys = append(keys, o.Key)
+		}
+	}
+	return keys
+}
+
+func (r *Runner) sweepDue(s *State, now time.Time) bool {
+	switch {
+	case s.Sweep.BeganAt > 0 || s.Requested:
+		return true
+	case r.cfg.Interval <= 0:
+		return false
+	case s.Last.BeganAt == 0:
+		return now.Sub(time.Unix(s.CreatedAt, 0)) >= max(r.cfg.MinAge, 0)
+	}
+	return now.Sub(time.Unix(s.Last.BeganAt, 0)) >= r.cfg.Interval
+}
+
+func day(now time.Time) int64 { return now.Unix() / int64(24*time.Hour/time.Second) }
+
+// overBudget counts what this process has not noted yet as well.
+func (r *Runner) overBudget(s *State, now time.Time) bool {
+	return r.cfg.Budget > 0 && s.Day == day(now) && s.Requests+r.store.count() >= r.cfg.Budget
+}
+
+// take makes this process the one that collects, and begins a plan. mine is false while another one does.
+func (r *Runner) take(ctx context.Context, now time.Time) (mine bool, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	st, err := MoveState(ctx, r.store, r.cfg.AuthorityID, func(s *State) error {
+		if s.Claim != "" && s.Claim != r.cfg.Claim && now.Sub(time.Unix(s.UpdatedAt, 0)) < r.cfg.Lease {
+			return errHeld
+		}
+		s.create(now)
+		s.Holder, s.Claim, s.UpdatedAt = r.cfg.By, r.cfg.Claim, now.Unix()
+		s.Plan++
+		return nil
+	})
+	r.held, r.plan = err == nil, st.Plan
+	if errors.Is(err, errHeld) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+var errHeld = errors.New("another process collects")
+
+// move changes the state if this process still holds it, and so renews the lease. It is the fence: another one's claim, or
+// an operator's plan, is ErrFenced.
+func (r *Runner) move(ctx context.Context, now time.Time, change func(*State)) (State, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.held {
+		return State{}, ErrFenced
+	}
+	n := r.store.count()
+	st, err := MoveState(ctx, r.store, r.cfg.AuthorityID, func(s *State) error {
+		if s.Claim != r.cfg.Claim || s.Plan != r.plan {
+			return ErrFenced
+		}
+		s.UpdatedAt = max(s.UpdatedAt, now.Unix())
+		if d := day(now); s.Day != d {
+			s.Day, s.Requests = d, 0
+		}
+		s.Requests += n
+		if change != nil {
+			change(s)
+		}
+		return nil
+	})
+	if err == nil {
+		r.store.noted(n)
+	}
+	if errors.Is(err, ErrFenced) {
+		r.held = false
+	}
+	return st, err
+}
+
+// Renew moves the lease of a step that takes long, if one is under way.
+func (r *Runner) Renew(ctx context.Context) error {
+	r.mu.Lock()
+	held := r.held
+	r.mu.Unlock()
+	if !held {
+		return nil
+	}
+	return r.fence(ctx)
+}
+
+// fence is called before each step of an execution.
+func (r *Runner) fence(ctx context.Context) error {
+	now, err := r.date(ctx)
+	if err != nil {
+		return err
+	}
+	st, err := r.move(ctx, now, nil)
+	if err == nil && r.overBudget(&st, now) {
+		err = errBudget
+	}
+	return err
+}
+
+// errBudget ends a plan; what is left of it is planned again on another day.
+var errBudget = errors.New("the requests of the day are used up")
+
+func (r *Runner) date(ctx context.Context) (time.Time, error) {
+	page, err := r.store.List(ctx, objstore.ListOptions{Prefix: layout.OrphanReportsPrefix, Limit: 1})
+	if err == nil && page.Date.IsZero() {
+		err = ErrNoTime
+	}
+	return page.Date, err
+}
+
+func (r *Runner) drop() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.held = false
+}
+
+// Release gives the claim back, so that another process need not wait for the lease.
+func (r *Runner) Release(ctx context.Context) error { return r.release(ctx) }
+
+func (r *Runner) release(ctx context.Context) error {
+	r.mu.Lock()
+	held := r.held
+	r.mu.Unlock()
+	if !held {
+		return nil
+	}
+	now, err := r.date(ctx)
+	if err == nil {
+		_, err = r.move(ctx, now, func(s *State) { s.Claim, s.Holder = "", "" })
+	}
+	if err == nil || errors.Is(err, ErrFenced) {
+		r.drop()
+		return nil
+	}
+	return err
+}
+
+// reports plans and executes what was reported. left are the reports that have to wait.
+func (r *Runner) reports(ctx context.Context, now time.Time, keys []string) (left int, err error) {
+	var witnesses []string
+	var frames []identity.Digest
+	submissions := uint64(0)
+	for _, key := range keys {
+		rep, _, err := record.Read(ctx, r.store, key, OrphanReportKind, ParseOrphanReport)
+		switch {
+		case record.Opaque(err), errors.Is(err, objstore.ErrNotFound):
+			continue // the sweep finds the same
+		case err != nil:
+			return 0, err
+		case rep.AuthorityID != r.cfg.AuthorityID:
+			continue
+		}
+		frames = append(frames, rep.Frames...)
+		submissions += rep.Submissions
+		if rep.Witness != "" {
+			witnesses = append(witnesses, rep.Witness)
+		}
+	}
+	st, err := r.move(ctx, now, nil)
+	if err != nil {
+		return 0, err
+	}
+	if len(frames) > 0 && len(witnesses)+len(st.Witnesses) == 0 {
+		// Nothing shows that manifests can be seen at all. The first sweep finds some that must be there.
+		return len(keys), nil
+	}
+	plan := Plan{ID: r.planID()}
+	o := PlanOptions{ID: plan.ID, Now: now, MinAge: r.cfg.Delay}
+	if o.MinAge <= 0 {
+		o.MinAge = -1
+	}
+	if err := o.fill(); err != nil {
+		return 0, err
+	}
+	slices.SortFunc(frames, func(a, b identity.Digest) int { return slices.Compare(a[:], b[:]) })
+	for _, d := range slices.Compact(frames) {
+		for info, err := range objstore.List(ctx, r.store, objstore.ListOptions{Prefix: layout.BlobStem(d)}) {
+			if err != nil {
+				return 0, planError(plan.ID, err)
+			}
+			plan.add(info, o, false)
+		}
+	}
+	// Most senders have sent the same again, so this leaves little to condemn, and tells the breaker how much it is.
+	r.c.Search(ctx, &plan)
+	plan.Listed = max(len(plan.Candidates)+len(plan.Kept), int(min(submissions, 1<<40)))
+	ok, err := r.execute(ctx, now, FromReports, plan, witnesses, nil)
+	if err != nil || !ok {
+		return len(keys), err
+	}
+	for _, key := range keys {
+		if err := r.store.Delete(ctx, key); err != nil {
+			return 0, err
+		}
+	}
+	return 0, nil
+}
+
+func (r *Runner) planID() string { return fmt.Sprintf("gc-%d", r.plan) }
+
+// sweep plans and executes the next part.
+func (r *Runner) sweep(ctx context.Context, now time.Time) error {
+	st, err := r.move(ctx, now, func(s *State) {
+		if s.Sweep.BeganAt == 0 {
+			s.Sweep, s.Requested = Sweep{BeganAt: now.Unix()}, false
+		}
+	})
+	if err != nil {
+		return err
+	}
+	after := st.Sweep.Cursor
+	if r.names == nil || r.namesOf != st.Sweep.BeganAt || !r.names.Reaches(after) {
+		if r.names, err = r.c.ReadNames(ctx, NamesOptions{StartAfter: after, Max: r.cfg.MaxNames, Fan: r.cfg.Fan}); err != nil {
+			return err
+		}
+		r.namesOf = st.Sweep.BeganAt
+	}
+	o := PlanOptions{ID: r.planID(), Now: now, MinAge: r.cfg.MinAge, StartAfter: after, MaxListed: r.cfg.MaxListed}
+	if o.MinAge <= 0 {
+		o.MinAge = -1
+	}
+	plan, err := r.c.PlanNamed(ctx, r.names, o)
+	if err != nil {
+		return err
+	}
+	ok, err := r.execute(ctx, now, FromSweep, plan, r.names.Witnesses(), func(s *State) {
+		w := &s.Sweep
+		w.Listed += uint64(plan.Listed)
+		w.Candidates += uint64(len(plan.Candidates))
+		w.count(&plan, now)
+		if w.Cursor = plan.Next; plan.Next == "" {
+			w.EndedAt = now.Unix()
+			s.Last, s.Sweep = *w, Sweep{}
+			s.Last.Cursor = ""
+		}
+	})
+	if ok && plan.Next == "" {
+		r.names = nil
+	}
+	return err
+}
+
+// count adds what was kept by the plan, and the ages of its candidates.
+func (w *Sweep) count(p *Plan, now time.Time) {
+	for i := range p.Kept {
+		switch p.Kept[i].Reason {
+		case Named:
+			w.Named++
+		case Young:
+			w.Young++
+		case Foreign:
+			w.Foreign++
+		}
+	}
+	if len(w.Ages) != len(Ages)+1 {
+		w.Ages = make([]uint64, len(Ages)+1)
+	}
+	for i := range p.Candidates {
+		class, _ := slices.BinarySearch(Ages, now.Sub(p.Candidates[i].LastModified)+1)
+		w.Ages[class]++
+	}
+}
+
+// execute asks the breaker, executes the plan and moves the state. ok is false where the breaker holds: then nothing was done.
+func (r *Runner) execute(ctx context.Context, now time.Time, source Source, plan Plan, witnesses []string, done func(*State)) (ok bool, err error) {
+	if r.cfg.Planned != nil {
+		r.cfg.Planned(source, plan)
+	}
+	var rep Report
+	if len(plan.Candidates) > 0 {
+		force, ok, err := r.ask(ctx, now, plan, witnesses)
+		if err != nil || !ok {
+			return false, err
+		}
+		rep, err = r.c.Execute(ctx, plan, ExecuteOptions{
+			DryRun: r.cfg.DryRun, Force: force, Step: r.cfg.Step, Fence: r.fence,
+			Log: func(ctx context.Context, entries []Entry) error { return r.log(ctx, source, plan.ID, entries) },
+		})
+		if r.cfg.Executed != nil {
+			r.cfg.Executed(source, rep)
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	_, err = r.move(ctx, now, func(s *State) {
+		s.Deleted, s.Bytes, s.Markers = s.Deleted+uint64(rep.Deleted), s.Bytes+uint64(rep.Bytes), s.Markers+uint64(rep.Condemned)
+		if source == FromSweep {
+			s.Sweep.Deleted, s.Sweep.Kept = s.Sweep.Deleted+uint64(rep.Deleted), s.Sweep.Kept+uint64(rep.Kept)
+			s.Sweep.Doubtful, s.Sweep.Bytes = s.Sweep.Doubtful+uint64(rep.Doubtful), s.Sweep.Bytes+uint64(rep.Bytes)
+			s.Witnesses = witnesses
+		}
+		// A release of TOO_MANY is for one plan. One of HIDDEN stays: it names the manifest that an operator knows to be lost.
+		if plan.Tripped() && !r.cfg.DryRun && s.Breaker != nil && s.Breaker.Cause == TooMany {
+			s.Breaker = nil
+		}
+		if done != nil {
+			done(s)
+		}
+	})
+	return err == nil, err
+}
+
+// ask trips the breaker where the plan is too large, or manifests that must be there can't be seen. force: an operator has let it pass.
+func (r *Runner) ask(ctx context.Context, now time.Time, plan Plan, witnesses []string) (force, ok bool, err error) {
+	st, err := r.move(ctx, now, nil)
+	if err != nil {
+		return false, false, err
+	}
+	if st.Holds() {
+		return false, false, nil
+	}
+	// A listing, a role or a replica that hides what was accepted would make an orphan of every frame, and each proof would
+	// agree: so manifests that must be there are asked for first.
+	b, seen := st.Breaker, 0
+	keys := append(slices.Clone(witnesses), st.Witnesses...)
+	for i, key := range keys {
+		// An operator who has released the breaker knows of this one. If it is the only one, nothing shows that others can be seen.
+		if b != nil && b.Released && b.Key == key && (seen > 0 || i < len(keys)-1) {
+			continue
+		}
+		_, err := r.store.Head(ctx, key)
+		if err == nil {
+			seen++
+			continue
+		}
+		if !errors.Is(err, objstore.ErrNotFound) {
+			return false, false, fmt.Errorf("ask for a manifest that must be there: %w", err)
+		}
+		return false, false, r.trip(ctx, now, Breaker{Cause: Hidden, Key: key})
+	}
+	released := b != nil && b.Released && b.Cause == TooMany && uint64(len(plan.Candidates)) <= b.Candidates
+	if plan.Tripped() && !released && !r.cfg.DryRun {
+		return false, false, r.trip(ctx, now, Breaker{Cause: TooMany, Candidates: uint64(len(plan.Candidates)), Listed: uint64(plan.Listed)})
+	}
+	return released, true, nil
+}
+
+func (r *Runner) trip(ctx context.Context, now time.Time, b Breaker) error {
+	_, err := r.move(ctx, now, func(s *State) {
+		b.Plan, b.At = r.plan, now.Unix()
+		s.Breaker = &b
+	})
+	return err
+}
+
+// log writes what was done, in as many records as it takes.
+func (r *Runner) log(ctx context.Context, source Source, plan string, entries []Entry) error {
+	for part := range slices.Chunk(entries, MaxLogged) {
+		l := Log{AuthorityID: r.cfg.AuthorityID, By: r.cfg.By, Plan: plan, Source: source, At: max(r.cfg.Clock.Now().UnixNano(), 0)}
+		for _, e := range part {
+			detail := strings.ToValidUTF8(e.Detail[:min(len(e.Detail), maxDetail)], "?")
+			l.Entries = append(l.Entries, LogEntry{Key: e.Key, Action: e.Action, Reason: e.Reason, Detail: detail, Bytes: e.Bytes})
+		}
+		if err := l.write(ctx, r.store); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,546 @@
+package gc_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/gc"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal/journaltest"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
+	"lightmetrics.dev/lightmetrics/internal/objstore/storetest"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// garden is a bucket whose clock a test moves.
+type garden struct {
+	*mem.Store
+	t   *testing.T
+	now time.Time
+	seq uint64
+}
+
+func newGarden(t *testing.T) *garden {
+	g := &garden{t: t, now: time.Date(2026, 2, 1, 0, 0, 0, 0, time.UTC)}
+	g.Store = newStore(t, func() time.Time { return g.now })
+	return g
+}
+
+func (g *garden) must(err error) {
+	g.t.Helper()
+	if err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+// batch is one that no other call has made.
+func (g *garden) batch() accept.Submission {
+	g.seq++
+	return encode(g.t, g.seq, float64(g.seq))
+}
+
+// accepted accepts n batches, which the journal names.
+func (g *garden) accepted(n int) (out []accept.Submission) {
+	for range n {
+		sub := g.batch()
+		submit(g.t, g.Store, sub)
+		out = append(out, sub)
+	}
+	journals(g.t, g.Store, journal.Accepted, out...)
+	return out
+}
+
+// orphans writes n blobs that nobody has accepted.
+func (g *garden) orphans(n int) (out []accept.Submission) {
+	for range n {
+		sub := g.batch()
+		put(g.t, g.Store, layout.Blob(sub.SHA256, 0), sub.Frame)
+		out = append(out, sub)
+	}
+	return out
+}
+
+// report is what a collector writes.
+func (g *garden) report(witness accept.Submission, submissions uint64, subs ...accept.Submission) string {
+	r := gc.OrphanReport{AuthorityID: "authority-1", CollectorID: "c", ReportedAt: g.now.UnixNano(), Submissions: submissions}
+	if witness.Frame != nil {
+		r.Witness = layout.Accepted(witness.Identity)
+	}
+	for _, s := range subs {
+		r.Frames = append(r.Frames, s.SHA256)
+	}
+	body, err := r.Marshal()
+	g.must(err)
+	put(g.t, g.Store, r.Key(body), body)
+	return r.Key(body)
+}
+
+// limits of a service that does everything at once.
+func limits() gc.Limits {
+	return gc.Limits{MinAge: 24 * time.Hour, Delay: 5 * time.Minute, Interval: 7 * 24 * time.Hour, Lease: 10 * time.Minute}
+}
+
+func (g *garden) runner(name string, l gc.Limits, s gc.RunnerStore) *gc.Runner {
+	if s == nil {
+		s = g.Store
+	}
+	r, err := gc.NewRunner(gc.RunnerConfig{Store: s, AuthorityID: "authority-1", By: name, Claim: "claim of " + name, Clock: &clock{}, Limits: l})
+	g.must(err)
+	return r
+}
+
+// run steps until there is nothing to do.
+func (g *garden) run(r *gc.Runner) gc.State {
+	g.t.Helper()
+	for range 10_000 {
+		p, err := r.Step(g.t.Context())
+		g.must(err)
+		if !p.Worked {
+			return p.State
+		}
+	}
+	g.t.Fatal("it never ends")
+	return gc.State{}
+}
+
+func (g *garden) state() gc.State {
+	g.t.Helper()
+	s, _, err := gc.ReadState(g.t.Context(), g.Store, "authority-1")
+	g.must(err)
+	return s
+}
+
+func (g *garden) keys(prefix string) (keys []string) {
+	g.t.Helper()
+	g.must(storetest.Each(g.t.Context(), g.Store, prefix, func(o objstore.Info) error { keys = append(keys, o.Key); return nil }))
+	return keys
+}
+
+// check that all of these frames are readable, or none is.
+func (g *garden) check(there bool, subs ...accept.Submission) {
+	g.t.Helper()
+	for _, s := range subs {
+		if len(g.keys(layout.BlobStem(s.SHA256))) > 0 != there {
+			g.t.Errorf("the frame of %s: is it there? want %v", s.Identity, there)
+		}
+	}
+}
+
+func (g *garden) logs() (all []gc.Log) {
+	for _, key := range g.keys(layout.BlobLogsPrefix) {
+		b, _, err := g.Get(g.t.Context(), key, objstore.GetOptions{})
+		g.must(err)
+		l, err := gc.ParseLog(b)
+		g.must(err)
+		if l.Key(b) != key {
+			g.t.Errorf("log %s has the key of %s", key, l.Key(b))
+		}
+		all = append(all, l)
+	}
+	return all
+}
+
+// What was reported is collected once the report is old enough, without a sweep, and a batch that was sent again meanwhile stays.
+func TestReportedOrphansAreCollected(t *testing.T) {
+	g := newGarden(t)
+	old := g.accepted(1)
+	gone, again := g.orphans(3), g.orphans(1)
+	key := g.report(old[0], 100, append(slices.Clone(gone), again...)...)
+	g.report(old[0], 100, gone...) // the same, by another collector
+	r := g.runner("r", limits(), nil)
+	g.run(r)
+	g.check(true, gone...)
+	submit(t, g.Store, again[0])
+	g.now = g.now.Add(5 * time.Minute)
+	st := g.run(r)
+	g.check(false, gone...)
+	g.check(true, again[0], old[0])
+	if has(t, g.Store, key) || len(g.keys(layout.OrphanReportsPrefix)) > 0 {
+		t.Error("the report is still there")
+	}
+	if st.Deleted != 3 || st.Markers != 3 || st.Bytes == 0 || st.Last.BeganAt != 0 {
+		t.Errorf("%+v", st)
+	}
+	// The log has each of them before its delete, and what became of it.
+	actions := map[gc.Action]int{}
+	for _, l := range g.logs() {
+		for _, e := range l.Entries {
+			actions[e.Action]++
+			if l.Source != gc.FromReports || l.Plan == "" || e.Bytes == 0 {
+				t.Errorf("%+v of %+v", e, l)
+			}
+		}
+	}
+	if actions[gc.Condemned] != 3 || actions[gc.Deleted] != 3 {
+		t.Errorf("log: %v", actions)
+	}
+	// A repeat is harmless.
+	g.report(old[0], 1, gone...)
+	g.now = g.now.Add(time.Hour)
+	if st := g.run(r); st.Deleted != 3 {
+		t.Errorf("repeat: %+v", st)
+	}
+}
+
+// Reports of a bucket of which nobody knows a manifest that must be there wait for the sweep.
+func TestReportsWithoutAWitnessWait(t *testing.T) {
+	g := newGarden(t)
+	lost := g.orphans(1)
+	key := g.report(accept.Submission{}, 1, lost...)
+	g.now = g.now.Add(time.Hour)
+	r := g.runner("r", limits(), nil)
+	g.run(r)
+	g.check(true, lost...)
+	if !has(t, g.Store, key) {
+		t.Error("the report is gone")
+	}
+}
+
+// A sweep finds every orphan in parts, whatever its bounds are and whoever goes on with it, and leaves the rest alone.
+func TestASweepInParts(t *testing.T) {
+	for _, l := range []gc.Limits{{}, {MaxListed: 7}, {MaxNames: 9}, {MaxNames: 5, MaxListed: 3, Step: 1}} {
+		g := newGarden(t)
+		kept, lost := g.accepted(60), g.orphans(25)
+		put(t, g.Store, layout.RawBlobsPrefix+"notes.txt", nil)
+		put(t, g.Store, layout.RawBlobsPrefix+"sha256/7f/notes", nil)
+		l.MinAge, l.Delay, l.Interval, l.Lease = 24*time.Hour, 5*time.Minute, 7*24*time.Hour, 10*time.Minute
+		runners := []*gc.Runner{g.runner("a", l, nil), g.runner("b", l, nil)}
+		g.run(runners[0]) // creates the state
+		g.check(true, lost...)
+		g.now = g.now.Add(24 * time.Hour)
+		young := g.orphans(5)
+		// They take turns: each gives the claim back, or is taken for dead.
+		for i := 0; g.state().Last.BeganAt == 0; i++ {
+			if i > 1000 {
+				t.Fatalf("%+v: the sweep does not end: %+v", l, g.state())
+			}
+			_, err := runners[i%2].Step(t.Context())
+			g.must(err)
+			if i%4 < 2 {
+				g.must(runners[i%2].Release(t.Context()))
+			} else {
+				g.now = g.now.Add(11 * time.Minute)
+			}
+		}
+		g.check(true, kept...)
+		g.check(true, young...)
+		g.check(false, lost...)
+		st := g.state()
+		if w := st.Last; w.Deleted != 25 || w.Listed < 92 || w.Named < 60 || w.Young != 5 || w.Foreign != 2 || st.Deleted != 25 || w.Candidates != 25 {
+			t.Errorf("%+v: %+v", l, st)
+		}
+		if !has(t, g.Store, layout.RawBlobsPrefix+"notes.txt") {
+			t.Error("an unknown key was touched")
+		}
+	}
+}
+
+// Where the manifests are hidden everything looks like an orphan. Nothing is condemned until an operator says so.
+func TestTheBreakerTripsWhereManifestsAreHidden(t *testing.T) {
+	g := newGarden(t)
+	all := g.accepted(80)
+	// The journal's last entries are hidden as well, as where a restore has lost both.
+	lost := g.orphans(2)
+	hidden := true
+	blind := blindfold{Store: g.Store, hidden: func(key string) bool { return hidden && strings.HasPrefix(key, layout.AcceptedPrefix) }}
+	r := g.runner("r", limits(), blind)
+	g.run(r)
+	g.now = g.now.Add(24 * time.Hour)
+	g.report(all[0], 10, append(slices.Clone(all[:5]), lost...)...)
+	g.now = g.now.Add(10 * time.Minute)
+	st := g.run(r)
+	if b := st.Breaker; b == nil || b.Cause != gc.Hidden || b.Key == "" || st.Markers != 0 || len(g.keys(layout.CondemnedPrefix)) > 0 {
+		t.Fatalf("%+v", st)
+	}
+	g.check(true, all...)
+	g.check(true, lost...)
+	// An operator who has not mended it finds it tripped again.
+	_, err := gc.ReleaseBreaker(t.Context(), g.Store, "authority-1", "op")
+	g.must(err)
+	// That one key is known to be missing now. Others are not.
+	if st := g.run(r); !st.Holds() || len(g.keys(layout.CondemnedPrefix)) > 0 {
+		t.Fatalf("%+v", st)
+	}
+	hidden = false
+	_, err = gc.ReleaseBreaker(t.Context(), g.Store, "authority-1", "op")
+	g.must(err)
+	g.run(r)
+	g.check(true, all...)
+	g.check(false, lost...)
+	if _, err = gc.ReleaseBreaker(t.Context(), g.Store, "authority-1", "op"); !errors.Is(err, gc.ErrNotTripped) {
+		t.Errorf("%v", err)
+	}
+}
+
+// blindfold is a store that hides keys, as a wrong role or a replica does.
+type blindfold struct {
+	*mem.Store
+	hidden func(key string) bool
+}
+
+func (b blindfold) Get(ctx context.Context, key string, o objstore.GetOptions) ([]byte, objstore.Info, error) {
+	if b.hidden(key) {
+		return nil, objstore.Info{}, &objstore.Error{Op: "get", Key: key, Err: objstore.ErrNotFound}
+	}
+	return b.Store.Get(ctx, key, o)
+}
+
+func (b blindfold) Head(ctx context.Context, key string) (objstore.Info, error) {
+	if b.hidden(key) {
+		return objstore.Info{}, &objstore.Error{Op: "head", Key: key, Err: objstore.ErrNotFound}
+	}
+	return b.Store.Head(ctx, key)
+}
+
+// Of too many orphans nothing is deleted until an operator says so, and then not more than the operator has seen.
+func TestTheBreakerTripsOnTooMany(t *testing.T) {
+	g := newGarden(t)
+	g.accepted(20)
+	lost := g.orphans(60)
+	r := g.runner("r", limits(), nil)
+	g.run(r)
+	g.now = g.now.Add(24 * time.Hour)
+	st := g.run(r)
+	if b := st.Breaker; b == nil || b.Cause != gc.TooMany || b.Candidates != 60 || b.Listed != 80 {
+		t.Fatalf("%+v", st)
+	}
+	g.check(true, lost...)
+	_, err := gc.ReleaseBreaker(t.Context(), g.Store, "authority-1", "op")
+	g.must(err)
+	more := g.orphans(1)
+	g.now = g.now.Add(24 * time.Hour)
+	if st := g.run(r); !st.Holds() || st.Breaker.Candidates != 61 {
+		t.Fatalf("%+v", st)
+	}
+	_, err = gc.ReleaseBreaker(t.Context(), g.Store, "authority-1", "op")
+	g.must(err)
+	if st := g.run(r); st.Breaker != nil || st.Deleted != 61 || st.Last.Deleted != 61 {
+		t.Fatalf("%+v", st)
+	}
+	g.check(false, append(lost, more...)...)
+}
+
+// Of two processes one collects. One that was stopped in the middle and goes on after another has taken over condemns nothing
+// more than the step that it was in.
+func TestAStoppedProcessIsFenced(t *testing.T) {
+	g := newGarden(t)
+	g.accepted(300)
+	lost := g.orphans(20)
+	l := limits()
+	l.Step = 4
+	other := g.runner("other", l, nil)
+	stopped := false
+	markers := func() int { return len(g.keys(layout.CondemnedPrefix)) }
+	f := pausing{Store: g.Store, before: func(op, key string) {
+		if op != "create" || !strings.HasPrefix(key, layout.CondemnedPrefix) || stopped {
+			return
+		}
+		stopped = true
+		g.now = g.now.Add(9 * time.Minute)
+		if p, err := other.Step(t.Context()); err != nil || p.Worked {
+			t.Errorf("within the lease: %+v, %v", p, err)
+		}
+		g.now = g.now.Add(2 * time.Minute)
+		if p, err := other.Step(t.Context()); err != nil || !p.Worked {
+			t.Errorf("after the lease: %+v, %v", p, err)
+		}
+		if markers() != 20 {
+			t.Errorf("%d markers", markers())
+		}
+		// An agent sends one of them again: a zombie's delete must not reach what it relies on.
+		submit(t, g.Store, lost[0])
+	}}
+	r := g.runner("r", l, f)
+	_, err := r.Step(t.Context())
+	g.must(err)
+	g.now = g.now.Add(24 * time.Hour)
+	if _, err := r.Step(t.Context()); !errors.Is(err, gc.ErrFenced) || !stopped {
+		t.Fatalf("%v", err)
+	}
+	g.check(true, lost[0])
+	g.check(false, lost[1:]...)
+	if st := g.state(); st.Deleted != 20 || st.Holder != "other" {
+		t.Errorf("%+v", st)
+	}
+	if err := r.Renew(t.Context()); err != nil {
+		t.Errorf("a process that holds nothing renews nothing: %v", err)
+	}
+}
+
+type pausing struct {
+	*mem.Store
+	before func(op, key string)
+}
+
+func (p pausing) Create(ctx context.Context, key string, b []byte, o objstore.PutOptions) (objstore.Info, error) {
+	p.before("create", key)
+	return p.Store.Create(ctx, key, b, o)
+}
+
+// A day's requests are bounded; the next day goes on.
+func TestTheBudgetOfADay(t *testing.T) {
+	g := newGarden(t)
+	g.accepted(300)
+	lost := g.orphans(20)
+	l := limits()
+	l.Budget, l.Step = 100, 1
+	r := g.runner("r", l, nil)
+	g.run(r)
+	g.now = g.now.Add(24 * time.Hour)
+	for day := range 10 {
+		over := false
+		for range 20 {
+			p, err := r.Step(t.Context())
+			g.must(err)
+			over = over || p.OverBudget
+		}
+		st := g.state()
+		if st.Last.BeganAt > 0 {
+			if day == 0 {
+				t.Error("the budget does not bound anything")
+			}
+			g.check(false, lost...)
+			return
+		}
+		if !over || st.Requests > l.Budget+20 {
+			t.Errorf("day %d: over %v, %+v", day, over, st)
+		}
+		g.now = g.now.Add(24 * time.Hour)
+	}
+	t.Error("the sweep does not end")
+}
+
+// A dry run logs what it would delete.
+func TestADryRunOfTheService(t *testing.T) {
+	g := newGarden(t)
+	all := g.accepted(3)
+	lost := g.orphans(60)
+	l := limits()
+	l.DryRun = true
+	r := g.runner("r", l, nil)
+	g.run(r)
+	g.report(all[0], 3, lost[0])
+	g.now = g.now.Add(24 * time.Hour)
+	st := g.run(r)
+	g.check(true, lost...)
+	if st.Breaker != nil || st.Last.Candidates != 60 || st.Markers != 0 || len(g.keys(layout.CondemnedPrefix)) > 0 {
+		t.Errorf("%+v", st)
+	}
+	n := 0
+	for _, log := range g.logs() {
+		n += len(log.Entries)
+	}
+	if n != 61 {
+		t.Errorf("%d entries in the log", n)
+	}
+}
+
+// The requests of a sweep grow with the listing and the journal's files, and those of orphans with the orphans.
+func TestRequestsOfASweep(t *testing.T) {
+	sweep := func(batches, orphans int) int {
+		g := newGarden(t)
+		// Without frames, and folded, as after a while.
+		var entries []journal.Entry
+		for i := range batches {
+			id := identity.Batch{Agent: "a", Boot: "b", SeqStart: uint64(i) + 1<<20, SeqEnd: uint64(i) + 1<<20}
+			d := identity.Sum([]byte(id.String()))
+			put(t, g.Store, layout.Blob(d, 0), nil)
+			put(t, g.Store, layout.Accepted(id), nil)
+			entries = append(entries, journal.Entry{ID: id, Outcome: journal.Accepted, SHA256: d, Bytes: 1, MinTime: 1, MaxTime: 1})
+		}
+		for part := range slices.Chunk(entries, 1000) {
+			g.must(journaltest.Append(t.Context(), g.Store, "authority-1", part...))
+		}
+		_, err := journaltest.Fold(t.Context(), g.Store, "authority-1")
+		g.must(err)
+		g.orphans(orphans)
+		counted := storetest.Count(g.Store)
+		r := g.runner("r", limits(), counted)
+		g.run(r)
+		g.now = g.now.Add(24 * time.Hour)
+		counted.Reset()
+		g.run(r)
+		if st := g.state(); int(st.Last.Listed) != batches+orphans || int(st.Deleted) != orphans {
+			t.Fatalf("%+v", st)
+		}
+		return counted.Of("", "")
+	}
+	const n = 2000
+	base := sweep(n, 0)
+	for _, times := range []int{4, 16} {
+		got := sweep(times*n, 0)
+		// One LIST per 1,000 blobs is all that grows, while the journal is one file.
+		if more := got - base; more != (times-1)*n/1000 {
+			t.Errorf("%d batches: %d requests, %d for %d", times*n, got, base, n)
+		}
+		// Acceptance costs 3 requests a batch and a share of a segment.
+		if share := float64(got) / float64(3*times*n); share > 0.02 {
+			t.Errorf("%d batches: %.4f of the requests of acceptance", times*n, share)
+		}
+	}
+	few, many := sweep(n, 10), sweep(n, 40)
+	t.Logf("requests: %d for %d batches, %d with 10 orphans, %d with 40", base, n, few, many)
+	// Header, two searches of two reads, marker and delete.
+	if many-few != 30*7 {
+		t.Errorf("30 orphans more: %d requests", many-few)
+	}
+}
+
+// The state is read back as it was written, and refused where it is another's.
+func TestStateOfAnotherAuthority(t *testing.T) {
+	g := newGarden(t)
+	g.run(g.runner("r", limits(), nil))
+	if _, _, err := gc.ReadState(t.Context(), g.Store, "authority-2"); err == nil {
+		t.Error("a state of another authority is read")
+	}
+	if _, err := gc.RequestSweep(t.Context(), g.Store, "authority-1"); err != nil || !g.state().Requested {
+		t.Errorf("%v, %+v", err, g.state())
+	}
+	r := g.runner("r", limits(), nil)
+	if st := g.run(r); st.Requested || st.Last.BeganAt == 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// A reply that is lost leaves the state as it was meant.
+func TestAMoveWhoseAnswerIsLost(t *testing.T) {
+	g := newGarden(t)
+	n := 0
+	f := losing{Store: g.Store, lose: func() bool { n++; return n%2 == 1 }}
+	for i := range 5 {
+		st, err := gc.MoveState(t.Context(), f, "authority-1", func(s *gc.State) error { s.Plan++; return nil })
+		if err != nil || st.Plan != uint64(i)+1 || g.state().Plan != st.Plan {
+			t.Fatalf("%d: %+v, %v", i, st, err)
+		}
+	}
+}
+
+type losing struct {
+	*mem.Store
+	lose func() bool
+}
+
+func (l losing) answer(op, key string, i objstore.Info, err error) (objstore.Info, error) {
+	if err == nil && l.lose() {
+		return objstore.Info{}, &objstore.Error{Op: op, Key: key, Err: fmt.Errorf("%w: timeout", objstore.ErrUnknown)}
+	}
+	return i, err
+}
+
+func (l losing) Create(ctx context.Context, key string, b []byte, o objstore.PutOptions) (objstore.Info, error) {
+	i, err := l.Store.Create(ctx, key, b, o)
+	return l.answer("create", key, i, err)
+}
+
+func (l losing) Replace(ctx context.Context, key string, b []byte, etag string, o objstore.PutOptions) (objstore.Info, error) {
+	i, err := l.Store.Replace(ctx, key, b, etag, o)
+	return l.answer("replace", key, i, err)
+}

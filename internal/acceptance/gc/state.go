@@ -1,0 +1,222 @@
+package gc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/record"
+)
+
+// StateKind is the kind of the state of garbage collection.
+var StateKind = record.Kind{Schema: "lightmetrics.gc_state.v1", Title: "state of garbage collection", MaxBytes: 64 << 10}
+
+// State says who collects, how far the sweep is, and whether the breaker holds. It is moved by If-Match alone.
+//
+// Nothing in it makes a delete safe: the markers and the proofs do. A state that is lost, or of an older copy, costs a sweep.
+type State struct {
+	AuthorityID string `json:"authority_id"`
+	// Moves counts the writes, so that no two are of equal bytes: a late one can't be taken for another.
+	Moves uint64 `json:"moves"`
+	// Plan is the number of the last plan. Its executor, the process with the Claim, reads it again before each step.
+	Plan uint64 `json:"plan"`
+	// Holder names the process that collects, Claim is its random id; empty: nobody does. UpdatedAt is when it moved the record
+	// last, and CreatedAt when the record was made; Unix seconds by the store's clock, like all times here.
+	Holder    string `json:"holder"`
+	Claim     string `json:"claim"`
+	UpdatedAt int64  `json:"updated_at_unix_s"`
+	CreatedAt int64  `json:"created_at_unix_s"`
+	// Requested: an operator asks for a sweep now.
+	Requested bool `json:"requested"`
+	// Sweep is the one under way, Last the one that finished last; BeganAt is 0 where there is none.
+	Sweep Sweep `json:"sweep"`
+	Last  Sweep `json:"last_sweep"`
+	// Witnesses are keys of manifests that were there: while one is not, nothing is condemned.
+	Witnesses []string `json:"witnesses"`
+	// Day is the day of Requests, counted from 1970, which the budget bounds.
+	Day      int64  `json:"day"`
+	Requests uint64 `json:"requests"`
+	// Totals since the record was made.
+	Deleted uint64 `json:"deleted_blobs"`
+	Bytes   uint64 `json:"deleted_bytes"`
+	Markers uint64 `json:"markers"`
+	// Breaker holds everything up until an operator has checked it.
+	Breaker *Breaker `json:"breaker,omitempty"`
+}
+
+// Sweep is how far a sweep of all blobs is, and what it found.
+type Sweep struct {
+	BeganAt int64 `json:"began_at_unix_s"`
+	EndedAt int64 `json:"ended_at_unix_s"`
+	// Cursor is the key behind which it goes on.
+	Cursor string `json:"cursor"`
+	// Listed blobs, of which Named are named by the journal, Young are too young and Foreign are keys of no blob. Candidates are the others.
+	Listed     uint64 `json:"listed"`
+	Named      uint64 `json:"named"`
+	Young      uint64 `json:"young"`
+	Foreign    uint64 `json:"foreign"`
+	Candidates uint64 `json:"candidates"`
+	// Deleted and Kept candidates, and how many of those kept an operator must check.
+	Deleted  uint64 `json:"deleted"`
+	Kept     uint64 `json:"kept"`
+	Doubtful uint64 `json:"doubtful"`
+	Bytes    uint64 `json:"deleted_bytes"`
+	// Ages counts the candidates by age; see Ages.
+	Ages []uint64 `json:"ages"`
+}
+
+// Ages bound the classes of Sweep.Ages; the last one is what is older.
+var Ages = []time.Duration{2 * 24 * time.Hour, 7 * 24 * time.Hour, 30 * 24 * time.Hour}
+
+// Cause says why the breaker tripped. Values are stable.
+type Cause string
+
+// Causes.
+const (
+	// TooMany: a plan of more than 50 blobs and more than 10% of those that it was chosen from.
+	TooMany Cause = "TOO_MANY"
+	// Hidden: a manifest that the journal names, or that was there before, can't be seen.
+	Hidden Cause = "HIDDEN"
+)
+
+// Breaker is why nothing is collected.
+type Breaker struct {
+	Cause Cause  `json:"cause"`
+	Plan  uint64 `json:"plan"`
+	At    int64  `json:"at_unix_s"`
+	// Candidates of Listed blobs, for TOO_MANY; Key of the manifest, for HIDDEN.
+	Candidates uint64 `json:"candidates"`
+	Listed     uint64 `json:"listed"`
+	Key        string `json:"key"`
+	// Released by an operator. Of TOO_MANY, it lets one plan pass that is not larger; of HIDDEN, manifests are asked for again.
+	Released bool   `json:"released"`
+	By       string `json:"released_by"`
+}
+
+// Holds reports whether nothing may be collected.
+func (s *State) Holds() bool { return s.Breaker != nil && !s.Breaker.Released }
+
+// Marshal writes the canonical JSON.
+func (s State) Marshal() []byte { return StateKind.Marshal(s) }
+
+// ParseState reads what Marshal writes; errors wrap record.ErrCorrupt or record.ErrNewerVersion.
+func ParseState(b []byte) (State, error) {
+	var s State
+	err := StateKind.Unmarshal(b, &s)
+	if err == nil {
+		err = s.validate()
+	}
+	return s, StateKind.Wrap("", err)
+}
+
+func (s *State) validate() error {
+	bad := validName("authority id", s.AuthorityID) != nil || len(s.Holder) > math.MaxUint8 || len(s.Claim) > math.MaxUint8 || s.UpdatedAt < 0 || s.CreatedAt < 0
+	for _, w := range []*Sweep{&s.Sweep, &s.Last} {
+		bad = bad || w.BeganAt < 0 || w.EndedAt < 0 || len(w.Cursor) > maxCursor || len(w.Ages) > len(Ages)+1
+	}
+	if bad || len(s.Witnesses) > maxWitnesses || slices.ContainsFunc(s.Witnesses, notAManifest) {
+		return fmt.Errorf("a field is out of its bounds: authority %.128q, claim %.40q, %d witnesses", s.AuthorityID, s.Claim, len(s.Witnesses))
+	}
+	if b := s.Breaker; b != nil && b.Cause != TooMany && b.Cause != Hidden {
+		return fmt.Errorf("cause %.40q of the breaker", b.Cause)
+	}
+	return nil
+}
+
+const (
+	maxCursor    = 2048
+	maxWitnesses = 16
+)
+
+func notAManifest(key string) bool {
+	return !strings.HasPrefix(key, layout.AcceptedPrefix) || len(key) > maxCursor
+}
+
+// ReadState reads the state; the zero State where there is none.
+func ReadState(ctx context.Context, s objstore.Getter, authority string) (st State, etag string, err error) {
+	st, info, err := record.Read(ctx, s, layout.GCStateKey, StateKind, ParseState)
+	switch {
+	case errors.Is(err, objstore.ErrNotFound):
+		return State{}, "", nil
+	case err == nil && st.AuthorityID != authority:
+		err = StateKind.Corrupt(layout.GCStateKey, "it is of the authority %q", st.AuthorityID)
+	}
+	return st, info.ETag, err
+}
+
+// StateStore is what moving the state needs.
+type StateStore interface {
+	objstore.Getter
+	objstore.Creator
+	objstore.Replacer
+}
+
+// moves bounds the attempts to move the state against others that move it too.
+const moves = 8
+
+// MoveState reads the state, changes it and writes it by If-Match, again where another was first. change may refuse with an
+// error, which is returned. The state that was written is returned.
+func MoveState(ctx context.Context, s StateStore, authority string, change func(*State) error) (State, error) {
+	var last error
+	var mine string
+	for range moves {
+		st, etag, err := ReadState(ctx, s, authority)
+		if err != nil {
+			return State{}, fmt.Errorf("move the state of garbage collection: %w", err)
+		}
+		// The answer was lost, and the write was applied.
+		if mine != "" && string(st.Marshal()) == mine {
+			return st, nil
+		}
+		st.AuthorityID = authority
+		if err := change(&st); err != nil {
+			return State{}, err
+		}
+		st.Moves++
+		body := st.Marshal()
+		if etag == "" {
+			_, err = s.Create(ctx, layout.GCStateKey, body, jsonContent)
+		} else {
+			_, err = s.Replace(ctx, layout.GCStateKey, body, etag, jsonContent)
+		}
+		if err == nil {
+			return st, nil
+		}
+		mine, last = string(body), err
+		open := errors.Is(err, objstore.ErrExists) || errors.Is(err, objstore.ErrPreconditionFailed) || errors.Is(err, objstore.ErrUnknown) || errors.Is(err, objstore.ErrConflict)
+		if !open || ctx.Err() != nil {
+			break
+		}
+	}
+	return State{}, fmt.Errorf("move the state of garbage collection: %w", last)
+}
+
+// Errors of ReleaseBreaker.
+var ErrNotTripped = errors.New("the breaker has not tripped")
+
+// ReleaseBreaker lets the collection go on; by names the operator. Errors: ErrNotTripped, or the store's.
+func ReleaseBreaker(ctx context.Context, s StateStore, authority, by string) (State, error) {
+	return MoveState(ctx, s, authority, func(st *State) error {
+		if !st.Holds() {
+			return ErrNotTripped
+		}
+		b := *st.Breaker
+		b.Released, b.By = true, by
+		st.Breaker = &b
+		return nil
+	})
+}
+
+// RequestSweep asks whoever collects for a sweep now, if none is under way.
+func RequestSweep(ctx context.Context, s StateStore, authority string) (State, error) {
+	return MoveState(ctx, s, authority, func(st *State) error {
+		st.Requested = true
+		return nil
+	})
+}
