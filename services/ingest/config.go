@@ -35,6 +35,7 @@ type Config struct {
 
 	Spool   SpoolConfig   `koanf:"spool" needs:"acceptance=local_spool"`
 	Journal JournalConfig `koanf:"journal"`
+	Orphans OrphansConfig `koanf:"orphans"`
 	Limits  Limits        `koanf:"limits"`
 	Notify  NotifyConfig  `koanf:"notify"`
 }
@@ -132,6 +133,7 @@ func DefaultConfig() Config {
 		AcceptTimeout:   30 * time.Second,
 		QualifyInterval: 24 * time.Hour,
 		Spool:           SpoolConfig{LandingIntervalMS: 1000, MaxBytes: 1 << 30},
+		Orphans:         OrphansConfig{ReportInterval: time.Minute},
 		Journal:         JournalConfig{Linger: 50 * time.Millisecond, Idle: 5 * time.Minute, Entries: commit.DefaultEntries, FramesMemory: 64 << 20},
 		Limits: Limits{
 			FrameBytes: config.Bytes(f.EncodedBytes), DecodedBytes: config.Bytes(f.DecodedBytes), Records: f.Records,
@@ -158,6 +160,9 @@ func (c Config) Validate() error {
 	}
 	positive("accept_timeout", c.AcceptTimeout > 0)
 	positive("qualify_interval", c.QualifyInterval > 0)
+	if c.Orphans.ReportInterval < 0 {
+		errs = append(errs, errors.New("orphans.report_interval must not be negative"))
+	}
 	positive("limits.frame_bytes", l.FrameBytes > 0)
 	positive("limits.decoded_bytes", l.DecodedBytes > 0)
 	positive("limits.records", l.Records > 0)

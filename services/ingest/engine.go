@@ -58,7 +58,7 @@ func (s *Service) qualify(ctx context.Context) (*authority, error) {
 		s.last, err = s.openSpool(ctx, id, p, j)
 		return s.last, err
 	}
-	s.last = &authority{Acceptor: p, authorityID: id, claim: p.ClaimBoot, decided: func() {}}
+	s.last = &authority{Acceptor: watched{p, s.abandoned}, authorityID: id, claim: p.ClaimBoot, decided: func() {}}
 	return s.last, nil
 }
 

@@ -34,6 +34,8 @@ type metrics struct {
 
 	framesRead      *prometheus.CounterVec // outcome
 	framesReadBytes prometheus.Counter
+
+	orphanReports *prometheus.CounterVec // outcome
 }
 
 var ackBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
@@ -71,6 +73,7 @@ func newMetrics(r *prometheus.Registry, s *Service) (*metrics, error) {
 		fences:          one("journal_fences_total", "Runs of this collector that another service ended."),
 		segmentEntries:  histogram("journal_segment_entries", "Batches in a segment.", prometheus.ExponentialBuckets(1, 4, 8)),
 		framesRead:      counter("frames_read_total", "Frames that followers of the journal asked for, by outcome (sent, missing).", "outcome"),
+		orphanReports:   counter("orphan_reports_total", "Reports to the garbage collection of submissions that ended without an outcome, by outcome (ok, failed).", "outcome"),
 		framesReadBytes: one("frames_read_bytes_total", "Bytes of frames that were sent to followers of the journal."),
 		journalWait:     histogram("journal_wait_seconds", "How long the first batch of a segment waited until the segment was durable.", ackBuckets),
 	}
@@ -79,7 +82,10 @@ func newMetrics(r *prometheus.Registry, s *Service) (*metrics, error) {
 	}
 	for _, c := range []prometheus.Collector{
 		m.batches, m.records, m.bytes, m.latency, m.hellos, m.sheds, m.ownWrites, m.skipped, m.corrupt, m.notified, m.landed, m.probes,
-		m.segments, m.journalFailures, m.fences, m.segmentEntries, m.journalWait, m.framesRead, m.framesReadBytes,
+		m.segments, m.journalFailures, m.fences, m.segmentEntries, m.journalWait, m.framesRead, m.framesReadBytes, m.orphanReports,
+		gauge("unresolved_frames", "Frames of submissions that ended without an outcome and were not sent again, which wait to be reported to the garbage collection.", func() float64 { return float64(s.abandoned.waiting.Load()) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "lightmetrics_ingest_unresolved_frames_dropped_total", Help: "Such frames that are left to the sweep of the garbage collection, because too many waited."},
+			func() float64 { return float64(s.abandoned.dropped.Load()) }),
 		gauge("frames_kept", "Frames in memory for followers of the journal.", func() float64 {
 			n, _ := s.recent.stats()
 			return float64(n)

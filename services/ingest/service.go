@@ -47,21 +47,22 @@ type Service struct {
 	*service.Server
 	ingestv1.UnimplementedIngestServiceServer
 
-	cfg     Config
-	tel     *telemetry.Telemetry
-	tracer  trace.Tracer
-	now     func() time.Time
-	store   objstore.Store
-	metrics *metrics
-	errlog  *errlog
-	buffers *buffers
-	gate    *gate
-	agents  *agents
-	clock   *storeClock
-	notify  *notifier
-	hub     *hub
-	recent  *recentFrames
-	workers *workers
+	cfg       Config
+	tel       *telemetry.Telemetry
+	tracer    trace.Tracer
+	now       func() time.Time
+	store     objstore.Store
+	metrics   *metrics
+	errlog    *errlog
+	buffers   *buffers
+	gate      *gate
+	agents    *agents
+	clock     *storeClock
+	notify    *notifier
+	hub       *hub
+	recent    *recentFrames
+	abandoned *abandoned
+	workers   *workers
 
 	// live are the present limits. Reload replaces those that are only compared with; sizes of pools stay.
 	live     atomic.Pointer[Limits]
@@ -113,7 +114,8 @@ func New(cfg Config, d Deps) (*Service, error) {
 		errlog: newErrlog(d.Telemetry.Log, d.Now), buffers: &buffers{}, gate: newGate(l.Receivers),
 		agents:   newAgents(l, d.Now),
 		decoding: newDecoding(l), room: semaphore.NewWeighted(int64(l.InFlightBytes)),
-		reprobe: make(chan struct{}, 1), spooled: make(chan *spool.Spool, 1), drain: make(chan struct{}),
+		abandoned: newAbandoned(),
+		reprobe:   make(chan struct{}, 1), spooled: make(chan *spool.Spool, 1), drain: make(chan struct{}),
 	}
 	s.committing = make(chan *commit.Committer, 1)
 	s.hub = newHub(func() string { return s.collectorID }, s.unlanded)
@@ -207,6 +209,7 @@ func (s *Service) Run(ctx context.Context) (err error) {
 	s.notify.start(background)
 	background.Go("land", s.land)
 	background.Go("end runs", s.endRuns)
+	background.Go("report orphans", s.reportOrphans)
 	// The journal outlives even those: the spool lands through it.
 	last, stopLast := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopLast()
