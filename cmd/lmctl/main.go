@@ -40,7 +40,7 @@ func main() {
 		shardsCommand(&out),
 		jobsCommand(&out),
 		reprocessCommand(&out),
-		retentionCommand(&out),
+		gcCommand(&out), retentionCommand(&out),
 		rollupCommand(&out),
 		contextCommand(&out),
 		&cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs,

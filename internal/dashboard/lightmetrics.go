@@ -86,6 +86,11 @@ func reconciler() Row {
 		{Title: "Outcomes", Unit: "ops", Queries: one(rate("result", "reconciler_outcomes_total", ""), "{{result}}")},
 		{Title: "Queue", Unit: "short", Queries: one(by("max", "instance", metric("reconciler_queue_length", "")), "{{instance}}")},
 		{Title: "Queue age", Unit: "s", Queries: one(by("max", "instance", metric("reconciler_queue_age_seconds", "")), "{{instance}}")},
+		{Title: "Orphan blobs, by age", About: "Blobs of the last sweep that no entry of the journal names.", Unit: "short", Queries: one(by("max", "age", metric("reconciler_gc_candidates", "")), "{{age}}")},
+		{Title: "Orphan blobs deleted, and kept", Unit: "ops", Queries: one(rate("source, action", "reconciler_gc_blobs_total", ""), "{{source}} {{action}}")},
+		{Title: "Bytes of orphan blobs that were deleted", Unit: "Bps", Queries: one(rate("", "reconciler_gc_deleted_bytes_total", ""), "")},
+		{Title: "Reports of possible orphans, and markers", About: "Markers are permanent.", Unit: "short", Queries: []Query{
+			{by("max", "", metric("reconciler_gc_reports", "")), "reports that wait"}, {by("max", "", metric("reconciler_gc_markers", "")), "markers"}}},
 		{Title: "Sweeps of repair records", Unit: "ops", Queries: one(rate("kind, result", "reconciler_audits_total", ""), "{{kind}} {{result}}")},
 	}}
 }

@@ -7,14 +7,18 @@ import (
 )
 
 var (
-	workers = []rpc.Role{rpc.RoleWorker}
-	readers = []rpc.Role{rpc.RoleReader, rpc.RoleOperator}
+	workers   = []rpc.Role{rpc.RoleWorker}
+	operators = []rpc.Role{rpc.RoleOperator}
+	readers   = []rpc.Role{rpc.RoleReader, rpc.RoleOperator}
 )
 
-// access allows ledgers and status to people.
+// access allows ledgers, status and garbage to people, and changes to operators.
 var access = rpc.Access{
-	reconcilerv1.ReconcilerService_ListLedgers_FullMethodName: readers,
-	reconcilerv1.ReconcilerService_GetStatus_FullMethodName:   readers,
+	reconcilerv1.ReconcilerService_ListLedgers_FullMethodName:    readers,
+	reconcilerv1.ReconcilerService_GetStatus_FullMethodName:      readers,
+	reconcilerv1.ReconcilerService_GetGarbage_FullMethodName:     readers,
+	reconcilerv1.ReconcilerService_StartSweep_FullMethodName:     operators,
+	reconcilerv1.ReconcilerService_ReleaseBreaker_FullMethodName: operators,
 }
 
 // journalAccess allows hints and watches to other services. A reconciler has no frames; the method has a line because

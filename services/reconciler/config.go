@@ -8,6 +8,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/derived/audit"
 	"lightmetrics.dev/lightmetrics/internal/service"
 	"lightmetrics.dev/lightmetrics/internal/service/bucket"
+	"lightmetrics.dev/lightmetrics/services/reconciler/internal/collect"
 	"lightmetrics.dev/lightmetrics/services/reconciler/internal/fold"
 	"lightmetrics.dev/lightmetrics/services/reconciler/internal/scrub"
 	"lightmetrics.dev/lightmetrics/services/reconciler/internal/tail"
@@ -31,6 +32,8 @@ type Config struct {
 	Repairs RepairsConfig   `koanf:"repairs"`
 	Ledgers LedgersConfig   `koanf:"ledgers"`
 	Watch   WatchConfig     `koanf:"watch"`
+
+	GC collect.Collecting `koanf:"gc"`
 }
 
 // Values of Derived.
@@ -105,6 +108,7 @@ func DefaultConfig() Config {
 		Repairs: RepairsConfig{Interval: 30 * time.Second, Timeout: 10 * time.Minute},
 		Ledgers: LedgersConfig{SaveInterval: time.Minute},
 		Watch:   WatchConfig{Buffer: 4096, MaxWatchers: 64},
+		GC:      collect.Default(),
 	}
 }
 
@@ -152,5 +156,5 @@ func (c Config) Validate() error {
 	if c.Derived != DerivedSegments && c.Derived != DerivedObjects {
 		errs = append(errs, fmt.Errorf("derived %q: want %s or %s", c.Derived, DerivedSegments, DerivedObjects))
 	}
-	return errors.Join(append(errs, c.Base.Validate())...)
+	return errors.Join(append(errs, c.GC.Validate(), c.Base.Validate())...)
 }

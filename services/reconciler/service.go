@@ -25,6 +25,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/service"
 	journalv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/journal/v1"
 	reconcilerv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1"
+	"lightmetrics.dev/lightmetrics/services/reconciler/internal/collect"
 	"lightmetrics.dev/lightmetrics/services/reconciler/internal/scrub"
 )
 
@@ -56,6 +57,7 @@ type Service struct {
 	queue   *queue
 	shared  *sharedid.Detector
 	journal *journalKeeper
+	garbage *collect.Keeper
 	m       *metrics
 
 	bad *seen // foreign keys that were reported
@@ -99,6 +101,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 		reconcile: s.reconcileAll, added: s.added, applied: s.applied,
 		unusable: func(key string) { s.offer(key, fromFullAudit) }, foreign: s.reportForeign, underived: s.underived, inventory: d.Inventory,
 	})
+	s.garbage = s.newCollector()
 	srv.OnStop(func() {
 		close(s.stopping) // ends the streams, so that the servers can drain
 		s.journal.relay.close()
@@ -137,6 +140,7 @@ func (s *Service) loops() {
 	scrubber := scrub.New(s.cfg.Scrub, s.ID(), s.log, s.store, s.core.HasFrame, s.suspect)
 	s.m.scrubbed(scrubber.Checked, scrubber.Pace)
 	s.Go("scrub", scrubber.Run)
+	s.Go("gc", s.garbage.Run)
 }
 
 func (s *Service) scan(ctx context.Context, name string, fn func(context.Context) error) error {

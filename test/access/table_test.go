@@ -14,8 +14,11 @@ var methods = map[string]string{
 	"/lightmetrics.journal.v1.JournalService/WatchJournal":  "worker",
 	"/lightmetrics.journal.v1.JournalService/ReadFrames":    "worker",
 
-	"/lightmetrics.reconciler.v1.ReconcilerService/ListLedgers": "reader operator",
-	"/lightmetrics.reconciler.v1.ReconcilerService/GetStatus":   "reader operator",
+	"/lightmetrics.reconciler.v1.ReconcilerService/ListLedgers":    "reader operator",
+	"/lightmetrics.reconciler.v1.ReconcilerService/GetStatus":      "reader operator",
+	"/lightmetrics.reconciler.v1.ReconcilerService/GetGarbage":     "reader operator",
+	"/lightmetrics.reconciler.v1.ReconcilerService/StartSweep":     "operator",
+	"/lightmetrics.reconciler.v1.ReconcilerService/ReleaseBreaker": "operator",
 
 	"/lightmetrics.query.v1.QueryService/Query":         "reader",
 	"/lightmetrics.query.v1.QueryService/QueryRange":    "reader",
@@ -84,6 +87,7 @@ var routes = map[string]map[string]string{
 	"ingest admin": {},
 	"reconciler": {
 		"GET /v1/ledgers": "reader operator", "GET /v1/status": "reader operator",
+		"GET /v1/gc": "reader operator", "POST /v1/gc/sweep": "operator", "POST /v1/gc/breaker": "operator",
 	},
 	"query": {
 		" /api/v1/": "reader", "GET /v1/query": "reader", "GET /v1/query_range": "reader",

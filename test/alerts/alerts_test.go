@@ -98,6 +98,8 @@ func TestAlertsFire(t *testing.T) {
 		"ReconcilerQueueBehind":      {`lightmetrics_reconciler_queue_age_seconds{instance="a"} 90x120`, `lightmetrics_reconciler_queue_age_seconds{instance="a"} 3x120`},
 		"ReconcilerRepairsOpen":      {`lightmetrics_reconciler_open_repairs 1x120`, `lightmetrics_reconciler_open_repairs 0x120`},
 		"ReconcilerForeignKeys":      {`lightmetrics_reconciler_foreign_keys_total{family="accepted"} _x100 1x20`, `lightmetrics_reconciler_foreign_keys_total{family="accepted"} 1x120`},
+		"GarbageBreakerTripped":      {"lightmetrics_reconciler_gc_breaker_tripped{instance=\"a\"} 1x120\n  lightmetrics_reconciler_gc_breaker_tripped{instance=\"b\"} 0x120", `lightmetrics_reconciler_gc_breaker_tripped{instance="a"} 0x115 1x5`},
+		"GarbageSweepOverdue":        {`lightmetrics_reconciler_gc_sweep_overdue_seconds{instance="a"} 260000+60x120`, "lightmetrics_reconciler_gc_sweep_overdue_seconds{instance=\"a\"} 260000+60x120\n  lightmetrics_reconciler_gc_sweep_overdue_seconds{instance=\"b\"} 0x120"},
 		"AgentIDShared":              {`lightmetrics_reconciler_shared_agent_ids{instance="a"} 1x120`, `lightmetrics_reconciler_shared_agent_ids{instance="a"} 0x120`},
 		"CoordinatorEtcdDown":        {`lightmetrics_coordinator_etcd_up{instance="a"} 0x120`, "lightmetrics_coordinator_etcd_up{instance=\"a\"} 0x120\n  lightmetrics_coordinator_etcd_up{instance=\"b\"} 1x120"},
 		"CoordinatorNotLeading":      {"lightmetrics_coordinator_leading{instance=\"a\"} 0x120\n  lightmetrics_coordinator_leading{instance=\"b\"} 0x120", "lightmetrics_coordinator_leading{instance=\"a\"} 1x120\n  lightmetrics_coordinator_leading{instance=\"b\"} 0x120"},

@@ -24,6 +24,591 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// GetGarbageRequest asks for the state of garbage collection.
+type GetGarbageRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetGarbageRequest) Reset() {
+	*x = GetGarbageRequest{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetGarbageRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetGarbageRequest) ProtoMessage() {}
+
+func (x *GetGarbageRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetGarbageRequest.ProtoReflect.Descriptor instead.
+func (*GetGarbageRequest) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{0}
+}
+
+// GetGarbageResponse has the state of garbage collection.
+type GetGarbageResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The state.
+	State         *GarbageState `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetGarbageResponse) Reset() {
+	*x = GetGarbageResponse{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetGarbageResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetGarbageResponse) ProtoMessage() {}
+
+func (x *GetGarbageResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetGarbageResponse.ProtoReflect.Descriptor instead.
+func (*GetGarbageResponse) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *GetGarbageResponse) GetState() *GarbageState {
+	if x != nil {
+		return x.State
+	}
+	return nil
+}
+
+// StartSweepRequest asks for a sweep.
+type StartSweepRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StartSweepRequest) Reset() {
+	*x = StartSweepRequest{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StartSweepRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StartSweepRequest) ProtoMessage() {}
+
+func (x *StartSweepRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StartSweepRequest.ProtoReflect.Descriptor instead.
+func (*StartSweepRequest) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{2}
+}
+
+// StartSweepResponse says that a sweep is noted; a reconciler takes it up.
+type StartSweepResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The state afterwards.
+	State         *GarbageState `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StartSweepResponse) Reset() {
+	*x = StartSweepResponse{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StartSweepResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StartSweepResponse) ProtoMessage() {}
+
+func (x *StartSweepResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StartSweepResponse.ProtoReflect.Descriptor instead.
+func (*StartSweepResponse) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *StartSweepResponse) GetState() *GarbageState {
+	if x != nil {
+		return x.State
+	}
+	return nil
+}
+
+// ReleaseBreakerRequest releases the breaker.
+type ReleaseBreakerRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseBreakerRequest) Reset() {
+	*x = ReleaseBreakerRequest{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseBreakerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseBreakerRequest) ProtoMessage() {}
+
+func (x *ReleaseBreakerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseBreakerRequest.ProtoReflect.Descriptor instead.
+func (*ReleaseBreakerRequest) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{4}
+}
+
+// ReleaseBreakerResponse says that it is released.
+type ReleaseBreakerResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The state afterwards.
+	State         *GarbageState `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseBreakerResponse) Reset() {
+	*x = ReleaseBreakerResponse{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseBreakerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseBreakerResponse) ProtoMessage() {}
+
+func (x *ReleaseBreakerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseBreakerResponse.ProtoReflect.Descriptor instead.
+func (*ReleaseBreakerResponse) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ReleaseBreakerResponse) GetState() *GarbageState {
+	if x != nil {
+		return x.State
+	}
+	return nil
+}
+
+// GarbageState is the state of the collection of orphan blobs, in all reconcilers.
+type GarbageState struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The reconciler that collects; empty: nobody does at the moment.
+	Holder string `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"`
+	// Number of the last plan.
+	Plan uint64 `protobuf:"varint,2,opt,name=plan,proto3" json:"plan,omitempty"`
+	// The sweep under way; absent: there is none.
+	Sweep *GarbageSweep `protobuf:"bytes,3,opt,name=sweep,proto3" json:"sweep,omitempty"`
+	// The sweep that ended last; absent: there was none.
+	LastSweep *GarbageSweep `protobuf:"bytes,4,opt,name=last_sweep,json=lastSweep,proto3" json:"last_sweep,omitempty"`
+	// An operator has asked for a sweep that has not begun.
+	SweepRequested bool `protobuf:"varint,5,opt,name=sweep_requested,json=sweepRequested,proto3" json:"sweep_requested,omitempty"`
+	// Blobs that were deleted since the state was made.
+	DeletedBlobs uint64 `protobuf:"varint,6,opt,name=deleted_blobs,json=deletedBlobs,proto3" json:"deleted_blobs,omitempty"`
+	// Their bytes.
+	DeletedBytes uint64 `protobuf:"varint,7,opt,name=deleted_bytes,json=deletedBytes,proto3" json:"deleted_bytes,omitempty"`
+	// Condemned markers that were written.
+	Markers uint64 `protobuf:"varint,8,opt,name=markers,proto3" json:"markers,omitempty"`
+	// Why the breaker tripped last; absent: it has not, or what it held up has been done.
+	Breaker *GarbageBreaker `protobuf:"bytes,9,opt,name=breaker,proto3" json:"breaker,omitempty"`
+	// The breaker holds: nothing is deleted.
+	BreakerHolds  bool `protobuf:"varint,10,opt,name=breaker_holds,json=breakerHolds,proto3" json:"breaker_holds,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GarbageState) Reset() {
+	*x = GarbageState{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GarbageState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GarbageState) ProtoMessage() {}
+
+func (x *GarbageState) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GarbageState.ProtoReflect.Descriptor instead.
+func (*GarbageState) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *GarbageState) GetHolder() string {
+	if x != nil {
+		return x.Holder
+	}
+	return ""
+}
+
+func (x *GarbageState) GetPlan() uint64 {
+	if x != nil {
+		return x.Plan
+	}
+	return 0
+}
+
+func (x *GarbageState) GetSweep() *GarbageSweep {
+	if x != nil {
+		return x.Sweep
+	}
+	return nil
+}
+
+func (x *GarbageState) GetLastSweep() *GarbageSweep {
+	if x != nil {
+		return x.LastSweep
+	}
+	return nil
+}
+
+func (x *GarbageState) GetSweepRequested() bool {
+	if x != nil {
+		return x.SweepRequested
+	}
+	return false
+}
+
+func (x *GarbageState) GetDeletedBlobs() uint64 {
+	if x != nil {
+		return x.DeletedBlobs
+	}
+	return 0
+}
+
+func (x *GarbageState) GetDeletedBytes() uint64 {
+	if x != nil {
+		return x.DeletedBytes
+	}
+	return 0
+}
+
+func (x *GarbageState) GetMarkers() uint64 {
+	if x != nil {
+		return x.Markers
+	}
+	return 0
+}
+
+func (x *GarbageState) GetBreaker() *GarbageBreaker {
+	if x != nil {
+		return x.Breaker
+	}
+	return nil
+}
+
+func (x *GarbageState) GetBreakerHolds() bool {
+	if x != nil {
+		return x.BreakerHolds
+	}
+	return false
+}
+
+// GarbageSweep is how far a sweep is, and what it found.
+type GarbageSweep struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When it began, Unix seconds by the store's clock.
+	BeganAtUnixS int64 `protobuf:"varint,1,opt,name=began_at_unix_s,json=beganAtUnixS,proto3" json:"began_at_unix_s,omitempty"`
+	// When it ended; 0 while it goes on.
+	EndedAtUnixS int64 `protobuf:"varint,2,opt,name=ended_at_unix_s,json=endedAtUnixS,proto3" json:"ended_at_unix_s,omitempty"`
+	// Blobs that were listed.
+	Listed uint64 `protobuf:"varint,3,opt,name=listed,proto3" json:"listed,omitempty"`
+	// Those that no entry of the journal names, and that are old enough.
+	Candidates uint64 `protobuf:"varint,4,opt,name=candidates,proto3" json:"candidates,omitempty"`
+	// Candidates that were deleted.
+	Deleted uint64 `protobuf:"varint,5,opt,name=deleted,proto3" json:"deleted,omitempty"`
+	// Their bytes.
+	DeletedBytes uint64 `protobuf:"varint,6,opt,name=deleted_bytes,json=deletedBytes,proto3" json:"deleted_bytes,omitempty"`
+	// Candidates that were kept.
+	Kept uint64 `protobuf:"varint,7,opt,name=kept,proto3" json:"kept,omitempty"`
+	// Those of the kept ones that an operator must check.
+	Doubtful uint64 `protobuf:"varint,8,opt,name=doubtful,proto3" json:"doubtful,omitempty"`
+	// Keys that are no blob's; they are never touched.
+	Foreign       uint64 `protobuf:"varint,9,opt,name=foreign,proto3" json:"foreign,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GarbageSweep) Reset() {
+	*x = GarbageSweep{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GarbageSweep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GarbageSweep) ProtoMessage() {}
+
+func (x *GarbageSweep) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GarbageSweep.ProtoReflect.Descriptor instead.
+func (*GarbageSweep) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *GarbageSweep) GetBeganAtUnixS() int64 {
+	if x != nil {
+		return x.BeganAtUnixS
+	}
+	return 0
+}
+
+func (x *GarbageSweep) GetEndedAtUnixS() int64 {
+	if x != nil {
+		return x.EndedAtUnixS
+	}
+	return 0
+}
+
+func (x *GarbageSweep) GetListed() uint64 {
+	if x != nil {
+		return x.Listed
+	}
+	return 0
+}
+
+func (x *GarbageSweep) GetCandidates() uint64 {
+	if x != nil {
+		return x.Candidates
+	}
+	return 0
+}
+
+func (x *GarbageSweep) GetDeleted() uint64 {
+	if x != nil {
+		return x.Deleted
+	}
+	return 0
+}
+
+func (x *GarbageSweep) GetDeletedBytes() uint64 {
+	if x != nil {
+		return x.DeletedBytes
+	}
+	return 0
+}
+
+func (x *GarbageSweep) GetKept() uint64 {
+	if x != nil {
+		return x.Kept
+	}
+	return 0
+}
+
+func (x *GarbageSweep) GetDoubtful() uint64 {
+	if x != nil {
+		return x.Doubtful
+	}
+	return 0
+}
+
+func (x *GarbageSweep) GetForeign() uint64 {
+	if x != nil {
+		return x.Foreign
+	}
+	return 0
+}
+
+// GarbageBreaker is why nothing is deleted.
+type GarbageBreaker struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// TOO_MANY: a plan of more than 50 blobs and 10% of those it was chosen from. HIDDEN: a manifest that must be there can't be seen.
+	Cause string `protobuf:"bytes,1,opt,name=cause,proto3" json:"cause,omitempty"`
+	// When it tripped, Unix seconds by the store's clock.
+	AtUnixS int64 `protobuf:"varint,2,opt,name=at_unix_s,json=atUnixS,proto3" json:"at_unix_s,omitempty"`
+	// Candidates of the plan, for TOO_MANY.
+	Candidates uint64 `protobuf:"varint,3,opt,name=candidates,proto3" json:"candidates,omitempty"`
+	// Blobs that they were chosen from.
+	Listed uint64 `protobuf:"varint,4,opt,name=listed,proto3" json:"listed,omitempty"`
+	// Key of the manifest, for HIDDEN.
+	Key string `protobuf:"bytes,5,opt,name=key,proto3" json:"key,omitempty"`
+	// Who released it; empty: nobody has.
+	ReleasedBy    string `protobuf:"bytes,6,opt,name=released_by,json=releasedBy,proto3" json:"released_by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GarbageBreaker) Reset() {
+	*x = GarbageBreaker{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GarbageBreaker) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GarbageBreaker) ProtoMessage() {}
+
+func (x *GarbageBreaker) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GarbageBreaker.ProtoReflect.Descriptor instead.
+func (*GarbageBreaker) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *GarbageBreaker) GetCause() string {
+	if x != nil {
+		return x.Cause
+	}
+	return ""
+}
+
+func (x *GarbageBreaker) GetAtUnixS() int64 {
+	if x != nil {
+		return x.AtUnixS
+	}
+	return 0
+}
+
+func (x *GarbageBreaker) GetCandidates() uint64 {
+	if x != nil {
+		return x.Candidates
+	}
+	return 0
+}
+
+func (x *GarbageBreaker) GetListed() uint64 {
+	if x != nil {
+		return x.Listed
+	}
+	return 0
+}
+
+func (x *GarbageBreaker) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *GarbageBreaker) GetReleasedBy() string {
+	if x != nil {
+		return x.ReleasedBy
+	}
+	return ""
+}
+
 // ListLedgersRequest selects ledgers.
 type ListLedgersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -39,7 +624,7 @@ type ListLedgersRequest struct {
 
 func (x *ListLedgersRequest) Reset() {
 	*x = ListLedgersRequest{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[0]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -51,7 +636,7 @@ func (x *ListLedgersRequest) String() string {
 func (*ListLedgersRequest) ProtoMessage() {}
 
 func (x *ListLedgersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[0]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -64,7 +649,7 @@ func (x *ListLedgersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLedgersRequest.ProtoReflect.Descriptor instead.
 func (*ListLedgersRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{0}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListLedgersRequest) GetAgentId() string {
@@ -101,7 +686,7 @@ type ListLedgersResponse struct {
 
 func (x *ListLedgersResponse) Reset() {
 	*x = ListLedgersResponse{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[1]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -113,7 +698,7 @@ func (x *ListLedgersResponse) String() string {
 func (*ListLedgersResponse) ProtoMessage() {}
 
 func (x *ListLedgersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[1]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -126,7 +711,7 @@ func (x *ListLedgersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLedgersResponse.ProtoReflect.Descriptor instead.
 func (*ListLedgersResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{1}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListLedgersResponse) GetLedgers() []*Ledger {
@@ -172,7 +757,7 @@ type Ledger struct {
 
 func (x *Ledger) Reset() {
 	*x = Ledger{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[2]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -184,7 +769,7 @@ func (x *Ledger) String() string {
 func (*Ledger) ProtoMessage() {}
 
 func (x *Ledger) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[2]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -197,7 +782,7 @@ func (x *Ledger) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ledger.ProtoReflect.Descriptor instead.
 func (*Ledger) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{2}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Ledger) GetAgentId() string {
@@ -283,7 +868,7 @@ type SeqRange struct {
 
 func (x *SeqRange) Reset() {
 	*x = SeqRange{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[3]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -295,7 +880,7 @@ func (x *SeqRange) String() string {
 func (*SeqRange) ProtoMessage() {}
 
 func (x *SeqRange) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[3]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -308,7 +893,7 @@ func (x *SeqRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeqRange.ProtoReflect.Descriptor instead.
 func (*SeqRange) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{3}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SeqRange) GetStart() uint64 {
@@ -334,7 +919,7 @@ type GetStatusRequest struct {
 
 func (x *GetStatusRequest) Reset() {
 	*x = GetStatusRequest{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[4]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -346,7 +931,7 @@ func (x *GetStatusRequest) String() string {
 func (*GetStatusRequest) ProtoMessage() {}
 
 func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[4]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -359,7 +944,7 @@ func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetStatusRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{4}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{13}
 }
 
 // GetStatusResponse says how far reconciliation is.
@@ -383,7 +968,7 @@ type GetStatusResponse struct {
 
 func (x *GetStatusResponse) Reset() {
 	*x = GetStatusResponse{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[5]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -395,7 +980,7 @@ func (x *GetStatusResponse) String() string {
 func (*GetStatusResponse) ProtoMessage() {}
 
 func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[5]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -408,7 +993,7 @@ func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetStatusResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{5}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GetStatusResponse) GetCompleteThroughUnixNs() int64 {
@@ -474,7 +1059,7 @@ type JournalStatus struct {
 
 func (x *JournalStatus) Reset() {
 	*x = JournalStatus{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[6]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -486,7 +1071,7 @@ func (x *JournalStatus) String() string {
 func (*JournalStatus) ProtoMessage() {}
 
 func (x *JournalStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[6]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -499,7 +1084,7 @@ func (x *JournalStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JournalStatus.ProtoReflect.Descriptor instead.
 func (*JournalStatus) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{6}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *JournalStatus) GetComplete() bool {
@@ -548,7 +1133,51 @@ var File_lightmetrics_reconciler_v1_reconciler_proto protoreflect.FileDescriptor
 
 const file_lightmetrics_reconciler_v1_reconciler_proto_rawDesc = "" +
 	"\n" +
-	"+lightmetrics/reconciler/v1/reconciler.proto\x12\x1alightmetrics.reconciler.v1\x1a\x1cgoogle/api/annotations.proto\"k\n" +
+	"+lightmetrics/reconciler/v1/reconciler.proto\x12\x1alightmetrics.reconciler.v1\x1a\x1cgoogle/api/annotations.proto\"\x13\n" +
+	"\x11GetGarbageRequest\"T\n" +
+	"\x12GetGarbageResponse\x12>\n" +
+	"\x05state\x18\x01 \x01(\v2(.lightmetrics.reconciler.v1.GarbageStateR\x05state\"\x13\n" +
+	"\x11StartSweepRequest\"T\n" +
+	"\x12StartSweepResponse\x12>\n" +
+	"\x05state\x18\x01 \x01(\v2(.lightmetrics.reconciler.v1.GarbageStateR\x05state\"\x17\n" +
+	"\x15ReleaseBreakerRequest\"X\n" +
+	"\x16ReleaseBreakerResponse\x12>\n" +
+	"\x05state\x18\x01 \x01(\v2(.lightmetrics.reconciler.v1.GarbageStateR\x05state\"\xbb\x03\n" +
+	"\fGarbageState\x12\x16\n" +
+	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x12\n" +
+	"\x04plan\x18\x02 \x01(\x04R\x04plan\x12>\n" +
+	"\x05sweep\x18\x03 \x01(\v2(.lightmetrics.reconciler.v1.GarbageSweepR\x05sweep\x12G\n" +
+	"\n" +
+	"last_sweep\x18\x04 \x01(\v2(.lightmetrics.reconciler.v1.GarbageSweepR\tlastSweep\x12'\n" +
+	"\x0fsweep_requested\x18\x05 \x01(\bR\x0esweepRequested\x12#\n" +
+	"\rdeleted_blobs\x18\x06 \x01(\x04R\fdeletedBlobs\x12#\n" +
+	"\rdeleted_bytes\x18\a \x01(\x04R\fdeletedBytes\x12\x18\n" +
+	"\amarkers\x18\b \x01(\x04R\amarkers\x12D\n" +
+	"\abreaker\x18\t \x01(\v2*.lightmetrics.reconciler.v1.GarbageBreakerR\abreaker\x12#\n" +
+	"\rbreaker_holds\x18\n" +
+	" \x01(\bR\fbreakerHolds\"\x9d\x02\n" +
+	"\fGarbageSweep\x12%\n" +
+	"\x0fbegan_at_unix_s\x18\x01 \x01(\x03R\fbeganAtUnixS\x12%\n" +
+	"\x0fended_at_unix_s\x18\x02 \x01(\x03R\fendedAtUnixS\x12\x16\n" +
+	"\x06listed\x18\x03 \x01(\x04R\x06listed\x12\x1e\n" +
+	"\n" +
+	"candidates\x18\x04 \x01(\x04R\n" +
+	"candidates\x12\x18\n" +
+	"\adeleted\x18\x05 \x01(\x04R\adeleted\x12#\n" +
+	"\rdeleted_bytes\x18\x06 \x01(\x04R\fdeletedBytes\x12\x12\n" +
+	"\x04kept\x18\a \x01(\x04R\x04kept\x12\x1a\n" +
+	"\bdoubtful\x18\b \x01(\x04R\bdoubtful\x12\x18\n" +
+	"\aforeign\x18\t \x01(\x04R\aforeign\"\xad\x01\n" +
+	"\x0eGarbageBreaker\x12\x14\n" +
+	"\x05cause\x18\x01 \x01(\tR\x05cause\x12\x1a\n" +
+	"\tat_unix_s\x18\x02 \x01(\x03R\aatUnixS\x12\x1e\n" +
+	"\n" +
+	"candidates\x18\x03 \x01(\x04R\n" +
+	"candidates\x12\x16\n" +
+	"\x06listed\x18\x04 \x01(\x04R\x06listed\x12\x10\n" +
+	"\x03key\x18\x05 \x01(\tR\x03key\x12\x1f\n" +
+	"\vreleased_by\x18\x06 \x01(\tR\n" +
+	"releasedBy\"k\n" +
 	"\x12ListLedgersRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1b\n" +
 	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
@@ -593,11 +1222,16 @@ const file_lightmetrics_reconciler_v1_reconciler_proto_rawDesc = "" +
 	"\x0fwaiting_entries\x18\x04 \x01(\x04R\x0ewaitingEntries\x12'\n" +
 	"\x0fwaiting_seconds\x18\x05 \x01(\x01R\x0ewaitingSeconds\x12\x1d\n" +
 	"\n" +
-	"poll_error\x18\x06 \x01(\tR\tpollError2\x97\x02\n" +
+	"poll_error\x18\x06 \x01(\tR\tpollError2\xb0\x05\n" +
 	"\x11ReconcilerService\x12\x83\x01\n" +
 	"\vListLedgers\x12..lightmetrics.reconciler.v1.ListLedgersRequest\x1a/.lightmetrics.reconciler.v1.ListLedgersResponse\"\x13\x82\xd3\xe4\x93\x02\r\x12\v/v1/ledgers\x12|\n" +
 	"\tGetStatus\x12,.lightmetrics.reconciler.v1.GetStatusRequest\x1a-.lightmetrics.reconciler.v1.GetStatusResponse\"\x12\x82\xd3\xe4\x93\x02\f\x12\n" +
-	"/v1/statusBQZOlightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1;reconcilerv1b\x06proto3"
+	"/v1/status\x12{\n" +
+	"\n" +
+	"GetGarbage\x12-.lightmetrics.reconciler.v1.GetGarbageRequest\x1a..lightmetrics.reconciler.v1.GetGarbageResponse\"\x0e\x82\xd3\xe4\x93\x02\b\x12\x06/v1/gc\x12\x84\x01\n" +
+	"\n" +
+	"StartSweep\x12-.lightmetrics.reconciler.v1.StartSweepRequest\x1a..lightmetrics.reconciler.v1.StartSweepResponse\"\x17\x82\xd3\xe4\x93\x02\x11:\x01*\"\f/v1/gc/sweep\x12\x92\x01\n" +
+	"\x0eReleaseBreaker\x121.lightmetrics.reconciler.v1.ReleaseBreakerRequest\x1a2.lightmetrics.reconciler.v1.ReleaseBreakerResponse\"\x19\x82\xd3\xe4\x93\x02\x13:\x01*\"\x0e/v1/gc/breakerBQZOlightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1;reconcilerv1b\x06proto3"
 
 var (
 	file_lightmetrics_reconciler_v1_reconciler_proto_rawDescOnce sync.Once
@@ -611,32 +1245,53 @@ func file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP() []byte {
 	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescData
 }
 
-var file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_lightmetrics_reconciler_v1_reconciler_proto_goTypes = []any{
-	(*ListLedgersRequest)(nil),  // 0: lightmetrics.reconciler.v1.ListLedgersRequest
-	(*ListLedgersResponse)(nil), // 1: lightmetrics.reconciler.v1.ListLedgersResponse
-	(*Ledger)(nil),              // 2: lightmetrics.reconciler.v1.Ledger
-	(*SeqRange)(nil),            // 3: lightmetrics.reconciler.v1.SeqRange
-	(*GetStatusRequest)(nil),    // 4: lightmetrics.reconciler.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),   // 5: lightmetrics.reconciler.v1.GetStatusResponse
-	(*JournalStatus)(nil),       // 6: lightmetrics.reconciler.v1.JournalStatus
-	nil,                         // 7: lightmetrics.reconciler.v1.GetStatusResponse.RepairsEntry
+	(*GetGarbageRequest)(nil),      // 0: lightmetrics.reconciler.v1.GetGarbageRequest
+	(*GetGarbageResponse)(nil),     // 1: lightmetrics.reconciler.v1.GetGarbageResponse
+	(*StartSweepRequest)(nil),      // 2: lightmetrics.reconciler.v1.StartSweepRequest
+	(*StartSweepResponse)(nil),     // 3: lightmetrics.reconciler.v1.StartSweepResponse
+	(*ReleaseBreakerRequest)(nil),  // 4: lightmetrics.reconciler.v1.ReleaseBreakerRequest
+	(*ReleaseBreakerResponse)(nil), // 5: lightmetrics.reconciler.v1.ReleaseBreakerResponse
+	(*GarbageState)(nil),           // 6: lightmetrics.reconciler.v1.GarbageState
+	(*GarbageSweep)(nil),           // 7: lightmetrics.reconciler.v1.GarbageSweep
+	(*GarbageBreaker)(nil),         // 8: lightmetrics.reconciler.v1.GarbageBreaker
+	(*ListLedgersRequest)(nil),     // 9: lightmetrics.reconciler.v1.ListLedgersRequest
+	(*ListLedgersResponse)(nil),    // 10: lightmetrics.reconciler.v1.ListLedgersResponse
+	(*Ledger)(nil),                 // 11: lightmetrics.reconciler.v1.Ledger
+	(*SeqRange)(nil),               // 12: lightmetrics.reconciler.v1.SeqRange
+	(*GetStatusRequest)(nil),       // 13: lightmetrics.reconciler.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),      // 14: lightmetrics.reconciler.v1.GetStatusResponse
+	(*JournalStatus)(nil),          // 15: lightmetrics.reconciler.v1.JournalStatus
+	nil,                            // 16: lightmetrics.reconciler.v1.GetStatusResponse.RepairsEntry
 }
 var file_lightmetrics_reconciler_v1_reconciler_proto_depIdxs = []int32{
-	2, // 0: lightmetrics.reconciler.v1.ListLedgersResponse.ledgers:type_name -> lightmetrics.reconciler.v1.Ledger
-	3, // 1: lightmetrics.reconciler.v1.Ledger.gaps:type_name -> lightmetrics.reconciler.v1.SeqRange
-	3, // 2: lightmetrics.reconciler.v1.Ledger.overlaps:type_name -> lightmetrics.reconciler.v1.SeqRange
-	7, // 3: lightmetrics.reconciler.v1.GetStatusResponse.repairs:type_name -> lightmetrics.reconciler.v1.GetStatusResponse.RepairsEntry
-	6, // 4: lightmetrics.reconciler.v1.GetStatusResponse.journal:type_name -> lightmetrics.reconciler.v1.JournalStatus
-	0, // 5: lightmetrics.reconciler.v1.ReconcilerService.ListLedgers:input_type -> lightmetrics.reconciler.v1.ListLedgersRequest
-	4, // 6: lightmetrics.reconciler.v1.ReconcilerService.GetStatus:input_type -> lightmetrics.reconciler.v1.GetStatusRequest
-	1, // 7: lightmetrics.reconciler.v1.ReconcilerService.ListLedgers:output_type -> lightmetrics.reconciler.v1.ListLedgersResponse
-	5, // 8: lightmetrics.reconciler.v1.ReconcilerService.GetStatus:output_type -> lightmetrics.reconciler.v1.GetStatusResponse
-	7, // [7:9] is the sub-list for method output_type
-	5, // [5:7] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	6,  // 0: lightmetrics.reconciler.v1.GetGarbageResponse.state:type_name -> lightmetrics.reconciler.v1.GarbageState
+	6,  // 1: lightmetrics.reconciler.v1.StartSweepResponse.state:type_name -> lightmetrics.reconciler.v1.GarbageState
+	6,  // 2: lightmetrics.reconciler.v1.ReleaseBreakerResponse.state:type_name -> lightmetrics.reconciler.v1.GarbageState
+	7,  // 3: lightmetrics.reconciler.v1.GarbageState.sweep:type_name -> lightmetrics.reconciler.v1.GarbageSweep
+	7,  // 4: lightmetrics.reconciler.v1.GarbageState.last_sweep:type_name -> lightmetrics.reconciler.v1.GarbageSweep
+	8,  // 5: lightmetrics.reconciler.v1.GarbageState.breaker:type_name -> lightmetrics.reconciler.v1.GarbageBreaker
+	11, // 6: lightmetrics.reconciler.v1.ListLedgersResponse.ledgers:type_name -> lightmetrics.reconciler.v1.Ledger
+	12, // 7: lightmetrics.reconciler.v1.Ledger.gaps:type_name -> lightmetrics.reconciler.v1.SeqRange
+	12, // 8: lightmetrics.reconciler.v1.Ledger.overlaps:type_name -> lightmetrics.reconciler.v1.SeqRange
+	16, // 9: lightmetrics.reconciler.v1.GetStatusResponse.repairs:type_name -> lightmetrics.reconciler.v1.GetStatusResponse.RepairsEntry
+	15, // 10: lightmetrics.reconciler.v1.GetStatusResponse.journal:type_name -> lightmetrics.reconciler.v1.JournalStatus
+	9,  // 11: lightmetrics.reconciler.v1.ReconcilerService.ListLedgers:input_type -> lightmetrics.reconciler.v1.ListLedgersRequest
+	13, // 12: lightmetrics.reconciler.v1.ReconcilerService.GetStatus:input_type -> lightmetrics.reconciler.v1.GetStatusRequest
+	0,  // 13: lightmetrics.reconciler.v1.ReconcilerService.GetGarbage:input_type -> lightmetrics.reconciler.v1.GetGarbageRequest
+	2,  // 14: lightmetrics.reconciler.v1.ReconcilerService.StartSweep:input_type -> lightmetrics.reconciler.v1.StartSweepRequest
+	4,  // 15: lightmetrics.reconciler.v1.ReconcilerService.ReleaseBreaker:input_type -> lightmetrics.reconciler.v1.ReleaseBreakerRequest
+	10, // 16: lightmetrics.reconciler.v1.ReconcilerService.ListLedgers:output_type -> lightmetrics.reconciler.v1.ListLedgersResponse
+	14, // 17: lightmetrics.reconciler.v1.ReconcilerService.GetStatus:output_type -> lightmetrics.reconciler.v1.GetStatusResponse
+	1,  // 18: lightmetrics.reconciler.v1.ReconcilerService.GetGarbage:output_type -> lightmetrics.reconciler.v1.GetGarbageResponse
+	3,  // 19: lightmetrics.reconciler.v1.ReconcilerService.StartSweep:output_type -> lightmetrics.reconciler.v1.StartSweepResponse
+	5,  // 20: lightmetrics.reconciler.v1.ReconcilerService.ReleaseBreaker:output_type -> lightmetrics.reconciler.v1.ReleaseBreakerResponse
+	16, // [16:21] is the sub-list for method output_type
+	11, // [11:16] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_lightmetrics_reconciler_v1_reconciler_proto_init() }
@@ -650,7 +1305,7 @@ func file_lightmetrics_reconciler_v1_reconciler_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lightmetrics_reconciler_v1_reconciler_proto_rawDesc), len(file_lightmetrics_reconciler_v1_reconciler_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -21,8 +21,11 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	ReconcilerService_ListLedgers_FullMethodName = "/lightmetrics.reconciler.v1.ReconcilerService/ListLedgers"
-	ReconcilerService_GetStatus_FullMethodName   = "/lightmetrics.reconciler.v1.ReconcilerService/GetStatus"
+	ReconcilerService_ListLedgers_FullMethodName    = "/lightmetrics.reconciler.v1.ReconcilerService/ListLedgers"
+	ReconcilerService_GetStatus_FullMethodName      = "/lightmetrics.reconciler.v1.ReconcilerService/GetStatus"
+	ReconcilerService_GetGarbage_FullMethodName     = "/lightmetrics.reconciler.v1.ReconcilerService/GetGarbage"
+	ReconcilerService_StartSweep_FullMethodName     = "/lightmetrics.reconciler.v1.ReconcilerService/StartSweep"
+	ReconcilerService_ReleaseBreaker_FullMethodName = "/lightmetrics.reconciler.v1.ReconcilerService/ReleaseBreaker"
 )
 
 // ReconcilerServiceClient is the client API for ReconcilerService service.
@@ -36,6 +39,12 @@ type ReconcilerServiceClient interface {
 	ListLedgers(ctx context.Context, in *ListLedgersRequest, opts ...grpc.CallOption) (*ListLedgersResponse, error)
 	// GetStatus says how far the journal is read and folded, and what is damaged.
 	GetStatus(ctx context.Context, in *GetStatusRequest, opts ...grpc.CallOption) (*GetStatusResponse, error)
+	// GetGarbage says what the collection of orphan blobs did, and what it waits for.
+	GetGarbage(ctx context.Context, in *GetGarbageRequest, opts ...grpc.CallOption) (*GetGarbageResponse, error)
+	// StartSweep asks for a sweep of all blobs now.
+	StartSweep(ctx context.Context, in *StartSweepRequest, opts ...grpc.CallOption) (*StartSweepResponse, error)
+	// ReleaseBreaker lets the collection go on after an operator has checked why its breaker tripped.
+	ReleaseBreaker(ctx context.Context, in *ReleaseBreakerRequest, opts ...grpc.CallOption) (*ReleaseBreakerResponse, error)
 }
 
 type reconcilerServiceClient struct {
@@ -66,6 +75,36 @@ func (c *reconcilerServiceClient) GetStatus(ctx context.Context, in *GetStatusRe
 	return out, nil
 }
 
+func (c *reconcilerServiceClient) GetGarbage(ctx context.Context, in *GetGarbageRequest, opts ...grpc.CallOption) (*GetGarbageResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetGarbageResponse)
+	err := c.cc.Invoke(ctx, ReconcilerService_GetGarbage_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *reconcilerServiceClient) StartSweep(ctx context.Context, in *StartSweepRequest, opts ...grpc.CallOption) (*StartSweepResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(StartSweepResponse)
+	err := c.cc.Invoke(ctx, ReconcilerService_StartSweep_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *reconcilerServiceClient) ReleaseBreaker(ctx context.Context, in *ReleaseBreakerRequest, opts ...grpc.CallOption) (*ReleaseBreakerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReleaseBreakerResponse)
+	err := c.cc.Invoke(ctx, ReconcilerService_ReleaseBreaker_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ReconcilerServiceServer is the server API for ReconcilerService service.
 // All implementations must embed UnimplementedReconcilerServiceServer
 // for forward compatibility.
@@ -77,6 +116,12 @@ type ReconcilerServiceServer interface {
 	ListLedgers(context.Context, *ListLedgersRequest) (*ListLedgersResponse, error)
 	// GetStatus says how far the journal is read and folded, and what is damaged.
 	GetStatus(context.Context, *GetStatusRequest) (*GetStatusResponse, error)
+	// GetGarbage says what the collection of orphan blobs did, and what it waits for.
+	GetGarbage(context.Context, *GetGarbageRequest) (*GetGarbageResponse, error)
+	// StartSweep asks for a sweep of all blobs now.
+	StartSweep(context.Context, *StartSweepRequest) (*StartSweepResponse, error)
+	// ReleaseBreaker lets the collection go on after an operator has checked why its breaker tripped.
+	ReleaseBreaker(context.Context, *ReleaseBreakerRequest) (*ReleaseBreakerResponse, error)
 	mustEmbedUnimplementedReconcilerServiceServer()
 }
 
@@ -92,6 +137,15 @@ func (UnimplementedReconcilerServiceServer) ListLedgers(context.Context, *ListLe
 }
 func (UnimplementedReconcilerServiceServer) GetStatus(context.Context, *GetStatusRequest) (*GetStatusResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetStatus not implemented")
+}
+func (UnimplementedReconcilerServiceServer) GetGarbage(context.Context, *GetGarbageRequest) (*GetGarbageResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetGarbage not implemented")
+}
+func (UnimplementedReconcilerServiceServer) StartSweep(context.Context, *StartSweepRequest) (*StartSweepResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method StartSweep not implemented")
+}
+func (UnimplementedReconcilerServiceServer) ReleaseBreaker(context.Context, *ReleaseBreakerRequest) (*ReleaseBreakerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReleaseBreaker not implemented")
 }
 func (UnimplementedReconcilerServiceServer) mustEmbedUnimplementedReconcilerServiceServer() {}
 func (UnimplementedReconcilerServiceServer) testEmbeddedByValue()                           {}
@@ -150,6 +204,60 @@ func _ReconcilerService_GetStatus_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ReconcilerService_GetGarbage_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetGarbageRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReconcilerServiceServer).GetGarbage(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ReconcilerService_GetGarbage_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReconcilerServiceServer).GetGarbage(ctx, req.(*GetGarbageRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ReconcilerService_StartSweep_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(StartSweepRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReconcilerServiceServer).StartSweep(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ReconcilerService_StartSweep_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReconcilerServiceServer).StartSweep(ctx, req.(*StartSweepRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ReconcilerService_ReleaseBreaker_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReleaseBreakerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReconcilerServiceServer).ReleaseBreaker(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ReconcilerService_ReleaseBreaker_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReconcilerServiceServer).ReleaseBreaker(ctx, req.(*ReleaseBreakerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ReconcilerService_ServiceDesc is the grpc.ServiceDesc for ReconcilerService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -164,6 +272,18 @@ var ReconcilerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetStatus",
 			Handler:    _ReconcilerService_GetStatus_Handler,
+		},
+		{
+			MethodName: "GetGarbage",
+			Handler:    _ReconcilerService_GetGarbage_Handler,
+		},
+		{
+			MethodName: "StartSweep",
+			Handler:    _ReconcilerService_StartSweep_Handler,
+		},
+		{
+			MethodName: "ReleaseBreaker",
+			Handler:    _ReconcilerService_ReleaseBreaker_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
