@@ -133,6 +133,10 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	case "reset":
 		panic(http.ErrAbortHandler)
+	case "late":
+		// Nobody learns the outcome, and the request is applied seconds later. Whatever it was sent to may be gone by then.
+		time.AfterFunc(time.Duration(500+len(r.URL.Path)%5*500)*time.Millisecond, func() { _, _, _ = p.forward(r, body) })
+		panic(http.ErrAbortHandler)
 	}
 	resp, answer, err := p.forward(r, body)
 	if err != nil || fault == "lost" {

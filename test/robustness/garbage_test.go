@@ -1,0 +1,367 @@
+package robustness
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	mrand "math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/acceptance/gc"
+	"lightmetrics.dev/lightmetrics/internal/derived/fsck"
+	"lightmetrics.dev/lightmetrics/internal/harness/cluster"
+	"lightmetrics.dev/lightmetrics/internal/harness/load"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/platform/run"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/pkg/series"
+	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
+)
+
+// TestGarbageRounds collects orphan blobs without any minimum age, all the time, in two processes at once, while batches are
+// accepted, sent again, abandoned and sent late, collectors and collections stand still, and answers and deletes are lost or
+// late. No age protects anything here: a blob that waits between two requests of a collector is as one of an agent that was
+// offline for days. Every frame that was answered is readable in the end, and every orphan is gone.
+func TestGarbageRounds(t *testing.T) {
+	seed, rnd := seeded(t)
+	rounds := size(t, 30, 1000)
+	p, url := startProxy(t, "", rnd, 0)
+	c := newCluster(t, cluster.Options{Collectors: 2, Adjust: func(process string, s map[string]any) {
+		if strings.HasPrefix(process, "collector-") || process == "reconciler" {
+			s["store"].(map[string]any)["endpoint"] = url
+		}
+		switch {
+		case process == "reconciler":
+			s["derived"] = "segments"
+			s["gc"] = map[string]any{"delay": "0s", "min_age": "0s", "sweep_interval": "1s", "poll_interval": "100ms", "lease": "1s", "rate": 5000, "requests_per_day": 0}
+		case strings.HasPrefix(process, "collector-"):
+			s["orphans"] = map[string]any{"report_interval": "300ms"}
+		}
+	}})
+	p.addr = c.Addr.Store
+	ctx := within(t, 3*time.Minute+time.Duration(rounds)*3*time.Second)
+	must(t, c.StartStore(ctx))
+	for i := range c.Collectors {
+		must(t, c.StartCollector(ctx, i))
+	}
+	must(t, c.StartReconciler(ctx))
+	store, err := c.OpenStore(ctx)
+	must(t, err)
+
+	// The proxy loses answers and delays deletes. It never says "exists" of what is not there, which no collection could survive.
+	p.obey(func(r *http.Request) string {
+		if p.rnd.IntN(20) > 0 {
+			return ""
+		}
+		if r.Method == http.MethodDelete && strings.Contains(r.URL.Path, "/raw-blobs/") {
+			return "late"
+		}
+		return []string{"409", "500", "503", "lost", "500 after", "reset", "slow"}[p.rnd.IntN(7)]
+	})
+	second := startSecond(ctx, t, store, seed)
+	g := &gardeners{store: store, answered: map[identity.Digest]bool{}, frames: map[identity.Digest]identity.Batch{}}
+	var wg sync.WaitGroup
+	end := make(chan struct{})
+	for w := range 4 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			g.work(ctx, t, c, w, mrand.New(mrand.NewPCG(seed, uint64(w))), end)
+		}()
+	}
+	for round := range rounds {
+		disturb(ctx, t, c, rnd, round)
+		release(ctx, t, store)
+	}
+	close(end)
+	wg.Wait()
+	faults := p.heal()
+	p.obey(nil)
+	second()
+	if t.Failed() {
+		return
+	}
+	// A sweep that began after everything was quiet has nothing left to do.
+	quiet, err := store.List(ctx, objstore.ListOptions{Prefix: layout.OrphanReportsPrefix, Limit: 1})
+	must(t, err)
+	var st gc.State
+	must(t, cluster.Poll(ctx, "a sweep without candidates", func() (bool, error) {
+		release(ctx, t, store)
+		st, _, err = gc.ReadState(ctx, store, cluster.Authority)
+		return err == nil && st.Last.BeganAt > quiet.Date.Unix()+lateBy && st.Last.Candidates == 0, fmt.Errorf("%+v, %v", st, err)
+	}))
+	g.check(ctx, t, &st, faults)
+}
+
+// lateBy is how late deletes are, in seconds, and somewhat more.
+const lateBy = 4
+
+// startSecond is another process that collects: this one, over a store that stands still now and then, and takes the lease from the
+// reconciler that was paused.
+func startSecond(ctx context.Context, t *testing.T, s objstore.Store, seed uint64) (stop func()) {
+	r, err := gc.NewRunner(gc.RunnerConfig{
+		Store: &sleepy{Store: s, rnd: mrand.New(mrand.NewPCG(seed, 99))}, AuthorityID: cluster.Authority, By: "second", Claim: rand.Text(), Clock: run.WallClock{},
+		Limits: gc.Limits{Lease: time.Second, Interval: time.Second, Step: 3},
+	})
+	must(t, err)
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan int)
+	go func() {
+		fenced := 0
+		for ctx.Err() == nil {
+			p, err := r.Step(ctx)
+			if errors.Is(err, gc.ErrFenced) {
+				fenced++
+			} else if err != nil && ctx.Err() == nil {
+				t.Logf("the second collection: %v", err)
+			}
+			if err != nil || !p.Worked {
+				_ = run.Sleep(ctx, 50*time.Millisecond)
+			}
+		}
+		done <- fenced
+	}()
+	return func() {
+		cancel()
+		t.Logf("the second collection was fenced %d times", <-done)
+		must(t, r.Release(context.WithoutCancel(ctx)))
+	}
+}
+
+// sleepy is a store whose caller is stopped before one write in ten, for up to two leases.
+type sleepy struct {
+	objstore.Store
+	rnd *mrand.Rand // of one caller
+}
+
+func (s *sleepy) nap() {
+	if s.rnd.IntN(10) == 0 {
+		time.Sleep(time.Duration(s.rnd.IntN(2000)) * time.Millisecond) // a process that stands still
+	}
+}
+
+func (s *sleepy) Create(ctx context.Context, key string, b []byte, o objstore.PutOptions) (objstore.Info, error) {
+	s.nap()
+	return s.Store.Create(ctx, key, b, o)
+}
+
+func (s *sleepy) Delete(ctx context.Context, key string) error {
+	s.nap()
+	return s.Store.Delete(ctx, key)
+}
+
+// disturb is one round: a process stands still, or is killed.
+func disturb(ctx context.Context, t *testing.T, c *cluster.Cluster, rnd *mrand.Rand, round int) {
+	victims := append(append(c.Collectors[:0:0], c.Collectors...), c.Reconciler)
+	v := victims[rnd.IntN(len(victims))]
+	if round%10 == 9 {
+		cluster.Kill(&c.Reconciler)
+		must(t, c.StartReconciler(ctx))
+		return
+	}
+	must(t, v.Pause())
+	time.Sleep(time.Duration(50+rnd.IntN(250)) * time.Millisecond) // the length of the pause
+	if rnd.IntN(5) == 0 {
+		time.Sleep(1500 * time.Millisecond) // longer than the lease
+	}
+	must(t, v.Resume())
+}
+
+// release does what an operator does who has checked that it is only a small bucket with many orphans.
+func release(ctx context.Context, t *testing.T, s objstore.Store) {
+	t.Helper()
+	st, _, err := gc.ReadState(ctx, s, cluster.Authority)
+	must(t, err)
+	if !st.Holds() {
+		return
+	}
+	if st.Breaker.Cause != gc.TooMany {
+		t.Fatalf("the breaker: %+v", st.Breaker)
+	}
+	if _, err := gc.ReleaseBreaker(ctx, s, cluster.Authority, "test"); err != nil && !errors.Is(err, gc.ErrNotTripped) {
+		t.Fatal(err)
+	}
+}
+
+// gardeners are the senders, and what they know.
+type gardeners struct {
+	store objstore.Store
+
+	mu       sync.Mutex
+	answered map[identity.Digest]bool           // accepted, or quarantined: must be readable
+	frames   map[identity.Digest]identity.Batch // all that were ever written or sent
+	counts   map[string]int
+}
+
+func (g *gardeners) note(what string, f []byte, id identity.Batch, answered bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.counts == nil {
+		g.counts = map[string]int{}
+	}
+	g.counts[what]++
+	d := identity.Sum(f)
+	g.frames[d] = id
+	g.answered[d] = g.answered[d] || answered
+}
+
+func smallFrame(t *testing.T, b identity.Boot, seq uint64, value float64) []byte {
+	fb := frame.NewBuilder()
+	s, err := fb.AddSeries([]series.Label{{Name: "__name__", Value: "garbage"}}, series.Gauge, "", 0)
+	if err == nil {
+		err = fb.Append(s, time.Now().UnixNano(), value)
+	}
+	if err != nil {
+		t.Error(err)
+		return nil
+	}
+	batch, err := fb.Build(b, seq)
+	if err != nil {
+		t.Error(err)
+		return nil
+	}
+	f, err := frame.Encode(nil, batch)
+	if err != nil {
+		t.Error(err)
+	}
+	return f
+}
+
+// work sends, sends again, leaves blobs behind and comes back to them.
+func (g *gardeners) work(ctx context.Context, t *testing.T, c *cluster.Cluster, w int, rnd *mrand.Rand, end <-chan struct{}) {
+	boot := identity.Boot{Agent: fmt.Sprintf("gardener-%d", w), Boot: "boot"}
+	var addrs []string
+	for i := range c.Addr.Collectors {
+		addrs = append(addrs, c.Addr.Collectors[(i+w)%len(c.Addr.Collectors)].GRPC)
+	}
+	s := load.NewSender(boot, addrs...)
+	defer s.Close()
+	type sent struct {
+		frame []byte
+		id    identity.Batch
+	}
+	var old, late []sent
+	seq := uint64(0)
+	fresh := func() sent {
+		seq += 2
+		return sent{smallFrame(t, boot, seq, float64(seq)), identity.Batch{Agent: boot.Agent, Boot: boot.Boot, SeqStart: seq, SeqEnd: seq}}
+	}
+	send := func(what string, x sent, want ...ingestv1.BatchStatus) bool {
+		g.note(what, x.frame, x.id, false)
+		r, err := s.Send(ctx, x.frame)
+		if err != nil {
+			t.Errorf("%s of %s: %v", what, x.id, err)
+			return false
+		}
+		for _, w := range want {
+			if r.GetStatus() == w {
+				g.note("answered", x.frame, x.id, true)
+				return true
+			}
+		}
+		t.Errorf("%s of %s: %v", what, x.id, r)
+		return false
+	}
+	const (
+		accepted  = ingestv1.BatchStatus_BATCH_STATUS_ACCEPTED
+		duplicate = ingestv1.BatchStatus_BATCH_STATUS_DUPLICATE
+		conflict  = ingestv1.BatchStatus_BATCH_STATUS_IDENTITY_CONFLICT
+	)
+	for !t.Failed() {
+		select {
+		case <-end:
+			return
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Duration(rnd.IntN(10)) * time.Millisecond):
+		}
+		switch k := rnd.IntN(12); {
+		case k < 6:
+			x := fresh()
+			if send("new", x, accepted, duplicate) {
+				old = append(old, x)
+			}
+		case k == 6: // what a collector leaves behind that was killed after the blob
+			x := fresh()
+			g.note("orphan", x.frame, x.id, false)
+			if _, err := g.store.Create(ctx, layout.Blob(identity.Sum(x.frame), 0), x.frame, objstore.PutOptions{}); err != nil && ctx.Err() == nil {
+				t.Errorf("orphan: %v", err)
+			}
+			late = append(late, x)
+		case k == 7: // a sender that gives up at once
+			x := fresh()
+			g.note("given up", x.frame, x.id, false)
+			short, cancel := context.WithTimeout(ctx, time.Duration(rnd.IntN(8000))*time.Microsecond)
+			one := load.NewSender(boot, addrs...)
+			_, _ = one.Try(short, x.frame)
+			one.Close()
+			cancel()
+			late = append(late, x)
+		case k < 10 && len(late) > 0: // an agent that was offline
+			i := rnd.IntN(len(late))
+			x := late[i]
+			late = append(late[:i], late[i+1:]...)
+			if send("late", x, accepted, duplicate) {
+				old = append(old, x)
+			}
+		case k == 10 && len(old) > 0:
+			send("again", old[rnd.IntN(len(old))], duplicate)
+		case k == 11 && len(old) > 0:
+			x := old[rnd.IntN(len(old))]
+			x.frame = smallFrame(t, boot, x.id.SeqStart, rnd.Float64())
+			send("conflict", x, conflict)
+		}
+	}
+}
+
+// check: what was answered is readable, what was not is gone.
+func (g *gardeners) check(ctx context.Context, t *testing.T, st *gc.State, faults map[string]int) {
+	t.Helper()
+	orphans, rewritten := 0, 0
+	there := map[identity.Digest]int{}
+	for o, err := range objstore.List(ctx, g.store, objstore.ListOptions{Prefix: layout.RawBlobsPrefix}) {
+		must(t, err)
+		d, gen, err := layout.ParseBlob(o.Key)
+		must(t, err)
+		b, _, err := g.store.Get(ctx, o.Key, objstore.GetOptions{})
+		must(t, err)
+		if identity.Sum(b) != d {
+			t.Errorf("%s is damaged", o.Key)
+		}
+		there[d]++
+		if gen > 0 {
+			rewritten++
+		}
+		if !g.answered[d] {
+			// A batch that nobody was answered for may be accepted all the same.
+			m, _, err := g.store.Get(ctx, layout.Accepted(g.frames[d]), objstore.GetOptions{})
+			if err != nil || !strings.Contains(string(m), d.String()) {
+				t.Errorf("%s is an orphan, and still there", o.Key)
+			}
+		}
+	}
+	for d, answered := range g.answered {
+		switch {
+		case answered && there[d] == 0:
+			t.Errorf("the frame %s of %s was answered, and is gone", d, g.frames[d])
+		case !answered && there[d] == 0:
+			orphans++
+		}
+	}
+	report, err := fsck.Run(ctx, g.store, fsck.Options{AuthorityID: cluster.Authority})
+	must(t, err)
+	for _, f := range report.Findings {
+		t.Error(f)
+	}
+	t.Logf("%v; faults %v; %d orphans collected, %d frames are in a later generation, %d markers, %d plans", g.counts, faults, orphans, rewritten, st.Markers, st.Plan)
+	if st.Deleted == 0 || orphans == 0 {
+		t.Error("nothing was collected")
+	}
+}
