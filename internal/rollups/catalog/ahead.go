@@ -49,7 +49,7 @@ func (c *Catalog) readAhead(ctx context.Context, slots []Slot) (n int) {
 
 // compactionsAhead are those that records which are not cached redirect to, and that are not cached either.
 func (c *Catalog) compactionsAhead(of []string) (keys []string) {
-	asked := map[string]bool{}
+	asked := map[Name]bool{}
 	for _, key := range of {
 		o, ok := c.copied[key]
 		if !ok {
@@ -58,10 +58,16 @@ func (c *Catalog) compactionsAhead(of []string) (keys []string) {
 		if o.record.Block == nil || o.record.Block.Redirect == nil {
 			continue
 		}
-		to := o.record.Block.Redirect.Name.Key()
-		if _, there := c.copied[to]; !there && !asked[to] && !c.records.hasCompaction(to) {
-			asked[to] = true
-			keys = append(keys, to)
+		// Most redirect to the same few.
+		to := o.record.Block.Redirect.Name
+		if asked[to] {
+			continue
+		}
+		asked[to] = true
+		if key := to.Key(); !c.records.hasCompaction(to) {
+			if _, there := c.copied[key]; !there {
+				keys = append(keys, key)
+			}
 		}
 	}
 	return keys

@@ -168,9 +168,9 @@ type pass struct {
 // read lists the hours and reads what is new of them. After an error of the listing the hours before it are read
 // nevertheless, so that a refresh which is repeated gets on.
 func (p *pass) read(ctx context.Context, from, to timegrid.Hour) error {
-	listed, end, failed := p.c.list(ctx, from, to)
 	defer func() { p.c.copied, p.c.ahead = nil, nil }()
-	p.c.copiesAhead(ctx, listed)
+	listed, end, copies, failed := p.c.listWithCopies(ctx, from, to)
+	p.c.copiesAhead(ctx, listed, copies)
 	at, ahead := from, 0
 	for len(listed) > 0 {
 		if ahead == 0 {

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"math"
 	"slices"
 
 	"lightmetrics.dev/lightmetrics/internal/layout"
@@ -90,55 +92,135 @@ func ReadCopies(ctx context.Context, g objstore.Getter, authority string, day la
 // worthCopies is how many records of a day a refresh must need before it reads their copies.
 const worthCopies = 8
 
-// copiesAhead takes records from the copies of their days, as far as these are as new as the listing.
-func (c *Catalog) copiesAhead(ctx context.Context, slots []Slot) {
+// copiesRead is what the reading of a day's copies gave.
+type copiesRead struct {
+	copies *Copies
+	err    error
+}
+
+// maxCopiesAhead bounds the days whose copies are read before the listing has said that they are needed: a few days more
+// of a long range cost a round of requests, while there may be no blocks at all in most of it.
+const maxCopiesAhead = 8
+
+// listWithCopies lists hours, and at the same time reads the copies of days that were not read before: nearly always they
+// are needed then.
+func (c *Catalog) listWithCopies(ctx context.Context, from, to timegrid.Hour) (slots []Slot, end timegrid.Hour, read map[layout.Day]copiesRead, err error) {
+	days := c.unreadDays(from, to)
+	got := make([]copiesRead, len(days))
+	_ = c.cfg.Each(ctx, 1+len(days), func(ctx context.Context, i int) error {
+		if i == 0 {
+			slots, end, err = c.list(ctx, from, to)
+		} else {
+			got[i-1] = c.readCopies(ctx, days[i-1])
+		}
+		return nil // errors are in err and in got
+	})
+	read = make(map[layout.Day]copiesRead, len(days))
+	for i, day := range days {
+		read[day] = got[i]
+	}
+	return slots, end, read, err
+}
+
+// unreadDays are the days of which several hours are asked for that were never read; none where they are too many.
+func (c *Catalog) unreadDays(from, to timegrid.Hour) (days []layout.Day) {
+	// Where few requests are left they are for what is needed without fail.
+	if !c.cfg.Copies || to == Endless || c.left.Load() < 10*maxCopiesAhead {
+		return nil
+	}
+	n := 0
+	for h := from; h <= to; h++ {
+		if h == from || layout.DayOf(h) != layout.DayOf(h-1) {
+			n = 0
+		}
+		if _, read := c.readAfter(h); read {
+			continue
+		}
+		if n++; n == worthCopiesHours {
+			if days = append(days, layout.DayOf(h)); len(days) > maxCopiesAhead {
+				return nil
+			}
+		}
+	}
+	return days
+}
+
+// worthCopiesHours is how many hours of a day a refresh must ask for before it reads the day's copies with the listing.
+const worthCopiesHours = 3
+
+func (c *Catalog) readCopies(ctx context.Context, day layout.Day) copiesRead {
+	if err := c.spend(); err != nil {
+		return copiesRead{nil, err}
+	}
+	copies, err := ReadCopies(ctx, c.cfg.Reader, c.cfg.AuthorityID, day)
+	return copiesRead{copies, err}
+}
+
+// copiesAhead takes records from the copies of their days, as far as these are as new as the listing. Those of some days
+// were read with the listing.
+func (c *Catalog) copiesAhead(ctx context.Context, slots []Slot, of map[layout.Day]copiesRead) {
 	c.copied = map[string]outcome{}
 	if !c.cfg.Copies {
 		return
 	}
 	needed := map[layout.Day]int{}
 	var days []layout.Day
-	for _, of := range slots {
-		if c.records.has(of.Listed[len(of.Listed)-1]) {
+	for _, s := range slots {
+		if c.records.has(s.Listed[len(s.Listed)-1]) {
 			continue
 		}
-		day := layout.DayOf(of.Name.Hour)
+		day := layout.DayOf(s.Name.Hour)
+		if _, read := of[day]; read {
+			continue
+		}
 		if needed[day]++; needed[day] == worthCopies {
 			days = append(days, day)
 		}
 	}
 	days = days[:min(int64(len(days)), max(c.left.Load()/2, 0))]
-	c.left.Add(-int64(len(days)))
-	read, errs := make([]*Copies, len(days)), make([]error, len(days))
+	read := make([]copiesRead, len(days))
 	_ = c.cfg.Each(ctx, len(days), func(ctx context.Context, i int) error {
-		read[i], errs[i] = ReadCopies(ctx, c.cfg.Reader, c.cfg.AuthorityID, days[i])
+		read[i] = c.readCopies(ctx, days[i])
 		return nil // the records are read themselves then
 	})
-	of := map[layout.Day]*Copies{}
 	for i, day := range days {
 		of[day] = read[i]
-		if err := errs[i]; err != nil && !errors.Is(err, objstore.ErrNotFound) && ctx.Err() == nil && c.cfg.Unusable != nil {
+	}
+	for _, day := range slices.Sorted(maps.Keys(of)) {
+		if err := of[day].err; err != nil && !errors.Is(err, objstore.ErrNotFound) && !errors.Is(err, ErrBudget) && ctx.Err() == nil && c.cfg.Unusable != nil {
 			c.cfg.Unusable(layout.RollupCopies(day), err)
 		}
 	}
+	if len(of) > 0 {
+		c.copied = make(map[string]outcome, len(slots)) // a week has tens of thousands
+	}
+	taken := map[Name]bool{} // compactions from the copies of a day
+	at, copies := layout.Day(math.MinInt64), (*Copies)(nil)
 	for _, s := range slots {
-		copies := of[layout.DayOf(s.Name.Hour)]
+		if day := layout.DayOf(s.Name.Hour); day != at {
+			at, copies = day, of[day].copies
+			clear(taken)
+		}
 		if copies == nil {
 			continue
 		}
 		for _, l := range s.Listed {
 			if x := copies.Find(l.Name); x != nil && x.ETag != "" && x.ETag == l.Info.ETag {
-				c.take(copies, l.Info.Key, x)
+				c.take(copies, l.Info.Key, x, taken)
 			}
 		}
 	}
 }
 
 // take uses a copy as what the reading of its record would give.
-func (c *Catalog) take(from *Copies, key string, x *Copy) {
+func (c *Catalog) take(from *Copies, key string, x *Copy, taken map[Name]bool) {
 	c.copied[key] = outcome{record: x.Record, info: objstore.Info{Key: key, ETag: x.ETag}}
 	if b := x.Record.Block; b != nil && b.Redirect != nil {
 		to := b.Redirect.Name
+		if taken[to] {
+			return
+		}
+		taken[to] = true
 		if y := from.Find(to); y != nil && y.Record.Block != nil {
 			key := to.Key()
 			c.copied[key] = outcome{record: y.Record, info: objstore.Info{Key: key}}

@@ -46,36 +46,92 @@ func (c *Catalog) listInfos(ctx context.Context, from, to timegrid.Hour) ([]objs
 		// A single hour has a prefix of its own, which saves reading a page that runs into later hours.
 		return c.listPart(ctx, objstore.ListOptions{Prefix: layout.BlockManifestsHour(from)}, from, to)
 	}
-	first := objstore.ListOptions{Prefix: layout.ManifestsPrefix, StartAfter: layout.BlockManifestsHour(from)}
+	all := listing{from: from, to: to, o: objstore.ListOptions{Prefix: layout.ManifestsPrefix, StartAfter: layout.BlockManifestsHour(from)}}
 	if to == Endless {
-		return c.listPart(ctx, first, from, to)
+		return c.listPart(ctx, all.o, from, to)
 	}
-	// The first page tells how many hours a page has about. The others are asked for at once.
-	page, err := lister{c}.List(ctx, first)
-	if err != nil {
-		return nil, from, err
+	// What was read before tells how many keys the hours have about. Without it, and where few requests are left, the first
+	// page tells.
+	if parts := c.partsOf(all); len(parts) > 0 && int64(len(parts)) <= c.left.Load()/4 {
+		return c.listParts(ctx, parts)
 	}
-	infos, at := page.Objects, reached(page.Objects, from)
-	if page.Next == "" || at > to {
-		return infos, to + 1, nil
+	all.read(ctx, c)
+	return all.infos, all.end, all.err
+}
+
+const (
+	// pageKeys is how many keys stores give in a page.
+	pageKeys = 1000
+	// partPercent is how full pages are meant to be: a part that does not fit takes two requests one after the other.
+	partPercent = 98
+)
+
+// partsOf splits a listing into parts of a page each, as far as can be told from what was read before; none when that is
+// nothing.
+func (c *Catalog) partsOf(all listing) (parts []listing) {
+	most := 0
+	for _, hr := range c.view.hours {
+		most = max(most, len(hr.listed))
 	}
-	width := hoursThatFit(page.Objects, from, at)
-	type part struct {
-		from, to timegrid.Hour
-		o        objstore.ListOptions
-		infos    []objstore.Info
-		end      timegrid.Hour
-		err      error
+	if most == 0 {
+		return nil
 	}
-	parts := []part{{from: at, o: objstore.ListOptions{Prefix: layout.ManifestsPrefix, StartAfter: page.Next}}}
-	for h := at + width; h <= to; h += width {
-		parts[len(parts)-1].to = h - 1
-		parts = append(parts, part{from: h, o: objstore.ListOptions{Prefix: layout.ManifestsPrefix, StartAfter: layout.BlockManifestsHour(h)}})
+	parts, keys := []listing{all}, 0
+	for h := all.from; h <= all.to; h++ {
+		n := most
+		if _, read := c.readAfter(h); read {
+			n = len(c.view.at(h).listed)
+		}
+		if keys += n; keys > pageKeys*partPercent/100 && h > parts[len(parts)-1].from {
+			parts, keys = all.split(parts, h), n
+		}
 	}
-	parts[len(parts)-1].to = to
+	return parts
+}
+
+// split ends the last part before an hour, with which another one begins.
+func (l *listing) split(parts []listing, h timegrid.Hour) []listing {
+	parts[len(parts)-1].to = h - 1
+	return append(parts, listing{from: h, to: l.to, o: objstore.ListOptions{Prefix: layout.ManifestsPrefix, StartAfter: layout.BlockManifestsHour(h)}})
+}
+
+// listing is that of some hours.
+type listing struct {
+	from, to timegrid.Hour
+	o        objstore.ListOptions // its first page
+
+	infos []objstore.Info
+	end   timegrid.Hour
+	err   error
+}
+
+// read lists the hours: a page, and then what is left of them at once, in as many parts as pages are needed about.
+func (l *listing) read(ctx context.Context, c *Catalog) {
+	l.infos, l.end, l.err = func() ([]objstore.Info, timegrid.Hour, error) {
+		page, err := lister{c}.List(ctx, l.o)
+		if err != nil {
+			return nil, l.from, err
+		}
+		infos, at := page.Objects, reached(page.Objects, l.from)
+		if page.Next == "" || at > l.to {
+			return upTo(infos, l.to), l.to + 1, nil
+		}
+		rest := listing{from: at, to: l.to, o: objstore.ListOptions{Prefix: layout.ManifestsPrefix, StartAfter: page.Next}}
+		// A little fewer hours than a page has.
+		width := max(timegrid.Hour(len(infos)*partPercent/100/densest(infos)), 1)
+		parts := []listing{rest}
+		for h := at + width; h <= l.to; h += width {
+			parts = rest.split(parts, h)
+		}
+		more, end, err := c.listParts(ctx, parts)
+		return append(infos, more...), end, err
+	}()
+}
+
+// listParts lists parts that follow each other, at once.
+func (c *Catalog) listParts(ctx context.Context, parts []listing) (infos []objstore.Info, end timegrid.Hour, err error) {
 	_ = c.cfg.Each(ctx, len(parts), func(ctx context.Context, i int) error {
-		p := &parts[i]
-		p.infos, p.end, p.err = c.listPart(ctx, p.o, p.from, p.to)
+		parts[i].read(ctx, c)
 		return nil // errors are in parts
 	})
 	for i := range parts {
@@ -84,23 +140,32 @@ func (c *Catalog) listInfos(ctx context.Context, from, to timegrid.Hour) ([]objs
 			return infos, parts[i].end, err
 		}
 	}
-	return infos, to + 1, nil
+	return infos, parts[len(parts)-1].to + 1, nil
 }
 
-// hoursThatFit is how many hours a page has that is like the given one, whose last hour is at and may go on behind it.
-// It is a little less than that, as a part that does not fit takes two requests one after the other.
-func hoursThatFit(page []objstore.Info, from, at timegrid.Hour) timegrid.Hour {
-	whole := len(page)
-	for whole > 0 {
-		if n, err := layout.ParseBlockManifest(page[whole-1].Key); err == nil && n.Hour < at {
-			break
+// upTo leaves out the manifests of hours after to.
+func upTo(infos []objstore.Info, to timegrid.Hour) []objstore.Info {
+	for k := len(infos); k > 0; k-- {
+		if n, err := layout.ParseBlockManifest(infos[k-1].Key); err == nil && n.Hour <= to {
+			return infos[:k]
 		}
-		whole--
 	}
-	if whole == 0 {
-		return 1
+	return nil
+}
+
+// densest is the most keys that an hour of a page has; of the last hour more may follow.
+func densest(page []objstore.Info) int {
+	most, n := 1, 0
+	var at timegrid.Hour
+	for i := range page {
+		// A key of something else belongs to the hour that it stands in.
+		if name, err := layout.ParseBlockManifest(page[i].Key); err == nil && name.Hour != at {
+			at, n = name.Hour, 0
+		}
+		n++
+		most = max(most, n)
 	}
-	return max(timegrid.Hour(len(page)*98/100)*(at-from)/timegrid.Hour(whole), 1)
+	return most
 }
 
 // listPart lists hours one page after the other.

@@ -16,9 +16,10 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "copies are never taken", File: "copies.go", Old: "			if x := copies.Find(l.Name); x != nil", New: "			if x := copies.Find(l.Name); x != nil && false", By: "TestCopiesSaveRequests"},
 			{Name: "the hash of copies is not checked", File: "copies_format.go", Old: " || !bytes.Equal(sum[:], b[16:copiesHeader])", New: " || len(sum) == 0", By: "TestDamagedCopiesAreRefused"},
 			{Name: "where a compaction stands is not copied", File: "copies.go", Old: "c.Redirect = &Redirect{Name: s.Redirect.Name, Block: s.Redirect.Block}", New: "c.Redirect = nil", By: "TestCopiesChangeNoView"},
-			{Name: "a part of the hours ends before its last", File: "listing.go", Old: "n.Hour > to {", New: "n.Hour >= to {", By: "TestHoursAreListedAtOnce"},
+			{Name: "a part of the hours ends before its last", File: "listing.go", Old: "n.Hour <= to {", New: "n.Hour < to {", By: "TestHoursAreListedAtOnce"},
 			{Name: "the page's last hour is not listed again", File: "listing.go", Old: "StartAfter: page.Next}", New: "StartAfter: layout.BlockManifestsHour(at + 1)}", By: "TestHoursAreListedAtOnce"},
-			{Name: "an hour that was listed in part counts", File: "listing.go", Old: "return infos, reached(infos, from), err", New: "return infos, reached(infos, from) + 1, err", By: "TestHoursAreListedAtOnce"},
+			{Name: "parts overlap", File: "listing.go", Old: "parts[len(parts)-1].to = h - 1", New: "parts[len(parts)-1].to = h", By: "TestHoursAreListedAtOnce"},
+			{Name: "an hour that was listed in part counts", File: "listing.go", Old: "return nil, l.from, err", New: "return nil, l.from + 1, err", By: "TestHoursAreListedAtOnce"},
 		},
 	})
 }

@@ -29,7 +29,7 @@ type ReaderConfig struct {
 type Reader struct {
 	cfg         ReaderConfig
 	known       *lru.Cache[string, known]
-	compactions *lru.Cache[string, *Block]
+	compactions *lru.Cache[Name, *Block]
 }
 
 type known struct {
@@ -52,7 +52,7 @@ func (k known) weight() int64 {
 
 // NewReader makes an empty Reader; it makes no request.
 func NewReader(c ReaderConfig) *Reader {
-	return &Reader{c, lru.New[string, known](c.Limit), lru.New[string, *Block](maxCompactions)}
+	return &Reader{c, lru.New[string, known](c.Limit), lru.New[Name, *Block](maxCompactions)}
 }
 
 // State reads a slot from its highest generation down to the one that counts. An error means that the store could
@@ -134,18 +134,19 @@ func (r *Reader) has(l Listed) bool {
 }
 
 // hasCompaction reports that the record of a compaction is cached.
-func (r *Reader) hasCompaction(key string) bool {
-	_, ok := r.compactions.Get(key)
+func (r *Reader) hasCompaction(n Name) bool {
+	_, ok := r.compactions.Get(n)
 	return ok
 }
 
 // Compaction reads the compaction that a block redirects to. Its record can't change while a block does, so it is
 // cached without its ETag.
 func (r *Reader) Compaction(ctx context.Context, n Name) (*Block, error) {
-	key := n.Key()
-	if c, ok := r.compactions.Get(key); ok {
+	// By its name, as most blocks of a week redirect, and their keys would be made for nothing.
+	if c, ok := r.compactions.Get(n); ok {
 		return c, nil
 	}
+	key := n.Key()
 	rec, _, err := r.cfg.Read(ctx, key)
 	if err != nil {
 		return nil, err
@@ -153,7 +154,7 @@ func (r *Reader) Compaction(ctx context.Context, n Name) (*Block, error) {
 	if rec.Block == nil {
 		return nil, CompactionKind.Corrupt(key, "it is not committed, or removed")
 	}
-	r.compactions.Put(key, rec.Block, 1)
+	r.compactions.Put(n, rec.Block, 1)
 	return rec.Block, nil
 }
 

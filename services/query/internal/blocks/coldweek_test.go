@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -274,6 +275,28 @@ func TestAColdWeekTakesFewRequests(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.read(t, w.node(t))
+}
+
+// TestAColdWeekTakesFewRounds: requests that do not depend on each other are made at once. The listing and the
+// copies are one round, then come the decision of retention, the indexes, and the ranges.
+func TestAColdWeekTakesFewRounds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWeek(t, 8)
+		w.copy(t)
+		for name, read := range map[string]func(*Keeper){"samples": func(k *Keeper) { w.read(t, k) }, "rows": func(k *Keeper) { w.readByHour(t, k) }} {
+			k := w.node(t)
+			w.store.takes = time.Second
+			began := time.Now()
+			read(k)
+			rounds := int(time.Since(began) / time.Second)
+			w.store.takes = 0
+			n, by := w.store.requests()
+			t.Logf("%s: %d requests in %d rounds: %v", name, n, rounds, by)
+			if rounds > 4 || n > 30 {
+				t.Errorf("%s: %d requests in %d rounds: %v", name, n, rounds, by)
+			}
+		}
+	})
 }
 
 // BenchmarkColdWeek: the first query of a node over seven days, of samples and of rows that stand for hours, where each
