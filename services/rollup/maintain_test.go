@@ -182,6 +182,60 @@ func TestRecordsAreCopied(t *testing.T) {
 	}
 }
 
+// The records of a day that a merge has changed are copied a minute later, also where the day is not looked at for a day
+// otherwise.
+func TestMergedRecordsAreCopiedSoon(t *testing.T) {
+	w := newWorld(t, newMem())
+	cfg := testConfig()
+	cfg.Compact.Group, cfg.Compact.After, cfg.Compact.Back, cfg.Compact.Raw, cfg.Compact.Minute = testShards, time.Hour, 100, []string{"2h"}, []string{"4h"}
+	h := hour0 - hour0%4
+	w.clock.Store((h + 6).End().UnixNano())
+	for id := range shard.ID(testShards) {
+		seq := uint64(0)
+		for k := range timegrid.Hour(4) {
+			seq = w.some(agentOf(id, 0), h+k, 0, 20, seq)
+		}
+		w.drive(cfg, ownership.Grant{Shard: id, Fence: 5})
+	}
+	w.clock.Store((h + 5*24).End().UnixNano())
+	m := w.compactor(cfg)
+	must(t, m.copies.Copy(t.Context()))
+	redirected := func() (n int) {
+		t.Helper()
+		c, err := catalog.ReadCopies(t.Context(), w.store, testAuthority, layout.DayOf(h))
+		must(t, err)
+		for _, x := range c.Records {
+			if x.Record.Block != nil && x.Record.Block.Redirect != nil {
+				n++
+			}
+		}
+		return n
+	}
+	if n := redirected(); n != 0 {
+		t.Fatalf("%d records redirect before the merge", n)
+	}
+	must(t, m.compaction.Compact(t.Context()))
+	must(t, m.copies.Copy(t.Context()))
+	if n := redirected(); n != 0 {
+		t.Errorf("%d records redirect at once, while further merges may follow", n)
+	}
+	w.advance(maintain.CopySoon)
+	must(t, m.copies.Copy(t.Context()))
+	want := 0
+	for id := range shard.ID(testShards) {
+		for k := range timegrid.Hour(4) {
+			for _, res := range timegrid.Resolutions() {
+				if w.set(h+k, id, res).Redirect != nil {
+					want++
+				}
+			}
+		}
+	}
+	if n := redirected(); n != want || want == 0 {
+		t.Errorf("%d records redirect, want %d", n, want)
+	}
+}
+
 func frameDigest(w *world, seq uint64, agent string) (d identity.Digest) {
 	for _, e := range w.accepted {
 		if e.SeqStart == seq && e.Agent == agent {

@@ -160,8 +160,11 @@ func newWorker(cfg Config, d Deps, log *slog.Logger, m *metrics.Metrics, board *
 		Deltas:    owner.DeltasConfig{RawKept: cfg.Retention.Raw, Grace: d.Policy.Grace},
 		RawFrames: owner.FramesConfig{Keep: cfg.Retention.RawFrames, Interval: cfg.Retention.Interval, AtOnce: cfg.Jobs.Readers, WorkerID: cfg.ID, Clock: storeTime},
 	}
+	w.copies = maintain.NewCopies(maintain.CopiesDeps{
+		Store: d.Store, Board: board, Metrics: m, Log: log, Now: d.Now, AuthorityID: cfg.AuthorityID, AtOnce: cfg.Jobs.Readers,
+	})
 	w.compaction, err = maintain.NewCompaction(cfg.Compact, maintain.CompactionDeps{
-		Store: d.Store, Publisher: w.publisher, Board: board, Metrics: m, Log: log, Now: d.Now, AuthorityID: cfg.AuthorityID, Slots: slots,
+		Store: d.Store, Publisher: w.publisher, Board: board, Metrics: m, Log: log, Now: d.Now, AuthorityID: cfg.AuthorityID, Slots: slots, Merged: w.copies.Changed,
 	})
 	if err != nil {
 		return nil, err
@@ -173,9 +176,6 @@ func newWorker(cfg Config, d Deps, log *slog.Logger, m *metrics.Metrics, board *
 	if err != nil {
 		return nil, err
 	}
-	w.copies = maintain.NewCopies(maintain.CopiesDeps{
-		Store: d.Store, Board: board, Metrics: m, Log: log, Now: d.Now, AuthorityID: cfg.AuthorityID, AtOnce: cfg.Jobs.Readers,
-	})
 	w.collection = &maintain.Collection{Collector: collector, Board: board, Metrics: m, Log: log, Shards: cfg.Shards, Interval: cfg.Collect.Interval}
 	steps, err := work.NewWorker(d.Queue, d.Table, reprocess.NewHandler(d.Store, cfg.AuthorityID, cfg.Shards), work.Config{
 		Topic: reprocess.Topic, Owner: process + ".reprocess", Hold: cfg.Jobs.Hold, TimeLimit: cfg.Jobs.TimeLimit,

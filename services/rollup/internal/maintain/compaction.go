@@ -82,6 +82,8 @@ type CompactionDeps struct {
 	AuthorityID string
 	// Slots bounds what takes the memory of a job, rollups included.
 	Slots *semaphore.Weighted
+	// Merged is told which hours, both included, have records that redirect to another block now. It may be nil.
+	Merged func(from, to timegrid.Hour)
 }
 
 // Compaction merges the blocks of owned shards. It is not for concurrent use.
@@ -255,6 +257,9 @@ func (c *Compaction) mergeOne(ctx context.Context, candidate compact.Candidate, 
 	r, err := c.compactor.Compact(ctx, candidate, fence)
 	res := candidate.Name.Resolution.String()
 	c.Metrics.Compacted.WithLabelValues(res).Add(float64(r.Redirected))
+	if r.Redirected > 0 && c.Merged != nil {
+		c.Merged(candidate.Name.Hour, candidate.Name.Hour+timegrid.Hour(candidate.Name.Span)-1)
+	}
 	if r.Created {
 		c.Metrics.Compactions.WithLabelValues(res).Inc()
 		c.Metrics.CompactionBytes.WithLabelValues(res, "sources").Add(float64(candidate.Bytes))

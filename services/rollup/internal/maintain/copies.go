@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
+	"sync"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/layout"
@@ -25,6 +27,10 @@ const (
 	copyAllDays  = 35
 	// copyAfter is the wait after the end of an hour, when most of it is rolled up.
 	copyAfter = 10 * time.Minute
+	// CopySoon is the wait after a merge has changed the records of a day, as more merges of it may follow; it is never
+	// longer than copySoonAtMost. Until then, readers ask for each of these records.
+	CopySoon       = time.Minute
+	copySoonAtMost = 10 * time.Minute
 )
 
 // CopiesDeps are what Copies are built over.
@@ -45,11 +51,46 @@ type Copies struct {
 	CopiesDeps
 	copier      *compact.Copier
 	recent, all time.Time // when the last days, and all days, were looked at
+
+	mu      sync.Mutex
+	changed map[layout.Day]change // days that merges have changed since they were looked at
+}
+
+// change is when a day was changed first, and last.
+type change struct{ first, last time.Time }
+
+// Changed says that the records of some hours, both included, were changed. It may be called from any goroutine.
+func (c *Copies) Changed(from, to timegrid.Hour) {
+	now := c.Now()
+	oldest := layout.DayOf(timegrid.HourOf(now.UnixMilli())) - copyAllDays
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for d := max(layout.DayOf(from), oldest); d <= layout.DayOf(to); d++ {
+		was, ok := c.changed[d]
+		if !ok {
+			was.first = now
+		}
+		c.changed[d] = change{was.first, now}
+	}
+}
+
+// due takes the days that were changed and are to be looked at now, ascending.
+func (c *Copies) due(now time.Time) (days []layout.Day) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for d, at := range c.changed {
+		if now.Sub(at.last) >= CopySoon || now.Sub(at.first) >= copySoonAtMost {
+			days = append(days, d)
+			delete(c.changed, d)
+		}
+	}
+	slices.Sort(days)
+	return days
 }
 
 // NewCopies makes one that has looked at nothing yet.
 func NewCopies(d CopiesDeps) *Copies {
-	return &Copies{CopiesDeps: d, copier: compact.NewCopier(d.Store, d.AuthorityID, run.Each(d.AtOnce))}
+	return &Copies{CopiesDeps: d, copier: compact.NewCopier(d.Store, d.AuthorityID, run.Each(d.AtOnce)), changed: map[layout.Day]change{}}
 }
 
 // Run copies what is due, until ctx ends.
@@ -60,24 +101,49 @@ func (c *Copies) Run(ctx context.Context) error {
 // Copy copies what is due.
 func (c *Copies) Copy(ctx context.Context) error {
 	now := c.Now()
-	if !c.Board.Owns(0) || now.Sub(c.recent) < CopyEvery {
+	last := timegrid.HourOf(now.Add(-copyAfter).UnixMilli()) - 1
+	// Another worker that copies finds the changes of this one at its next look.
+	soon := c.due(now)
+	if !c.Board.Owns(0) {
 		return nil
 	}
-	last := timegrid.HourOf(now.Add(-copyAfter).UnixMilli()) - 1
-	today, days, all := layout.DayOf(last), layout.Day(copyDays), c.all
+	if now.Sub(c.recent) < CopyEvery {
+		return c.copyDays(ctx, soon, last)
+	}
+	today, first, all := layout.DayOf(last), layout.Day(copyDays), c.all
 	if now.Sub(c.all) >= CopyAllEvery {
-		days, all = copyAllDays, now
+		first, all = copyAllDays, now
 	}
 	c.copier.Forget(today - copyAllDays)
-	for d := today; d > today-days; d-- {
+	var days []layout.Day
+	for d := today; d > today-first; d-- {
+		days = append(days, d)
+	}
+	for _, d := range soon {
+		if d <= today-first {
+			days = append(days, d)
+		}
+	}
+	if err := c.copyDays(ctx, days, last); err != nil {
+		return err
+	}
+	c.recent, c.all = now, all
+	return nil
+}
+
+// copyDays copies the records of days up to the given hour.
+func (c *Copies) copyDays(ctx context.Context, days []layout.Day, last timegrid.Hour) error {
+	for k, d := range days {
 		written, err := c.copier.Copy(ctx, d, last)
 		if err != nil {
+			for _, d := range days[k:] {
+				c.Changed(d.First(), d.First()) // so that they are tried again
+			}
 			return fmt.Errorf("copies of %s: %w", d, err)
 		}
 		if written {
 			c.Log.Debug("the records of a day's blocks were copied", "day", d)
 		}
 	}
-	c.recent, c.all = now, all
 	return nil
 }
