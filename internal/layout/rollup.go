@@ -176,10 +176,11 @@ func RollupPlan(h timegrid.Hour, s shard.ID, gen uint64) string {
 	return RollupPlans(h, s) + fmt.Sprintf("%010d.json", gen)
 }
 
+// RollupPlansOf is the prefix of the plans of a shard; it ends in a slash.
+func RollupPlansOf(s shard.ID) string { return PlansPrefix + "shard=" + s.String() + "/" }
+
 // RollupPlans is the prefix of the plans of a shard's hour; it ends in a slash.
-func RollupPlans(h timegrid.Hour, s shard.ID) string {
-	return PlansPrefix + "shard=" + s.String() + "/" + sampleHour(h)
-}
+func RollupPlans(h timegrid.Hour, s shard.ID) string { return RollupPlansOf(s) + sampleHour(h) }
 
 func isHex(s string) bool {
 	for i := range len(s) {

@@ -153,7 +153,8 @@ func (x *FrameHour) whyNow(ctx context.Context) (string, error) {
 		if c == nil || c.why != "" {
 			continue // no frame is removed because of it
 		}
-		// Not the plan: its key is the generation's, and it is never replaced.
+		// Not the plan: its key is the generation's, and it is not replaced while that generation counts. A higher one,
+		// after which the plan may go and be made again, is seen here.
 		again, err := x.f.records(ctx, c.shard, c.hour)
 		switch {
 		case err != nil:

@@ -63,7 +63,7 @@ func TestRequestsOfACompaction(t *testing.T) {
 		t.Fatal(err)
 	}
 	rep, err := k.Step(t.Context(), 100)
-	if err != nil || rep.Items != 1 || len(rep.Entries) != 4*blocks {
+	if err != nil || rep.Items != 1 || len(rep.Entries) != 4*blocks+1 {
 		t.Fatalf("%+v, %v", rep, err)
 	}
 	check("collect", map[string]int{"epoch": 1, "get": hours, "condemn": hours},
@@ -71,7 +71,7 @@ func TestRequestsOfACompaction(t *testing.T) {
 		// Those of the sources before the condemnations, and what they did not show behind them: the blocks of the other
 		// shards and the compaction.
 		want{"get", "manifests/", blocks + blocks + 1},
-		want{"delete", "rollup/v1/window", 2 * blocks}, want{"delete", "index/", 2 * blocks}, want{"delete", "gc/v1/delayed/", 1})
+		want{"delete", "rollup/v1/window", 2 * blocks}, want{"delete", "index/", 2 * blocks}, want{"delete", "rollup/v1/plans/", 1}, want{"delete", "gc/v1/delayed/", 1})
 	if left := w.keys("gc/v1/delayed/"); len(left) > 0 {
 		t.Errorf("left: %q", left)
 	}

@@ -23,37 +23,38 @@ type due struct {
 	since int64
 }
 
-// decideObjects decides about chunks and indexes of an hour, each once: it condemns them first, then reads the manifests,
-// and only then deletes. It returns the keys that have to wait.
-func (x *collection) decideObjects(ctx context.Context, h timegrid.Hour, keys []due) (later []string, err error) {
+// decideHour decides about chunks, indexes and plans of an hour, each once: it condemns the objects first, then reads the
+// manifests, and only then deletes. It returns the keys that have to wait.
+func (x *collection) decideHour(ctx context.Context, h timegrid.Hour, of *ofHour) (later []string, err error) {
 	var condemned []string
-	for part := range slices.Chunk(keys, MaxAdd) {
+	for part := range slices.Chunk(of.objects, MaxAdd) {
 		gone, wait, err := x.condemn(ctx, part)
 		if err != nil {
 			return nil, err
 		}
 		condemned, later = append(condemned, gone...), append(later, wait...)
 	}
-	if len(condemned) == 0 {
+	if len(condemned) == 0 && len(of.plans) == 0 {
 		return later, nil
 	}
 	// The manifests are listed only now, when every condemnation is confirmed. A manifest that is created after
 	// this listing can't name a condemned object: its transaction would have had to refer to the object first. In
 	// the other order a commit could slip in between listing and condemning.
-	named, err := x.c.namedObjects(ctx, h)
+	seen, err := x.c.manifests(ctx, h)
 	if record.Opaque(err) {
-		for _, key := range condemned { // the unreadable record may name any of them
+		for _, key := range slices.Concat(condemned, of.plans) { // the unreadable record may name any of them
 			x.log(key, Later, err.Error())
+			later = append(later, key)
 		}
-		return append(later, condemned...), nil
+		return later, nil
 	}
 	if err != nil {
 		return nil, err
 	}
 	var stale error
-	var unneeded []string
+	unneeded := x.unneededPlans(seen, of.plans)
 	for _, key := range condemned {
-		by := named[key]
+		by := seen.named[key]
 		if by == "" {
 			unneeded = append(unneeded, key)
 			continue
@@ -66,7 +67,7 @@ func (x *collection) decideObjects(ctx context.Context, h timegrid.Hour, keys []
 			x.c.stale.Store(true)
 		}
 	}
-	wait, err := x.deleteObjects(ctx, unneeded)
+	wait, err := x.delete(ctx, unneeded)
 	if err != nil {
 		return nil, err
 	}
@@ -216,10 +217,10 @@ func (x *collection) resolve(ctx context.Context, t Txn, key string, since int64
 // transactions. The listing that follows the condemnations then tells whether it is still the same.
 func (x *collection) record(ctx context.Context, n catalog.Name) (*catalog.Record, error) {
 	key := n.Key()
-	if r := x.known[key]; r != nil {
+	if r := x.read[key]; r != nil {
 		return r, nil
 	}
-	g, err := x.c.known.Generation(ctx, catalog.Listed{Name: n, Info: objstore.Info{Key: key}})
+	g, err := x.c.cache.Generation(ctx, catalog.Listed{Name: n, Info: objstore.Info{Key: key}})
 	if err == nil {
 		err = g.Err
 	}
@@ -229,17 +230,17 @@ func (x *collection) record(ctx context.Context, n catalog.Name) (*catalog.Recor
 	case err != nil:
 		return nil, err
 	}
-	if x.known == nil || len(x.known) >= maxKnown {
-		x.known = map[string]*catalog.Record{}
+	if x.read == nil || len(x.read) >= maxRead {
+		x.read = map[string]*catalog.Record{}
 	}
-	x.known[key] = &g.Record
+	x.read[key] = &g.Record
 	return &g.Record, nil
 }
 
-const maxKnown = 64
+const maxRead = 64
 
-// deleteObjects deletes condemned objects. It returns those of which the outcome is unknown; they are checked again.
-func (x *collection) deleteObjects(ctx context.Context, keys []string) (later []string, err error) {
+// delete deletes condemned objects and plans. It returns those of which the outcome is unknown; they are checked again.
+func (x *collection) delete(ctx context.Context, keys []string) (later []string, err error) {
 	failed := make([]error, len(keys))
 	err = x.c.cfg.each(ctx, len(keys), func(ctx context.Context, i int) error {
 		failed[i] = x.c.cfg.Store.Delete(ctx, keys[i])

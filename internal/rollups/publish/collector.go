@@ -47,8 +47,8 @@ type Report struct {
 // so it is safe for concurrent use, and two collectors at work at once are harmless.
 type Collector struct {
 	core
-	// known caches what records name: a listing tells which of them have changed.
-	known *catalog.Reader
+	// cache has what records name: a listing tells which of them have changed.
+	cache *catalog.Reader
 	// stale is set when this collector has seen that the metadata store is an older copy.
 	stale atomic.Bool
 }
@@ -59,7 +59,7 @@ func NewCollector(c Config) (*Collector, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Collector{core: k, known: catalog.NewReader(catalog.ReaderConfig{Read: k.read, Trim: trim, Limit: maxRemembered})}, nil
+	return &Collector{core: k, cache: catalog.NewReader(catalog.ReaderConfig{Read: k.read, Trim: trim, Limit: maxRemembered})}, nil
 }
 
 // Step works off up to limit due items of the queue. On an error the items that were not finished stay on the
@@ -77,9 +77,9 @@ type collection struct {
 	c      *Collector
 	epoch  Epoch
 	report Report
-	// known are records that were read in this step. A record decides for good, except that a block may be removed
+	// read are records that were read in this step. A record decides for good, except that a block may be removed
 	// meanwhile; its objects are then kept until the next step.
-	known  map[string]*catalog.Record
+	read   map[string]*catalog.Record
 	failed int // items and hours
 }
 
@@ -104,11 +104,11 @@ func (x *collection) step(ctx context.Context, limit int) error {
 			return errorsOf(taken)
 		}
 	}
-	// The objects of an hour are decided together, whichever items they are of.
-	hours, objects := objectsOf(taken)
+	// The objects and plans of an hour are decided together, whichever items they are of.
+	hours, of := byHour(taken)
 	failed, later := map[timegrid.Hour]error{}, map[string]bool{}
 	for i, h := range hours {
-		wait, err := x.decideObjects(ctx, h, objects[h])
+		wait, err := x.decideHour(ctx, h, of[h])
 		for _, key := range wait {
 			later[key] = true
 		}
@@ -145,9 +145,27 @@ func (x *collection) fails(ctx context.Context, err error) bool {
 // taking is an item that is being worked off.
 type taking struct {
 	item  Item
-	keys  []layout.RollupObjectName // of objects that are to be decided
-	later []string                  // keys that have to wait
-	err   error                     // why the item stays on the queue
+	keys  []target // that are to be decided
+	later []string // keys that have to wait
+	err   error    // why the item stays on the queue
+}
+
+// target is the key of an object, or of a plan, of an hour.
+type target struct {
+	hour timegrid.Hour
+	key  string
+	plan bool
+}
+
+// targetOf is the target with the key; false for a key of another kind.
+func targetOf(key string) (target, bool) {
+	if o, err := layout.ParseRollupObject(key); err == nil {
+		return target{o.Hour, key, false}, true
+	}
+	if of := plannedGenerations(key); len(of) > 0 {
+		return target{of[0].Hour, key, true}, true
+	}
+	return target{}, false
 }
 
 func errorsOf(taken []*taking) error {
@@ -160,8 +178,8 @@ func errorsOf(taken []*taking) error {
 	return errors.Join(errs...)
 }
 
-// removeBlocks removes the blocks of the item that are superseded, and notes the objects that are to be decided: those of
-// the item, and those that its removed blocks named.
+// removeBlocks removes the blocks of the item that are superseded, and notes what is to be decided: the item's objects and
+// plans, and those of its removed blocks.
 func (x *collection) removeBlocks(ctx context.Context, t *taking) error {
 	for _, key := range t.item.Keys {
 		names := []string{key}
@@ -175,7 +193,7 @@ func (x *collection) removeBlocks(ctx context.Context, t *taking) error {
 			}
 		}
 		for _, k := range names {
-			if o, err := layout.ParseRollupObject(k); err == nil {
+			if o, ok := targetOf(k); ok {
 				t.keys = append(t.keys, o)
 			}
 		}
@@ -183,36 +201,52 @@ func (x *collection) removeBlocks(ctx context.Context, t *taking) error {
 	return nil
 }
 
-// objectsOf gives the objects of all items by hour, each once, with the earliest time since which it is on the queue.
-func objectsOf(taken []*taking) (hours []timegrid.Hour, objects map[timegrid.Hour][]due) {
-	objects = map[timegrid.Hour][]due{}
+// ofHour is what is to be decided of an hour.
+type ofHour struct {
+	objects []due
+	plans   []string
+}
+
+// byHour gives the objects and plans of all items by hour, each once; objects with the earliest time since which they are
+// on the queue.
+func byHour(taken []*taking) (hours []timegrid.Hour, of map[timegrid.Hour]*ofHour) {
+	of = map[timegrid.Hour]*ofHour{}
 	at := map[string]int{}
 	for _, t := range taken {
 		if t.err != nil {
 			continue
 		}
 		for _, o := range t.keys {
-			of, key := objects[o.Hour], o.Key()
-			i, there := at[key]
-			if !there {
-				at[key] = len(of)
-				objects[o.Hour] = append(of, due{key, t.item.Since})
-				continue
+			h := of[o.hour]
+			if h == nil {
+				h = &ofHour{}
+				of[o.hour] = h
 			}
-			of[i].since = min(of[i].since, t.item.Since)
+			i, there := at[o.key]
+			switch {
+			case there && !o.plan:
+				h.objects[i].since = min(h.objects[i].since, t.item.Since)
+			case there:
+			case o.plan:
+				h.plans = append(h.plans, o.key)
+				at[o.key] = 0
+			default:
+				at[o.key] = len(h.objects)
+				h.objects = append(h.objects, due{o.key, t.item.Since})
+			}
 		}
 	}
-	return slices.Sorted(maps.Keys(objects)), objects
+	return slices.Sorted(maps.Keys(of)), of
 }
 
-// decided notes what became of the item's objects.
+// decided notes what became of the item's objects and plans.
 func (t *taking) decided(failed map[timegrid.Hour]error, later map[string]bool) {
 	for _, o := range t.keys {
-		if err := failed[o.Hour]; err != nil && t.err == nil {
+		if err := failed[o.hour]; err != nil && t.err == nil {
 			t.err = err
 		}
-		if key := o.Key(); later[key] {
-			t.later = append(t.later, key)
+		if later[o.key] {
+			t.later = append(t.later, o.key)
 		}
 	}
 }
@@ -238,8 +272,8 @@ func (x *collection) log(key string, a Action, detail string) {
 	x.c.cfg.Events.collected(e)
 }
 
-// removeBlock replaces the manifest of a superseded block by its Removed record, and returns the objects that may
-// go with it. With wait it could not be decided now.
+// removeBlock replaces the manifest of a superseded block by its Removed record, and returns the objects and the plan that
+// may go with it. With wait it could not be decided now.
 func (x *collection) removeBlock(ctx context.Context, n catalog.Name) (keys []string, wait bool, err error) {
 	key := n.Key()
 	r, info, err := x.c.record(ctx, key)
@@ -253,7 +287,7 @@ func (x *collection) removeBlock(ctx context.Context, n catalog.Name) (keys []st
 		x.log(key, Kept, "not committed")
 		return nil, false, nil
 	case r.Removed != nil: // by an earlier step that was interrupted
-		return r.Removed.Keys, false, nil
+		return leftBy(r.Removed), false, nil
 	}
 	if n.Span > 0 {
 		return x.removeCompaction(ctx, r.Block, info.ETag)
@@ -274,5 +308,10 @@ func (x *collection) removeBlock(ctx context.Context, n catalog.Name) (keys []st
 		return nil, true, err
 	}
 	x.log(key, RemovedBlock, fmt.Sprintf("superseded by generation %d", by))
-	return removed.Keys, false, nil
+	return leftBy(removed), false, nil
+}
+
+// leftBy gives what a removed block leaves: its objects, and its plan, which the other resolutions of the hour may need.
+func leftBy(r *catalog.Removed) []string {
+	return append(slices.Clone(r.Keys), layout.BlockPlan(r.Name))
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/record"
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
@@ -61,7 +62,8 @@ func (c *core) needsCompaction(ctx context.Context, src, compaction catalog.Name
 // first, together. Repeats are harmless.
 func (p *Publisher) Compact(ctx context.Context, into catalog.Name, sources ...catalog.Name) (redirected int, err error) {
 	for part := range slices.Chunk(sources, replaceAtOnce) {
-		n, err := p.replace(ctx, "compacted", part, func(s *catalog.Block) *catalog.Record {
+		// The compaction is committed, so its plan goes with what its sources leave.
+		n, err := p.replace(ctx, "compacted", part, []string{layout.BlockPlan(into)}, func(s *catalog.Block) *catalog.Record {
 			if !s.Redirect.YieldsTo(into) {
 				return nil
 			}
@@ -80,7 +82,7 @@ func (p *Publisher) Expire(ctx context.Context, n catalog.Name) (removed bool, e
 	if n.Span > 0 {
 		return false, fmt.Errorf("expire %s: %w: it is a compaction", n.Key(), ErrInvalid)
 	}
-	k, err := p.replace(ctx, "expired", []catalog.Name{n}, func(s *catalog.Block) *catalog.Record {
+	k, err := p.replace(ctx, "expired", []catalog.Name{n}, nil, func(s *catalog.Block) *catalog.Record {
 		return &catalog.Record{Removed: s.Remove(0, p.cfg.Clock.Now().UnixNano(), p.cfg.WorkerID)}
 	})
 	if err != nil {
@@ -114,8 +116,9 @@ type replacement struct {
 	lost bool            // another one was written meanwhile
 }
 
-// replace writes other records over those of committed blocks, each conditional on its ETag, and says how many.
-func (p *Publisher) replace(ctx context.Context, reason string, names []catalog.Name, next func(*catalog.Block) *catalog.Record) (replaced int, err error) {
+// replace writes other records over those of committed blocks, each conditional on its ETag, and says how many. What they
+// leave goes on the queue first, and the keys in with beside it.
+func (p *Publisher) replace(ctx context.Context, reason string, names []catalog.Name, with []string, next func(*catalog.Block) *catalog.Record) (replaced int, err error) {
 	for try := 0; len(names) > 0; try++ {
 		open, err := p.readReplaceable(ctx, names, next)
 		if err != nil || len(open) == 0 {
@@ -128,6 +131,7 @@ func (p *Publisher) replace(ctx context.Context, reason string, names []catalog.
 		for _, r := range open {
 			left = append(left, r.left...)
 		}
+		left = append(left, with...)
 		left = slices.Compact(slices.Sorted(slices.Values(left)))
 		// The queue comes first. If the process dies after a replacement, nothing else would remember the
 		// objects until a sweep. They are checked after the grace, and kept if they are still in use.

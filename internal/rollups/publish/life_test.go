@@ -310,6 +310,9 @@ func (l *life) collectAny(p *port) {
 			_, err := c.Sweep(context.Background(), hour0+timegrid.Hour(l.rng.IntN(lifeHours)))
 			l.note(p.name, "swept", err)
 		}
+		if l.rng.IntN(4) == 0 {
+			l.note(p.name, "swept plans", l.sweepPlans(c, shard.ID(l.rng.IntN(lifeShards))))
+		}
 		_, err := c.Step(context.Background(), 1+l.rng.IntN(40))
 		l.note(p.name, "stepped", err)
 	}
@@ -416,6 +419,11 @@ func (l *life) finish() {
 				l.violated("end: %v", err)
 			}
 		}
+		for s := range shard.ID(lifeShards) {
+			if err := l.sweepPlans(p.collector(), s); err != nil {
+				l.violated("end: %v", err)
+			}
+		}
 		l.clock.now = l.clock.now.Add(time.Hour)
 		if _, err := p.collector().Step(ctx, 10_000); err != nil {
 			l.violated("end: %v", err)
@@ -496,6 +504,7 @@ func (l *life) checkEnd() {
 		}
 	}
 	l.read(p)
+	l.checkPlans()
 	named := map[string]bool{}
 	for n, r := range l.ledger.last {
 		if r.Block == nil {

@@ -84,6 +84,17 @@ var severalMutants = []mutant{
 		new: `		sent := add
 		if mutant == "references-of-one" { sent = add[:1] }
 		err := b.p.cfg.Refs.Add(ctx, of[0].epoch.ID, sent...)`},
+	{name: "plans-that-count-go", seed: 1, finds: "plan", file: "plans.go", old: `		case n.Generation >= at.committed:`,
+		new: `		case n.Generation >= at.committed && mutant != "plans-that-count-go":`},
+	{name: "plans-of-blocks-go", seed: 1, finds: "plan", file: "plans.go", old: `		case became == published:`,
+		new: `		case became == published && mutant != "plans-of-blocks-go":`},
+	{name: "plans-by-one-resolution", seed: 1, finds: "plan", file: "plans.go", old: `	for _, n := range of {
+		slot := n`, new: `	if mutant == "plans-by-one-resolution" { of = of[:1] }
+	for _, n := range of {
+		slot := n`},
+	{name: "plans-of-aborted-stay", seed: 1, finds: "collected", file: "plans.go", old: `	left, next := leftoverPlans(page)`,
+		new: `	left, next := leftoverPlans(page)
+	if mutant == "plans-of-aborted-stay" { left = nil }`},
 }
 
 // lifeMutants are bugs of compaction, retention and views, which TestLifeSchedules finds.
@@ -117,8 +128,8 @@ var lifeMutants = []mutant{
 	{name: "lost-redirects-are-forgotten", seed: 0, finds: "TestRedirectsThatOthersMeet", file: "compaction.go", old: `		if r.lost {
 				names`, new: `		if r.lost && mutant != "lost-redirects-are-forgotten" {
 				names`},
-	{name: "what-waits-leaves-the-queue", seed: 0, finds: "TestItemsAreDecidedTogether", file: "collector.go", old: `		if key := o.Key(); later[key] {`,
-		new: `		if key := o.Key(); later[key] && mutant != "what-waits-leaves-the-queue" {`},
+	{name: "what-waits-leaves-the-queue", seed: 0, finds: "TestItemsAreDecidedTogether", file: "collector.go", old: `		if later[o.key] {`,
+		new: `		if later[o.key] && mutant != "what-waits-leaves-the-queue" {`},
 	{name: "needed-by-what-points-there-only", seed: 0, finds: "TestCompactionThatNothingPointsAtYet", file: "compaction.go", old: `	case r.Block.Redirect != nil && r.Block.Redirect.Name != compaction:`,
 		new: `	case r.Block.Redirect == nil && mutant == "needed-by-what-points-there-only":
 		return false, nil
@@ -153,6 +164,8 @@ var lifeMutants = []mutant{
 	for _, block`, new: `	if mutant == "orphaned-is-never-said" { return nil }
 	at := map[catalog.Name]*catalog.Block{}
 	for _, block`},
+	{name: "plans-of-compactions-under-way-go", seed: 1, finds: "plan", file: "plans.go", old: `		case !decided:`,
+		new: `		case !decided && (n.Span == 0 || mutant != "plans-of-compactions-under-way-go"):`},
 	{name: "expiry-of-some-shards-is-none", seed: 0, finds: "TestViewOfAnHourThatExpires", file: "../catalog/view.go", old: `	return hr.expired[res] || v.expiry`,
 		new: `	return hr.expired[res] && mutant != "expiry-of-some-shards-is-none" || v.expiry`},
 	{name: "expiry-is-not-read", seed: 0, finds: "TestViewOfAnHourThatExpires", file: "../catalog/catalog.go", old: `	p.next.expiry, p.next.unreadable = e, nil`,

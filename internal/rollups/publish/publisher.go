@@ -287,14 +287,8 @@ func (b *batch) check(ctx context.Context) error {
 	if len(b.open) == 0 {
 		return nil
 	}
-	for i, t := range b.open {
-		// The resolutions of an hour have one plan.
-		if i > 0 && b.open[i-1].block.PlanKey == t.block.PlanKey && b.open[i-1].pub.PlanSHA256 == t.pub.PlanSHA256 {
-			continue
-		}
-		if err := t.checkPlan(ctx); err != nil {
-			return t.named(err)
-		}
+	if err := b.checkPlans(ctx); err != nil || len(b.open) == 0 {
+		return err
 	}
 	f, err := b.p.currentEpoch(ctx)
 	if err != nil {
@@ -309,6 +303,39 @@ func (b *batch) check(ctx context.Context) error {
 		t.startAtNamedGenerations()
 		if err := t.checkReferences(ctx, f); err != nil {
 			return t.named(err)
+		}
+	}
+	return nil
+}
+
+// checkPlans makes sure that the plans are stored. One that is not was collected where its generation is decided.
+func (b *batch) checkPlans(ctx context.Context) error {
+	type plan struct {
+		key string
+		sum identity.Digest
+	}
+	var last plan
+	var missing error
+	for _, t := range slices.Clone(b.open) {
+		// The resolutions of an hour have one plan.
+		if at := (plan{t.block.PlanKey, t.pub.PlanSHA256}); at != last {
+			last, missing = at, t.checkPlan(ctx)
+		}
+		if missing == nil {
+			continue
+		}
+		if !errors.Is(missing, ErrNoPlan) {
+			return t.named(missing)
+		}
+		r, err := t.decided(ctx)
+		if r == nil {
+			if err == nil {
+				return t.named(missing)
+			}
+			r = &Result{}
+		}
+		if err := b.end(ctx, t, *r, err); err != nil {
+			return err
 		}
 	}
 	return nil

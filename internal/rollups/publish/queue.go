@@ -25,7 +25,7 @@ const (
 // Item of the delayed queue: keys to check when it comes due. A repeat is harmless, since everything is proven
 // again; so is an item about keys that are in use.
 type Item struct {
-	// Keys of manifests (superseded blocks), chunks and indexes.
+	// Keys of manifests (superseded blocks), chunks, indexes and plans.
 	Keys []string
 	// Reason in few words, for people.
 	Reason string
@@ -85,8 +85,8 @@ func (i Item) validate() error {
 		if _, err := layout.ParseBlockManifest(k); err == nil {
 			continue
 		}
-		if _, err := layout.ParseRollupObject(k); err != nil {
-			return err
+		if _, ok := targetOf(k); !ok {
+			return fmt.Errorf("key %.128q is of no manifest, object or plan", k)
 		}
 	}
 	return nil

@@ -16,6 +16,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	objmem "lightmetrics.dev/lightmetrics/internal/objstore/mem"
+	"lightmetrics.dev/lightmetrics/internal/objstore/storetest"
 	"lightmetrics.dev/lightmetrics/internal/platform/retry"
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
 	"lightmetrics.dev/lightmetrics/internal/rollups/publish"
@@ -301,6 +302,7 @@ func (w *sim) check(key string) {
 	if w.ledger != nil {
 		w.ledger.checkLog(key)
 	}
+	w.checkPlan(key)
 	if _, err := layout.ParseRollupObject(key); err != nil {
 		return
 	}
@@ -311,6 +313,72 @@ func (w *sim) check(key string) {
 		if r := w.record(m); r != nil && r.Block != nil && r.Block.Names(key) {
 			w.violated("missing: %s is deleted, %s names it", key, m)
 		}
+	}
+}
+
+// checkPlan: a plan that goes is of a generation that is decided, and below the one that counts.
+func (w *sim) checkPlan(key string) {
+	if _, err := w.store.Head(context.Background(), key); err == nil || !strings.HasPrefix(key, layout.PlansPrefix) {
+		return
+	}
+	if why := w.planNeeded(key); why != "" {
+		w.violated("plan: %s is deleted: %s", key, why)
+	}
+}
+
+// planNeeded says why a plan may be read again.
+func (w *sim) planNeeded(key string) string {
+	if n, err := layout.ParseCompactionPlan(key); err == nil {
+		if w.txns[n.Key()] == "" {
+			return n.Key() + " is not decided"
+		}
+		return ""
+	}
+	h, s, gen, err := layout.ParseRollupPlan(key)
+	if err != nil {
+		return "it is no plan"
+	}
+	for _, res := range timegrid.Resolutions() {
+		n := catalog.Name{Hour: h, Shard: s, Resolution: res, Generation: gen}
+		if w.txns[n.Key()] == "" {
+			return n.Key() + " is not decided"
+		}
+		if r := w.record(n.Key()); r == nil || r.Block != nil {
+			return n.Key() + " is not removed"
+		}
+		for ; w.txns[n.Key()] != ""; n.Generation++ {
+			if txn := w.txns[n.Key()]; n.Generation > gen && txn != "aborted" {
+				break
+			}
+		}
+		if w.txns[n.Key()] == "" {
+			return fmt.Sprintf("no generation of %s above it is committed", res)
+		}
+	}
+	return ""
+}
+
+// checkPlans: nothing is left that nobody needs.
+func (w *sim) checkPlans() {
+	err := storetest.Each(context.Background(), w.store, layout.PlansPrefix, func(i objstore.Info) error {
+		if why := w.planNeeded(i.Key); why == "" {
+			w.violated("collected: the plan %s is left", i.Key)
+		}
+		return nil
+	})
+	if err != nil {
+		w.violated("end: %v", err)
+	}
+}
+
+// sweepPlans sweeps the plans of a shard to the end, or until an error.
+func (w *sim) sweepPlans(c *publish.Collector, s shard.ID) error {
+	for after := ""; ; {
+		next, _, err := c.SweepPlans(context.Background(), s, after)
+		if err != nil || next == "" {
+			return err
+		}
+		after = next
 	}
 }
 
@@ -375,15 +443,15 @@ func (w *sim) checkCommit(s *catalog.Block) {
 	}
 }
 
-// simPublication is a function of shard and generation, as a plan's outputs are.
-func simPublication(s shard.ID, res timegrid.Resolution, gen, supersedes uint64, fence uint64) publish.Publication {
-	rng := rand.New(rand.NewPCG(uint64(s), gen))
+// simPublication is a function of the plan, as a plan's outputs are.
+func simPublication(s shard.ID, res timegrid.Resolution, gen, supersedes uint64, fence uint64, plan []byte) publish.Publication {
+	rng := rand.New(rand.NewPCG(uint64(s), gen+uint64(plan[len(plan)-1])<<32))
 	var texts []string
 	for range 1 + rng.IntN(2) {
 		texts = append(texts, strconv.Itoa(rng.IntN(3))) // few, so that blocks share objects
 	}
 	p := publication(gen, supersedes, texts...)
-	p.Name.Shard, p.Name.Resolution, p.Fence = s, res, fence
+	p.Name.Shard, p.Name.Resolution, p.Fence, p.PlanSHA256 = s, res, fence, identity.Sum(plan)
 	return p
 }
 
@@ -405,6 +473,14 @@ func (w *sim) publish(p *port) {
 		for _, res := range w.resolutions {
 			gen = min(gen, v.Top(hour0, s, res)+1)
 		}
+		// Workers make different plans of a generation: the first one counts, unless it is gone.
+		plan := append(planBody(gen), byte(w.rng.IntN(2)))
+		key := layout.RollupPlan(hour0, s, gen)
+		if _, err := p.Create(ctx, key, plan, objstore.PutOptions{}); err != nil {
+			if plan, _, err = p.Get(ctx, key, objstore.GetOptions{}); err != nil {
+				continue
+			}
+		}
 		var pubs []publish.Publication
 		for _, res := range w.resolutions {
 			if v.Top(hour0, s, res) >= gen {
@@ -414,12 +490,9 @@ func (w *sim) publish(p *port) {
 			if block := v.Block(hour0, s, res); block != nil {
 				supersedes = block.Name.Generation
 			}
-			pub := simPublication(s, res, gen, supersedes, fence)
+			pub := simPublication(s, res, gen, supersedes, fence, plan)
 			pub.Listed = len(w.resolutions) > 1
 			pubs = append(pubs, pub)
-		}
-		if _, err := p.Create(ctx, layout.RollupPlan(hour0, s, gen), planBody(gen), objstore.PutOptions{}); err != nil && !errors.Is(err, objstore.ErrExists) {
-			continue
 		}
 		open := map[int]bool{}
 		for i := range pubs {
@@ -464,6 +537,9 @@ func (w *sim) collect(p *port) {
 		if w.rng.IntN(2) == 0 {
 			_, err := c.Sweep(context.Background(), hour0)
 			w.note(p.name, "swept", err)
+		}
+		if w.rng.IntN(4) == 0 {
+			w.note(p.name, "swept plans", w.sweepPlans(c, shard.ID(w.rng.IntN(2))))
 		}
 		_, err := c.Step(context.Background(), 1+w.rng.IntN(4))
 		w.note(p.name, "stepped", err)
@@ -605,7 +681,7 @@ func (w *sim) stray() {
 	if w.ledger != nil {
 		h += timegrid.Hour(w.rng.IntN(lifeHours))
 	}
-	prefix := []string{layout.BlockManifestsHour(h), layout.RollupChunksHour(timegrid.Raw, h), layout.RollupIndexesHour(h)}[w.rng.IntN(3)]
+	prefix := []string{layout.BlockManifestsHour(h), layout.RollupChunksHour(timegrid.Raw, h), layout.RollupIndexesHour(h), layout.RollupPlans(h, shard.ID(w.rng.IntN(2)))}[w.rng.IntN(4)]
 	page, err := w.store.List(ctx, objstore.ListOptions{Prefix: prefix})
 	if err != nil || len(page.Objects) == 0 {
 		return
@@ -644,11 +720,17 @@ func (w *sim) finish() {
 		if _, err := c.Sweep(ctx, hour0); err != nil {
 			w.violated("end: %v", err)
 		}
+		for s := range shard.ID(2) {
+			if err := w.sweepPlans(c, s); err != nil {
+				w.violated("end: %v", err)
+			}
+		}
 		w.clock.now = w.clock.now.Add(time.Hour)
 		if _, err := c.Step(ctx, 1000); err != nil {
 			w.violated("end: %v", err)
 		}
 	}
+	w.checkPlans()
 	named := map[string]bool{}
 	type slot struct {
 		shard shard.ID
@@ -699,7 +781,7 @@ func TestSchedules(t *testing.T) { playSchedules(t, timegrid.Raw) }
 
 // TestSchedulesOfSeveral: the resolutions of an hour are published together, by workers that have listed the hour before.
 func TestSchedulesOfSeveral(t *testing.T) {
-	playSchedules(t, timegrid.Raw, timegrid.OneMinute, timegrid.OneHour)
+	playSchedules(t, timegrid.Resolutions()...)
 }
 
 func playSchedules(t *testing.T, resolutions ...timegrid.Resolution) {

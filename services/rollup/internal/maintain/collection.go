@@ -36,6 +36,14 @@ type Collection struct {
 	Shards    uint32
 	// Interval between two steps; 0 leaves them to other workers.
 	Interval time.Duration
+
+	plans planSweep
+}
+
+// planSweep is where the sweep of plans goes on: behind the key after, of the shard.
+type planSweep struct {
+	shard shard.ID
+	after string
 }
 
 // sweepEach is how many steps come to one that sweeps an hour, too. A sweep is a dozen LISTs, and finds what nobody
@@ -71,14 +79,39 @@ func (c *Collection) Run(ctx context.Context) error {
 	}
 }
 
-// Step collects what is due and sweeps the hour after swept. It gives the hour to go on from.
+// Step collects what is due, sweeps the hour after swept, and a page of plans. It gives the hour to go on from.
 func (c *Collection) Step(ctx context.Context, swept timegrid.Hour) (timegrid.Hour, error) {
 	err := c.collect(ctx)
 	// An item that can't be read does not keep the sweep from its hour. Crashes leave things that
 	// nobody queued.
 	h, queued, serr := c.SweepNext(ctx, swept)
-	c.Metrics.Swept.Add(float64(queued))
-	return h, errors.Join(err, serr)
+	plans, perr := c.sweepPlans(ctx)
+	c.Metrics.Swept.Add(float64(queued + plans))
+	return h, errors.Join(err, serr, perr)
+}
+
+// sweepPlans sweeps the next page of plans of the shards that this worker owns, one shard after the other.
+func (c *Collection) sweepPlans(ctx context.Context) (queued int, err error) {
+	at := &c.plans
+	if at.after == "" || !c.Board.Owns(at.shard) {
+		next, ok := c.ownedAfter(at.shard)
+		if !ok {
+			return 0, nil
+		}
+		*at = planSweep{shard: next}
+	}
+	at.after, queued, err = c.Collector.SweepPlans(ctx, at.shard, at.after)
+	return queued, err
+}
+
+// ownedAfter is the next shard after s that this worker owns, s itself last.
+func (c *Collection) ownedAfter(s shard.ID) (shard.ID, bool) {
+	for range c.Shards {
+		if s = (s + 1) % shard.ID(c.Shards); c.Board.Owns(s) {
+			return s, true
+		}
+	}
+	return s, false
 }
 
 // collect collects what is due.

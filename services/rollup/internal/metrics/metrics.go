@@ -175,7 +175,7 @@ func New(reg prometheus.Registerer) *Metrics {
 		InDeltas:       r.gauges("delta_batches", "Batches in deltas that some block lacks, by shard.", "shard"),
 
 		Collected:        r.counters("collected_total", "Keys that the delayed collection decided about, by action.", "action"),
-		Swept:            r.counter("swept_keys_total", "Superseded blocks, and objects of no block, that a sweep put on the delayed queue."),
+		Swept:            r.counter("swept_keys_total", "Superseded blocks, objects of no block, and plans that may be needed no more, that a sweep put on the delayed queue."),
 		Compactions:      r.counters("compactions_total", "Compactions that this worker committed, by resolution.", "resolution"),
 		Compacted:        r.counters("compacted_blocks_total", "Blocks that point at a compaction by this worker, by resolution.", "resolution"),
 		CompactionBytes:  r.counters("compaction_bytes_total", "Bytes of what compactions merged (sources) and what they wrote (objects), by resolution.", "resolution", "of"),
