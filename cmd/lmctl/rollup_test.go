@@ -391,9 +391,8 @@ func TestReferencesCommand(t *testing.T) {
 	}
 	f, err := p.refs.Epoch(t.Context())
 	p.must(err)
-	for _, r := range copied()[:3] {
-		p.must(p.refs.Delete(t.Context(), f.ID, r))
-	}
+	_, err = p.refs.Delete(t.Context(), f.Token(), copied()[:3]...)
+	p.must(err)
 	if code := p.lmctl(&v, "rollup", "references", p.url, "--addr", p.refsAddr); code != cli.ExitFindings || v.Missing != 3 {
 		t.Fatalf("exit %d, %+v", code, v)
 	}

@@ -176,7 +176,7 @@ func newWorker(cfg Config, d Deps, log *slog.Logger, m *metrics.Metrics, board *
 	if err != nil {
 		return nil, err
 	}
-	w.collection = &maintain.Collection{Collector: collector, Board: board, Metrics: m, Log: log, Shards: cfg.Shards, Interval: cfg.Collect.Interval}
+	w.collection = &maintain.Collection{Collector: collector, Board: board, Metrics: m, Log: log, Shards: cfg.Shards, Interval: cfg.Collect.Interval, Now: d.Now}
 	steps, err := work.NewWorker(d.Queue, d.Table, reprocess.NewHandler(d.Store, cfg.AuthorityID, cfg.Shards), work.Config{
 		Topic: reprocess.Topic, Owner: process + ".reprocess", Hold: cfg.Jobs.Hold, TimeLimit: cfg.Jobs.TimeLimit,
 	}, d.Now)

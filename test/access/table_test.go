@@ -56,7 +56,7 @@ var methods = map[string]string{
 	"/lightmetrics.coordinator.v1.RefsService/GetRefRecords":   "reader operator worker",
 	"/lightmetrics.coordinator.v1.RefsService/SwapRefRecord":   "worker",
 	"/lightmetrics.coordinator.v1.RefsService/CondemnRefs":     "worker",
-	"/lightmetrics.coordinator.v1.RefsService/DeleteRefRecord": "worker",
+	"/lightmetrics.coordinator.v1.RefsService/DeleteRefRecords": "worker",
 	"/lightmetrics.coordinator.v1.RefsService/ListRefRecords":  "reader operator worker",
 
 	// Of every server.

@@ -110,17 +110,17 @@ func at(ns int64) time.Time { return time.Unix(0, ns).UTC() }
 
 // encodeEpoch is f as a message.
 func encodeEpoch(f publish.Epoch) *coordinatorv1.Epoch {
-	return &coordinatorv1.Epoch{Number: f.Number, Id: f.ID, Decided: f.Decided}
+	return &coordinatorv1.Epoch{Number: f.Number, Id: f.ID, Decided: f.Decided, Era: f.Era}
 }
 
 // decodeEpoch reads it back.
 func decodeEpoch(f *coordinatorv1.Epoch) publish.Epoch {
-	return publish.Epoch{Number: f.GetNumber(), ID: f.GetId(), Decided: f.GetDecided()}
+	return publish.Epoch{Number: f.GetNumber(), ID: f.GetId(), Decided: f.GetDecided(), Era: f.GetEra()}
 }
 
 // encodeRecord is r as a message.
 func encodeRecord(r publish.Record) *coordinatorv1.RefRecord {
-	m := &coordinatorv1.RefRecord{Key: r.Key, Condemned: r.Condemned, Version: r.Version}
+	m := &coordinatorv1.RefRecord{Key: r.Key, Condemned: r.Condemned, Version: r.Version, Since: r.Since}
 	for _, t := range r.Txns {
 		m.Transactions = append(m.Transactions, string(t))
 	}
@@ -145,7 +145,7 @@ func decodeRecords(ms []*coordinatorv1.RefRecord) (rs []publish.Record) {
 
 // decodeRecord reads a record.
 func decodeRecord(m *coordinatorv1.RefRecord) publish.Record {
-	r := publish.Record{Key: m.GetKey(), Condemned: m.GetCondemned(), Version: m.GetVersion()}
+	r := publish.Record{Key: m.GetKey(), Condemned: m.GetCondemned(), Version: m.GetVersion(), Since: m.GetSince()}
 	for _, t := range m.GetTransactions() {
 		r.Txns = append(r.Txns, publish.Txn(t))
 	}

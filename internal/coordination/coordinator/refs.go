@@ -89,13 +89,18 @@ func (r *Refs) Condemn(ctx context.Context, epoch string, read ...publish.Record
 	if err := publish.CheckKeys(publish.KeysOf(read)); err != nil {
 		return nil, err
 	}
-	req := &coordinatorv1.CondemnRefsRequest{EpochId: epoch}
-	for _, old := range read {
-		// Key and version say it all.
-		req.Records = append(req.Records, &coordinatorv1.RefRecord{Key: old.Key, Version: old.Version})
-	}
+	req := &coordinatorv1.CondemnRefsRequest{EpochId: epoch, Records: versions(read)}
 	resp, err := refsCall(ctx, r, "condemn", read[0].Key, r.client.CondemnRefs, req)
 	return resp.GetChanged(), err
+}
+
+// versions are records as far as a change needs them: key and version say it all.
+func versions(read []publish.Record) []*coordinatorv1.RefRecord {
+	out := make([]*coordinatorv1.RefRecord, len(read))
+	for i := range read {
+		out[i] = &coordinatorv1.RefRecord{Key: read[i].Key, Version: read[i].Version}
+	}
+	return out
 }
 
 // Swap writes a record if it is still as it was read.
@@ -105,11 +110,14 @@ func (r *Refs) Swap(ctx context.Context, epoch string, old, next publish.Record)
 	return err
 }
 
-// Delete drops a record if it is still as it was read.
-func (r *Refs) Delete(ctx context.Context, epoch string, old publish.Record) error {
-	req := &coordinatorv1.DeleteRefRecordRequest{EpochId: epoch, Old: encodeRecord(old)}
-	_, err := refsCall(ctx, r, "delete references", old.Key, r.client.DeleteRefRecord, req)
-	return err
+// Delete drops the records that are still as they were read.
+func (r *Refs) Delete(ctx context.Context, epoch string, read ...publish.Record) ([]string, error) {
+	if err := publish.CheckKeys(publish.KeysOf(read)); err != nil {
+		return nil, err
+	}
+	req := &coordinatorv1.DeleteRefRecordsRequest{EpochId: epoch, Records: versions(read)}
+	resp, err := refsCall(ctx, r, "delete references", read[0].Key, r.client.DeleteRefRecords, req)
+	return resp.GetChanged(), err
 }
 
 // List reads a page.

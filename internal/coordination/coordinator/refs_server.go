@@ -77,9 +77,10 @@ func (s *RefsServer) SwapRefRecord(ctx context.Context, r *coordinatorv1.SwapRef
 	return answerRefs(&coordinatorv1.SwapRefRecordResponse{}, err)
 }
 
-// DeleteRefRecord drops a record.
-func (s *RefsServer) DeleteRefRecord(ctx context.Context, r *coordinatorv1.DeleteRefRecordRequest) (*coordinatorv1.DeleteRefRecordResponse, error) {
-	return answerRefs(&coordinatorv1.DeleteRefRecordResponse{}, s.refs.Delete(ctx, r.GetEpochId(), decodeRecord(r.GetOld())))
+// DeleteRefRecords drops records.
+func (s *RefsServer) DeleteRefRecords(ctx context.Context, r *coordinatorv1.DeleteRefRecordsRequest) (*coordinatorv1.DeleteRefRecordsResponse, error) {
+	changed, err := s.refs.Delete(ctx, r.GetEpochId(), decodeRecords(r.GetRecords())...)
+	return answerRefs(&coordinatorv1.DeleteRefRecordsResponse{Changed: changed}, err)
 }
 
 // ListRefRecords reads a page.

@@ -98,7 +98,11 @@ func TestDecisionsOfRefsTravel(t *testing.T) {
 	if len(page) != 1 || page[0].Key != "k1" || !page[0].Condemned || len(rest) != 1 || rest[0].Key != "k2" || end != "" {
 		t.Errorf("list: %v then %v, end %q", page, rest, end)
 	}
-	want("delete", r.Delete(bg, first.ID, rest[0]), nil)
+	changed, err := r.Delete(bg, first.ID, rest[0], publish.Record{Key: "k9", Version: "7"})
+	want("delete", err, nil)
+	if !slices.Equal(changed, []string{"k9"}) {
+		t.Errorf("delete: changed %q", changed)
+	}
 	if gone := only(t, r, "k2"); gone.Version != "" {
 		t.Errorf("after delete: %s", gone)
 	}

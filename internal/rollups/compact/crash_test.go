@@ -102,8 +102,9 @@ func (r tapRefs) Swap(ctx context.Context, epoch string, old, next publish.Recor
 	return r.p.do(true, func() error { return r.p.refs.Swap(ctx, epoch, old, next) })
 }
 
-func (r tapRefs) Delete(ctx context.Context, epoch string, old publish.Record) error {
-	return r.p.do(true, func() error { return r.p.refs.Delete(ctx, epoch, old) })
+func (r tapRefs) Delete(ctx context.Context, epoch string, read ...publish.Record) (changed []string, err error) {
+	err = r.p.do(true, func() (err error) { changed, err = r.p.refs.Delete(ctx, epoch, read...); return })
+	return
 }
 
 func (r tapRefs) List(ctx context.Context, after string, limit int) (rs []publish.Record, next string, err error) {

@@ -115,7 +115,7 @@ func (x *collection) condemn(ctx context.Context, keys []due) (condemned, later 
 		return condemned, later, nil
 	}
 	// Each is condemned by the version of its record: a reference that was added since the read keeps it.
-	changed, err := x.c.cfg.Refs.Condemn(ctx, x.epoch.ID, next...)
+	changed, err := x.c.cfg.Refs.Condemn(ctx, x.epoch.Token(), next...)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -154,7 +154,7 @@ func (x *collection) dropDead(ctx context.Context, rec Record, dead []Txn) error
 	if len(dead) < manyDead {
 		return nil
 	}
-	_ = x.c.cfg.Refs.Swap(ctx, x.epoch.ID, rec, rec.Without(dead)) // a failure only leaves the set long
+	_ = x.c.cfg.Refs.Swap(ctx, x.epoch.Token(), rec, rec.Without(dead)) // a failure only leaves the set long
 	return nil
 }
 

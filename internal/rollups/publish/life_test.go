@@ -313,6 +313,7 @@ func (l *life) collectAny(p *port) {
 		if l.rng.IntN(4) == 0 {
 			l.note(p.name, "swept plans", l.sweepPlans(c, shard.ID(l.rng.IntN(lifeShards))))
 		}
+		l.forget(p, c)
 		_, err := c.Step(context.Background(), 1+l.rng.IntN(40))
 		l.note(p.name, "stepped", err)
 	}
@@ -505,6 +506,7 @@ func (l *life) checkEnd() {
 	}
 	l.read(p)
 	l.checkPlans()
+	l.forgetAll()
 	named := map[string]bool{}
 	for n, r := range l.ledger.last {
 		if r.Block == nil {

@@ -33,11 +33,11 @@ var mutants = []mutant{
 		"	if err == nil || mutant == \"abort-unread\" {\n		return a, nil"},
 	{"condemn-without-compare", 0, "TestAReferenceThatComesInBetween", "collect.go", `if slices.Contains(changed, rec.Key) {`,
 		`if slices.Contains(changed, rec.Key) && mutant != "condemn-without-compare" {`},
-	{"delete-without-condemning", 20, "missing", "collect.go", `changed, err := x.c.cfg.Refs.Condemn(ctx, x.epoch.ID, next...)`,
+	{"delete-without-condemning", 20, "missing", "collect.go", `changed, err := x.c.cfg.Refs.Condemn(ctx, x.epoch.Token(), next...)`,
 		`if mutant == "delete-without-condemning" { return append(condemned, KeysOf(next)...), later, nil }
-	changed, err := x.c.cfg.Refs.Condemn(ctx, x.epoch.ID, next...)`},
+	changed, err := x.c.cfg.Refs.Condemn(ctx, x.epoch.Token(), next...)`},
 	{"no-references", 16, "missing end", "prepare.go", `		if len(add) == 0 {`, `		if len(add) == 0 || mutant == "no-references" {`},
-	{"references-unknown-is-done", 1590, "missing end", "prepare.go", `		case err != nil:
+	{"references-unknown-is-done", 1800, "missing end", "prepare.go", `		case err != nil:
 			return of[0].named(err)`, `		case err != nil && mutant != "references-unknown-is-done":
 			return of[0].named(err)`},
 	{"condemned-is-passed-over", 1, "missing end", "prepare.go", `if err := replaceCondemned(ctx, add, of, condemned.Keys); err != nil {`,
@@ -69,21 +69,32 @@ var mutants = []mutant{
 	if r.Block != nil && r.Block.TransactionID`},
 	{"committed-without-it-is-live", 543, "collected", "collect.go", `&& r.Block.Names(key) {`, `&& (r.Block.Names(key) || mutant == "committed-without-it-is-live") {`},
 	{"sweep-forgets-superseded", 1, "collected", "sweep.go", `if g.Name.Generation < committed {`, `if g.Name.Generation < committed && mutant != "sweep-forgets-superseded" {`},
-	{"epoch-unchecked", 168, "missing", "mem/mem.go", `if r.epoch == nil || r.epoch.ID != id {`, `if mutant != "epoch-unchecked" && (r.epoch == nil || r.epoch.ID != id) {`},
-	{"transactions-under-way-survive", 858, "missing", "undecided.go", `			if decided[n.Key()] {`, `			if decided[n.Key()] || mutant == "transactions-under-way-survive" {`},
+	{"epoch-unchecked", 1680, "missing", "mem/mem.go", `if r.epoch == nil || r.epoch.Token() != token {`, `if mutant != "epoch-unchecked" && (r.epoch == nil || r.epoch.Token() != token) {`},
+	{"transactions-under-way-survive", 3050, "missing", "undecided.go", `			if decided[n.Key()] {`, `			if decided[n.Key()] || mutant == "transactions-under-way-survive" {`},
 	{"deletes-before-decided", 0, "TestNothingIsDeletedBeforeOlderEpochsAreDecided", "collector.go", `	if !x.epoch.Decided {`, `	if !x.epoch.Decided && mutant != "deletes-before-decided" {`},
 	{"manifests-unread", 1, "missing", "collect.go", `		if by == "" {
 			unneeded`, `		if by == "" || mutant == "manifests-unread" {
 			unneeded`},
-	{"generations-start-over", 0, "TestLateDeleteMeetsNoNewObject", "refs.go", `return f.Number << 16`, `if mutant == "generations-start-over" { return 0 }; return f.Number << 16`},
+	{"generations-start-over", 0, "TestLateDeleteMeetsNoNewObject", "refs.go", `return f.Number<<16 | f.Era<<6 }`, `if mutant == "generations-start-over" { return 0 }
+	return f.Number<<16 | f.Era<<6 }`},
+	{"eras-share-keys", 1, "missing", "forget.go", `// forgetPage is`, `// forgetPage is `},
+	{"forgets-at-once", 1, "missing", "refs.go", `	// 0 is the first era of this epoch or of an earlier one.`, `	if mutant == "forgets-at-once" { return r.Condemned && f.Decided }`},
+	{"earlier-eras-add", 1680, "missing", "refs.go", `	if f.Era == 0 {`, `	if f.Era == 0 || mutant == "earlier-eras-add" {`},
+	{"earlier-keys-again", 0, "TestKeysOfEarlierErasAreNotMadeAgain", "prepare.go", `max(o.name.Generation+1, t.epoch.FirstGeneration())`,
+		`o.name.Generation+1
+	if mutant != "earlier-keys-again" { o.name.Generation = max(o.name.Generation, t.epoch.FirstGeneration()) }`},
+	{"outdated-goes-on", 1, "missing", "publisher.go", `o.name.Generation, o.ready, o.referred = f.FirstGeneration(), false, false`,
+		`o.name.Generation = f.FirstGeneration()
+			if mutant == "eras-share-keys" { o.name.Generation = f.Number<<16 }
+			if mutant != "outdated-goes-on" { o.ready, o.referred = false, false }`},
 }
 
 // severalMutants are bugs of publications of several generations, which TestSchedulesOfSeveral finds.
 var severalMutants = []mutant{
-	{name: "references-of-one", seed: 1, finds: "missing end", file: "prepare.go", old: `		err := b.p.cfg.Refs.Add(ctx, of[0].epoch.ID, add...)`,
+	{name: "references-of-one", seed: 1, finds: "missing end", file: "prepare.go", old: `		err := b.p.cfg.Refs.Add(ctx, of[0].epoch.Token(), add...)`,
 		new: `		sent := add
 		if mutant == "references-of-one" { sent = add[:1] }
-		err := b.p.cfg.Refs.Add(ctx, of[0].epoch.ID, sent...)`},
+		err := b.p.cfg.Refs.Add(ctx, of[0].epoch.Token(), sent...)`},
 	{name: "plans-that-count-go", seed: 1, finds: "plan", file: "plans.go", old: `		case n.Generation >= at.committed:`,
 		new: `		case n.Generation >= at.committed && mutant != "plans-that-count-go":`},
 	{name: "plans-of-blocks-go", seed: 1, finds: "plan", file: "plans.go", old: `		case became == published:`,

@@ -31,7 +31,8 @@ var ErrNoGeneration = errors.New("no usable generation of an object")
 func (t *transaction) nextGeneration(o *object, why Skip) error {
 	t.p.cfg.Events.generationSkipped(o.name.Key(), why)
 	o.ready, o.referred = false, false
-	o.name.Generation++
+	// What an earlier era may have condemned and forgotten is not made again: its delete may still be under way.
+	o.name.Generation = max(o.name.Generation+1, t.epoch.FirstGeneration())
 	// A bound, so that a store that answers every create with a damaged object can't keep a publication busy for
 	// ever.
 	if o.name.Generation >= t.epoch.FirstGeneration()+uint32(t.p.cfg.Policy.Generations) {
@@ -123,7 +124,7 @@ func (b *batch) refer(ctx context.Context) error {
 		if len(add) == 0 {
 			return nil
 		}
-		err := b.p.cfg.Refs.Add(ctx, of[0].epoch.ID, add...)
+		err := b.p.cfg.Refs.Add(ctx, of[0].epoch.Token(), add...)
 		var condemned *CondemnedError
 		switch {
 		case errors.As(err, &condemned):
@@ -131,7 +132,8 @@ func (b *batch) refer(ctx context.Context) error {
 				return err
 			}
 		case errors.Is(err, ErrEpochMismatch):
-			b.p.agreed.Store(nil) // the next call finds out before it writes anything
+			b.p.agreed.Store(nil) // the next check finds out before anything is written
+			b.outdated = true
 			return of[0].named(err)
 		case err != nil:
 			return of[0].named(err)

@@ -84,8 +84,11 @@ func (c *Config) each(ctx context.Context, n int, fn func(ctx context.Context, i
 type Policy struct {
 	// Refs bounds the attempts at one request to the metadata store.
 	Refs retry.Policy
-	// Generations of one object that are tried when earlier ones are condemned or corrupt.
+	// Generations of one object that are tried when earlier ones are condemned or corrupt, up to MaxGenerations.
 	Generations int
+	// Condemned is how many records of condemned objects there may be before the next era begins, so that they can be
+	// forgotten; see Collector.Forget.
+	Condemned int
 	// Delay before the objects of a failed publication are checked.
 	Delay time.Duration
 	// Grace before a superseded block is removed, so that running queries that use it can finish.
@@ -98,14 +101,14 @@ type Policy struct {
 // DefaultPolicy for production.
 func DefaultPolicy() Policy {
 	return Policy{
-		Refs: retry.Policy{Attempts: 4, Base: 50 * time.Millisecond, Cap: time.Second}, Generations: 8,
+		Refs: retry.Policy{Attempts: 4, Base: 50 * time.Millisecond, Cap: time.Second}, Generations: 8, Condemned: 10_000,
 		Delay: 5 * time.Minute, Grace: 15 * time.Minute, AbortAfter: time.Hour,
 	}
 }
 
 // Validate refuses values that could not work.
 func (p Policy) Validate() error {
-	if p.Generations < 1 || p.Delay < 0 || p.Grace < 0 || p.AbortAfter < 0 {
+	if p.Generations < 1 || p.Generations > MaxGenerations || p.Delay < 0 || p.Grace < 0 || p.AbortAfter < 0 {
 		return fmt.Errorf("publish: policy %+v", p)
 	}
 	if err := p.Refs.Validate(); err != nil {

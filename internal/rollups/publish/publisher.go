@@ -159,6 +159,8 @@ type batch struct {
 	p       *Publisher
 	decided func(i int, r Result, err error) error
 	open    []*transaction // that are not decided, in the order in which they commit
+	// outdated: a reference was refused because its epoch or era is over.
+	outdated bool
 }
 
 // transaction publishes one generation.
@@ -183,6 +185,15 @@ func (b *batch) run(ctx context.Context) error {
 			return t.named(fmt.Errorf("%w: %w", ErrInvalid, err))
 		}
 	}
+	if err := b.phases(ctx); !b.outdated || err == nil || len(b.open) == 0 {
+		return err
+	}
+	// Another epoch or era has begun: under that one everything is made once more. If it is the metadata store that was
+	// lost, the check says so.
+	return b.phases(ctx)
+}
+
+func (b *batch) phases(ctx context.Context) error {
 	for _, phase := range []struct {
 		name Phase
 		do   func(context.Context) error
@@ -298,7 +309,7 @@ func (b *batch) check(ctx context.Context) error {
 		t.epoch = f
 		// Keys of an epoch begin at a generation that no earlier epoch could have condemned.
 		for _, o := range t.objects {
-			o.name.Generation = f.FirstGeneration()
+			o.name.Generation, o.ready, o.referred = f.FirstGeneration(), false, false
 		}
 		t.startAtNamedGenerations()
 		if err := t.checkReferences(ctx, f); err != nil {

@@ -109,7 +109,7 @@ func (c *Collector) references(ctx context.Context, f Epoch, key string, add boo
 // refer adds a batch, without the objects that were condemned meanwhile.
 func (c *Collector) refer(ctx context.Context, f Epoch, t Txn, keys []string, rep *References) error {
 	for len(keys) > 0 {
-		err := c.cfg.Refs.Add(ctx, f.ID, Addition{t, keys})
+		err := c.cfg.Refs.Add(ctx, f.Token(), Addition{t, keys})
 		var condemned *CondemnedError
 		if !errors.As(err, &condemned) {
 			return err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -52,8 +53,10 @@ type Record struct {
 	Key string
 	// Txns that may name the object, now or later; sorted, each once.
 	Txns []Txn
-	// Condemned is permanent: no transaction can refer to the object any more.
+	// Condemned is permanent as long as there is a record: no transaction can refer to the object any more.
 	Condemned bool
+	// Since is FirstGeneration of the era in which it was condemned; 0 is the first era of some epoch.
+	Since uint32
 	// Version changes with every change of the record; "" stands for a record that does not exist.
 	Version string
 }
@@ -67,16 +70,52 @@ type Epoch struct {
 	ID string `json:"id"`
 	// Decided means that every transaction of older epochs is decided, so that objects may be deleted.
 	Decided bool `json:"decided"`
+	// Era counts from 0 in each epoch. The reference sets stay as they are when the next one begins, but nothing is
+	// added under an earlier one any more, and new objects have other keys. So what an earlier era condemned can be
+	// forgotten.
+	Era uint32 `json:"era,omitempty"`
 }
 
-// FirstGeneration of objects under the epoch.
-func (f Epoch) FirstGeneration() uint32 { return f.Number << 16 }
+// Bounds of an object's generation: 15 bits of the epoch, 10 of the era, and 6 of those that are tried.
+const (
+	// MaxEpochs: beyond that, generations would not fit.
+	MaxEpochs = 1 << 15
+	// MaxEras of an epoch.
+	MaxEras = 1 << 10
+	// MaxGenerations of an object in an era.
+	MaxGenerations = 1 << 6
+)
 
-// MaxEpochs: beyond that, generations would not fit.
-const MaxEpochs = 1 << 15
+// FirstGeneration of objects that are made under the epoch, in its era.
+func (f Epoch) FirstGeneration() uint32 { return f.Number<<16 | f.Era<<6 }
+
+// Token is what requests carry: the id, and behind a dot FirstGeneration, where this is not the first era.
+func (f Epoch) Token() string {
+	if f.Era == 0 {
+		return f.ID
+	}
+	return f.ID + "." + strconv.FormatUint(uint64(f.FirstGeneration()), 10)
+}
+
+// TokenGeneration is FirstGeneration of the era that a token is of; 0 for the first era of an epoch.
+func TokenGeneration(token string) uint32 {
+	_, text, _ := strings.Cut(token, ".")
+	n, err := strconv.ParseUint(text, 10, 32)
+	if err != nil {
+		return 0
+	}
+	return uint32(n)
+}
+
+// outlived reports whether no transaction of this era or a later one can meet the condemned object, so that its record
+// may go: whoever could add a reference to it has an earlier token, and its key is made no more.
+func (f Epoch) outlived(r Record) bool {
+	// 0 is the first era of this epoch or of an earlier one.
+	return r.Condemned && f.Decided && r.Since < f.FirstGeneration() && (f.Era > 0 || r.Since > 0)
+}
 
 // Refs is the metadata store of reference sets. Every operation is linearizable. Requests
-// have the deadline of their context.
+// have the deadline of their context. The epoch that they carry is its Token.
 type Refs interface {
 	// Epoch reads the store's epoch; ErrNoRecord when there is none.
 	Epoch(ctx context.Context) (Epoch, error)
@@ -96,9 +135,9 @@ type Refs interface {
 	// Swap writes transactions and condemnation of next if the record still has old.Version and the epoch is the
 	// store's; else ErrChanged or ErrEpochMismatch.
 	Swap(ctx context.Context, epoch string, old, next Record) error
-	// Delete drops the record, under the same conditions. It is for operators: a condemned record must stay as
-	// long as its key can be written or a delete be in flight.
-	Delete(ctx context.Context, epoch string, old Record) error
+	// Delete drops 1 to MaxAdd records, each once and by itself, under the same conditions as Condemn. Collector.Forget
+	// says which condemned ones may go.
+	Delete(ctx context.Context, epoch string, read ...Record) (changed []string, err error)
 	// List reads up to limit records with keys greater than after, in key order; next is "" at the end.
 	List(ctx context.Context, after string, limit int) (records []Record, next string, err error)
 }

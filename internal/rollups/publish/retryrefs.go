@@ -61,8 +61,9 @@ func (t retryingRefs) Swap(ctx context.Context, epoch string, old, next Record) 
 	return t.try(ctx, func(ctx context.Context) error { return t.refs.Swap(ctx, epoch, old, next) })
 }
 
-func (t retryingRefs) Delete(ctx context.Context, epoch string, old Record) error {
-	return t.try(ctx, func(ctx context.Context) error { return t.refs.Delete(ctx, epoch, old) })
+func (t retryingRefs) Delete(ctx context.Context, epoch string, read ...Record) (changed []string, err error) {
+	err = t.try(ctx, func(ctx context.Context) (err error) { changed, err = t.refs.Delete(ctx, epoch, read...); return err })
+	return changed, err
 }
 
 func (t retryingRefs) List(ctx context.Context, after string, limit int) (rs []Record, next string, err error) {

@@ -51,6 +51,7 @@ type sim struct {
 	violations []string
 	trace      []string
 	published  int
+	dropped    int // records of condemned objects
 	n          int
 }
 
@@ -233,8 +234,13 @@ func (r simRefs) Swap(ctx context.Context, epoch string, old, next publish.Recor
 	return r.do(fmt.Sprintf("swap %v for %v", old, next), true, func(m *refmem.Refs) error { return m.Swap(context.Background(), epoch, old, next) })
 }
 
-func (r simRefs) Delete(ctx context.Context, epoch string, old publish.Record) error {
-	return r.do("drop "+old.Key, true, func(m *refmem.Refs) error { return m.Delete(context.Background(), epoch, old) })
+func (r simRefs) Delete(ctx context.Context, epoch string, read ...publish.Record) (changed []string, err error) {
+	read = slices.Clone(read)
+	err = r.do(fmt.Sprintf("drop %v", read), true, func(m *refmem.Refs) (err error) {
+		changed, err = m.Delete(context.Background(), epoch, read...)
+		return
+	})
+	return
 }
 
 func (r simRefs) List(ctx context.Context, after string, limit int) (rs []publish.Record, next string, err error) {
@@ -247,7 +253,7 @@ var twice = retry.Policy{Attempts: 2, Base: time.Millisecond, Cap: time.Millisec
 
 // simPolicy: mostly no age at all, since no age may matter.
 func simPolicy(rng *rand.Rand) publish.Policy {
-	p := publish.Policy{Refs: twice, Generations: 1000}
+	p := publish.Policy{Refs: twice, Generations: publish.MaxGenerations, Condemned: 1 + rng.IntN(3)}
 	if rng.IntN(4) == 0 {
 		p.Delay, p.Grace, p.AbortAfter = time.Minute, 2*time.Minute, 3*time.Minute
 	}
@@ -368,6 +374,31 @@ func (w *sim) checkPlans() {
 	})
 	if err != nil {
 		w.violated("end: %v", err)
+	}
+}
+
+// forget drops records of condemned objects, now and then.
+func (w *sim) forget(p *port, c *publish.Collector) {
+	if w.rng.IntN(3) > 0 {
+		return
+	}
+	r, err := c.Forget(context.Background(), &w.ids)
+	w.note(p.name, fmt.Sprintf("forgot %+v", r), err)
+	w.dropped += r.Dropped
+}
+
+// forgetAll: nothing is left of what was condemned, and what is left is referred to.
+func (w *sim) forgetAll() {
+	c := (&port{w: w, name: "end"}).collector()
+	for n := 0; ; n++ {
+		r, err := c.Forget(context.Background(), &w.ids)
+		if err != nil || n == 5 {
+			w.violated("end: %d records of condemned objects are left, %v", r.Condemned, err)
+			return
+		}
+		if w.dropped += r.Dropped; r.Condemned < max(w.policy.Condemned, 1) {
+			return
+		}
 	}
 }
 
@@ -541,6 +572,7 @@ func (w *sim) collect(p *port) {
 		if w.rng.IntN(4) == 0 {
 			w.note(p.name, "swept plans", w.sweepPlans(c, shard.ID(w.rng.IntN(2))))
 		}
+		w.forget(p, c)
 		_, err := c.Step(context.Background(), 1+w.rng.IntN(4))
 		w.note(p.name, "stepped", err)
 	}
@@ -559,7 +591,7 @@ func (w *sim) lose() {
 			}
 		}
 		for _, r := range w.saved {
-			if err := w.refs.Swap(ctx, f.ID, publish.Record{Key: r.Key}, r); err != nil {
+			if err := w.refs.Swap(ctx, f.Token(), publish.Record{Key: r.Key}, r); err != nil {
 				panic(err)
 			}
 		}
@@ -731,6 +763,7 @@ func (w *sim) finish() {
 		}
 	}
 	w.checkPlans()
+	w.forgetAll()
 	named := map[string]bool{}
 	type slot struct {
 		shard shard.ID
@@ -786,18 +819,19 @@ func TestSchedulesOfSeveral(t *testing.T) {
 
 func playSchedules(t *testing.T, resolutions ...timegrid.Resolution) {
 	first := fromEnv("LIGHTMETRICS_SEED", 1)
-	published, requests := 0, 0
+	published, requests, dropped := 0, 0, 0
 	for seed := first; seed < first+fromEnv("LIGHTMETRICS_SCHEDULES", simSchedules); seed++ {
 		w := runSim(seed, resolutions...)
 		published += w.published
 		requests += len(w.trace)
+		dropped += w.dropped
 		if len(w.violations) > 0 {
 			from := max(0, len(w.trace)-200)
 			t.Fatalf("seed %d: %s\n%s", seed, w.violations[0], strings.Join(w.trace[from:], "\n"))
 		}
 	}
-	t.Logf("from seed %d: %d publications, %d requests", first, published, requests)
-	if published == 0 {
-		t.Error("nothing was published")
+	t.Logf("from seed %d: %d publications, %d requests, %d records dropped", first, published, requests, dropped)
+	if published == 0 || dropped == 0 {
+		t.Error("nothing was published, or forgotten")
 	}
 }

@@ -16,7 +16,7 @@ import (
 // wrote reports whether the object was written under this epoch.
 func (f Epoch) wrote(key string) bool {
 	o, err := layout.ParseRollupObject(key)
-	return err == nil && o.Generation >= f.FirstGeneration() && o.Generation < f.FirstGeneration()+1<<16
+	return err == nil && o.Generation>>16 == f.Number
 }
 
 // checkReferences checks with one read that the block that is superseded has its references. If it has not, the

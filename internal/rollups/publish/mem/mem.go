@@ -131,22 +131,13 @@ func (r *Refs) Condemn(ctx context.Context, epoch string, read ...publish.Record
 			changed = append(changed, old.Key)
 			continue
 		}
-		r.put(publish.Record{Key: old.Key, Condemned: true})
+		r.put(publish.Record{Key: old.Key, Condemned: true, Since: publish.TokenGeneration(epoch)})
 	}
 	return changed, nil
 }
 
 // Swap writes next if the record is as it was read.
 func (r *Refs) Swap(ctx context.Context, epoch string, old, next publish.Record) error {
-	return r.change(ctx, epoch, old, func() { next.Key = old.Key; r.put(clone(next)) })
-}
-
-// Delete drops the record if it is as it was read.
-func (r *Refs) Delete(ctx context.Context, epoch string, old publish.Record) error {
-	return r.change(ctx, epoch, old, func() { delete(r.records, old.Key) })
-}
-
-func (r *Refs) change(ctx context.Context, epoch string, old publish.Record, do func()) error {
 	if err := r.enter(ctx); err != nil {
 		return err
 	}
@@ -157,8 +148,33 @@ func (r *Refs) change(ctx context.Context, epoch string, old publish.Record, do 
 	if r.records[old.Key].Version != old.Version {
 		return fmt.Errorf("record %q: %w", old.Key, publish.ErrChanged)
 	}
-	do()
+	if next.Key, next.Since = old.Key, 0; next.Condemned {
+		next.Since = publish.TokenGeneration(epoch)
+	}
+	r.put(clone(next))
 	return nil
+}
+
+// Delete drops the records that are as they were read.
+func (r *Refs) Delete(ctx context.Context, epoch string, read ...publish.Record) (changed []string, err error) {
+	if err := publish.CheckKeys(publish.KeysOf(read)); err != nil {
+		return nil, err
+	}
+	if err := r.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer r.mu.Unlock()
+	if err := r.inEpoch(epoch); err != nil {
+		return nil, err
+	}
+	for _, old := range read {
+		if old.Version == "" || r.records[old.Key].Version != old.Version {
+			changed = append(changed, old.Key)
+			continue
+		}
+		delete(r.records, old.Key)
+	}
+	return changed, nil
 }
 
 // List reads records in key order.
@@ -195,8 +211,8 @@ func (r *Refs) enter(ctx context.Context) error {
 	return nil
 }
 
-func (r *Refs) inEpoch(id string) error {
-	if r.epoch == nil || r.epoch.ID != id {
+func (r *Refs) inEpoch(token string) error {
+	if r.epoch == nil || r.epoch.Token() != token {
 		return publish.ErrEpochMismatch
 	}
 	return nil

@@ -41,3 +41,15 @@ func (r Counted) Swap(ctx context.Context, epoch string, old, next publish.Recor
 	r.Calls["swap"]++
 	return r.Refs.Swap(ctx, epoch, old, next)
 }
+
+// Delete counts.
+func (r Counted) Delete(ctx context.Context, epoch string, read ...publish.Record) ([]string, error) {
+	r.Calls["delete"]++
+	return r.Refs.Delete(ctx, epoch, read...)
+}
+
+// List counts.
+func (r Counted) List(ctx context.Context, after string, limit int) ([]publish.Record, string, error) {
+	r.Calls["list"]++
+	return r.Refs.List(ctx, after, limit)
+}

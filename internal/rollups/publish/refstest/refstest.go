@@ -26,7 +26,7 @@ var (
 // Run plays the suite; open makes an empty store.
 func Run(t *testing.T, open func(t *testing.T) publish.Refs) {
 	tests := map[string]func(*testing.T, publish.Refs){
-		"epoch": epoch, "sets": sets, "batch": batch, "several": several, "condemned": condemned, "condemn many": condemnMany, "swap": swap, "delete": drop, "list": list,
+		"epoch": epoch, "sets": sets, "batch": batch, "several": several, "condemned": condemned, "condemn many": condemnMany, "swap": swap, "delete": drop, "eras": eras, "list": list,
 		"full": full, "invalid": invalid, "context": canceled,
 		"race of adds and condemnations": race, "race of epochs": raceEpochs,
 	}
@@ -54,6 +54,15 @@ func keys(n int) []string {
 // add puts one transaction into the sets of keys, in the first epoch.
 func add(ctx context.Context, r publish.Refs, t publish.Txn, keys []string) error {
 	return r.Add(ctx, one.ID, publish.Addition{Txn: t, Keys: keys})
+}
+
+// remove drops one record, in the first epoch.
+func remove(ctx context.Context, r publish.Refs, read publish.Record) error {
+	changed, err := r.Delete(ctx, one.ID, read)
+	if len(changed) > 0 {
+		err = publish.ErrChanged
+	}
+	return err
 }
 
 func bounded(t *testing.T) context.Context {
@@ -119,7 +128,7 @@ func epoch(t *testing.T, r publish.Refs) {
 	want(t, r.Swap(ctx, one.ID, rec, publish.Record{Condemned: true}), publish.ErrEpochMismatch)
 	_, err = r.Condemn(ctx, one.ID, rec)
 	want(t, err, publish.ErrEpochMismatch)
-	want(t, r.Delete(ctx, one.ID, rec), publish.ErrEpochMismatch)
+	want(t, remove(ctx, r, rec), publish.ErrEpochMismatch)
 	if now := get(t, r, Key(0)); now.Version != rec.Version || len(now.Txns) != 1 {
 		t.Fatalf("%+v", now)
 	}
@@ -211,7 +220,7 @@ func condemnMany(t *testing.T, r publish.Refs) {
 		t.Fatalf("records of %q", got)
 	}
 	want(t, add(ctx, r, Txn(2), []string{Key(3)}), nil)
-	want(t, r.Delete(ctx, one.ID, read[5]), nil)
+	want(t, remove(ctx, r, read[5]), nil)
 	want(t, r.Swap(ctx, one.ID, read[publish.MaxAdd-2], read[publish.MaxAdd-2]), nil) // another version
 	changed, err := r.Condemn(ctx, one.ID, read...)
 	want(t, err, nil)
@@ -270,11 +279,68 @@ func drop(t *testing.T, r publish.Refs) {
 	want(t, add(ctx, r, Txn(1), keys(1)), nil)
 	old := get(t, r, Key(0))
 	want(t, add(ctx, r, Txn(2), keys(1)), nil)
-	want(t, r.Delete(ctx, one.ID, old), publish.ErrChanged)
+	want(t, remove(ctx, r, old), publish.ErrChanged)
 	now := get(t, r, Key(0))
-	want(t, r.Delete(ctx, one.ID, now), nil)
+	want(t, remove(ctx, r, now), nil)
 	absent(t, r, Key(0))
-	want(t, r.Delete(ctx, one.ID, now), publish.ErrChanged)
+	want(t, remove(ctx, r, now), publish.ErrChanged)
+	// Of many those go that are as they were read.
+	all := keys(publish.MaxAdd)
+	want(t, add(ctx, r, Txn(1), all), nil)
+	read, err := r.Get(ctx, all...)
+	want(t, err, nil)
+	want(t, add(ctx, r, Txn(2), []string{Key(3)}), nil)
+	changed, err := r.Delete(ctx, one.ID, read...)
+	want(t, err, nil)
+	left, _, err := r.List(ctx, "", 1000)
+	want(t, err, nil)
+	if !slices.Equal(changed, []string{Key(3)}) || !slices.Equal(publish.KeysOf(left), changed) || len(left[0].Txns) != 2 {
+		t.Fatalf("changed %q, left %v", changed, left)
+	}
+}
+
+// The next era of an epoch refuses what has the token of an earlier one, keeps all records, and says which condemnations
+// are its own.
+func eras(t *testing.T, r publish.Refs) {
+	ctx := found(t, r)
+	want(t, add(ctx, r, Txn(1), keys(4)), nil)
+	condemn := func(token, key string) {
+		t.Helper()
+		changed, err := r.Condemn(ctx, token, get(t, r, key))
+		want(t, err, nil)
+		if len(changed) > 0 {
+			t.Fatalf("changed: %q", changed)
+		}
+	}
+	condemn(one.Token(), Key(0))
+	second := one
+	second.Era = 1
+	want(t, r.InitEpoch(ctx, &second, one), publish.ErrChanged)
+	want(t, r.InitEpoch(ctx, &one, second), nil)
+	want(t, r.InitEpoch(ctx, &one, second), publish.ErrChanged)
+	if f, err := r.Epoch(ctx); err != nil || f != second {
+		t.Fatalf("%+v, %v", f, err)
+	}
+	rec := get(t, r, Key(1))
+	want(t, add(ctx, r, Txn(2), []string{Key(1)}), publish.ErrEpochMismatch)
+	_, err := r.Condemn(ctx, one.Token(), rec)
+	want(t, err, publish.ErrEpochMismatch)
+	want(t, r.Swap(ctx, one.Token(), rec, rec), publish.ErrEpochMismatch)
+	want(t, remove(ctx, r, rec), publish.ErrEpochMismatch)
+	want(t, r.Add(ctx, second.Token(), publish.Addition{Txn: Txn(2), Keys: []string{Key(0)}}), publish.ErrCondemned)
+	want(t, r.Add(ctx, second.Token(), publish.Addition{Txn: Txn(2), Keys: []string{Key(1)}}), nil)
+	condemn(second.Token(), Key(2))
+	want(t, r.Swap(ctx, second.Token(), get(t, r, Key(3)), publish.Record{Key: Key(3), Condemned: true}), nil)
+	records, _, err := r.List(ctx, "", 1000)
+	want(t, err, nil)
+	for i, since := range []uint32{0, 0, second.FirstGeneration(), second.FirstGeneration()} {
+		if rec := records[i]; rec.Key != Key(i) || rec.Condemned != (i != 1) || rec.Since != since || get(t, r, Key(i)).Since != since {
+			t.Errorf("%+v, want that it is condemned since %d", rec, since)
+		}
+	}
+	if rec := get(t, r, Key(1)); len(rec.Txns) != 2 {
+		t.Errorf("%+v", rec)
+	}
 }
 
 func list(t *testing.T, r publish.Refs) {
@@ -332,6 +398,8 @@ func invalid(t *testing.T, r publish.Refs) {
 			recs = append(recs, publish.Record{Key: k})
 		}
 		_, err = r.Condemn(ctx, one.ID, recs...)
+		want(t, err, publish.ErrRefsInvalid)
+		_, err = r.Delete(ctx, one.ID, recs...)
 		want(t, err, publish.ErrRefsInvalid)
 	}
 }

@@ -3,10 +3,10 @@
 // Every change is one transaction. Keys are below the prefix; \0 ends an object's key, so
 // that the order of objects is that of their keys:
 //
-//	epoch/id                 the epoch's id
+//	epoch/id                 the epoch's token: its id and era
 //	epoch/state              the epoch, JSON
 //	record/<object>\0b          the base of the record: what Swap wrote
-//	record/<object>\0c          the object is condemned
+//	record/<object>\0c          the object is condemned; its value is the first generation of the era, empty for 0
 //	record/<object>\0t<txn>     a reference that was added since
 //
 // A reference is a small key of its own, so that adding one to 99 objects needs no
@@ -16,6 +16,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -56,8 +57,16 @@ func (r *Refs) epochID() string          { return r.prefix + "/epoch/id" }
 func (r *Refs) epochState() string       { return r.prefix + "/epoch/state" }
 func (r *Refs) records() string          { return r.prefix + "/record/" }
 func (r *Refs) record(key string) string { return r.records() + key + "\x00" }
-func (r *Refs) inEpoch(id string) clientv3.Cmp {
-	return clientv3.Compare(clientv3.Value(r.epochID()), "=", id)
+func (r *Refs) inEpoch(token string) clientv3.Cmp {
+	return clientv3.Compare(clientv3.Value(r.epochID()), "=", token)
+}
+
+// condemned is the value of the mark of an object that is condemned under the token.
+func condemned(token string) string {
+	if n := publish.TokenGeneration(token); n > 0 {
+		return strconv.FormatUint(uint64(n), 10)
+	}
+	return ""
 }
 
 // txn runs one transaction.
@@ -103,7 +112,7 @@ func (r *Refs) InitEpoch(ctx context.Context, old *publish.Epoch, next publish.E
 		cmp = clientv3.Compare(clientv3.Value(r.epochState()), "=", encode(refEpoch{*old}))
 	}
 	resp, err := r.txn(ctx, "init epoch", "", []clientv3.Cmp{cmp}, []clientv3.Op{
-		clientv3.OpPut(r.epochState(), encode(refEpoch{next})), clientv3.OpPut(r.epochID(), next.ID),
+		clientv3.OpPut(r.epochState(), encode(refEpoch{next})), clientv3.OpPut(r.epochID(), next.Token()),
 	}, nil)
 	if err == nil && !resp.Succeeded {
 		err = fmt.Errorf("init epoch: %w", publish.ErrChanged)
@@ -256,6 +265,11 @@ func (r *Refs) parse(key string, kvs []*mvccpb.KeyValue) (publish.Record, error)
 			rec.Txns = append(rec.Txns, b.Txns...)
 		case part == "c":
 			rec.Condemned = true
+			since, err := strconv.ParseUint(cmp.Or(string(kv.Value), "0"), 10, 32)
+			if err != nil {
+				return rec, fmt.Errorf("record %q: %w: %w", key, publish.ErrRefsInvalid, err)
+			}
+			rec.Since = uint32(since)
 		case strings.HasPrefix(part, "t"):
 			rec.Txns = append(rec.Txns, publish.Txn(part[1:]))
 		}
@@ -278,11 +292,17 @@ func (r *Refs) Condemn(ctx context.Context, epoch string, read ...publish.Record
 	if err := publish.CheckKeys(publish.KeysOf(read)); err != nil {
 		return nil, err
 	}
+	return changeMany(read, func(part []publish.Record) error { return r.condemn(ctx, epoch, part) })
+}
+
+// changeMany changes records by do, which does all of a part or none. If a record of a part has changed, each of them is
+// tried by itself.
+func changeMany(read []publish.Record, do func([]publish.Record) error) (changed []string, err error) {
 	for part := range slices.Chunk(read, condemnAtOnce) {
-		err := r.condemn(ctx, epoch, part)
+		err := do(part)
 		if errors.Is(err, publish.ErrChanged) {
 			var of []string
-			of, err = r.condemnEach(ctx, epoch, part)
+			of, err = changeEach(part, do)
 			changed = append(changed, of...)
 		}
 		if err != nil {
@@ -292,10 +312,10 @@ func (r *Refs) Condemn(ctx context.Context, epoch string, read ...publish.Record
 	return changed, nil
 }
 
-// condemnEach condemns each of the records by itself.
-func (r *Refs) condemnEach(ctx context.Context, epoch string, read []publish.Record) (changed []string, err error) {
+// changeEach changes each of the records by itself.
+func changeEach(read []publish.Record, do func([]publish.Record) error) (changed []string, err error) {
 	for i := range read {
-		err := r.condemn(ctx, epoch, read[i:i+1])
+		err := do(read[i : i+1])
 		switch {
 		case errors.Is(err, publish.ErrChanged):
 			changed = append(changed, read[i].Key)
@@ -311,7 +331,7 @@ func (r *Refs) condemn(ctx context.Context, epoch string, read []publish.Record)
 	var ops []clientv3.Op
 	for _, old := range read {
 		at := r.record(old.Key)
-		ops = append(ops, clientv3.OpDelete(at+"t", clientv3.WithRange(at+"u")), clientv3.OpPut(at+"c", ""))
+		ops = append(ops, clientv3.OpDelete(at+"t", clientv3.WithRange(at+"u")), clientv3.OpPut(at+"c", condemned(epoch)))
 	}
 	return r.change(ctx, "condemn", epoch, read, ops)
 }
@@ -326,16 +346,25 @@ func (r *Refs) Swap(ctx context.Context, epoch string, old, next publish.Record)
 		clientv3.OpPut(at+"b", encode(base{next.Txns, next.Condemned})),
 	}
 	if next.Condemned {
-		ops = append(ops, clientv3.OpPut(at+"c", ""))
+		ops = append(ops, clientv3.OpPut(at+"c", condemned(epoch)))
 	} else {
 		ops = append(ops, clientv3.OpDelete(at+"c"))
 	}
 	return r.change(ctx, "swap", epoch, []publish.Record{old}, ops)
 }
 
-// Delete drops the record if it is still as it was read.
-func (r *Refs) Delete(ctx context.Context, epoch string, old publish.Record) error {
-	return r.change(ctx, "delete", epoch, []publish.Record{old}, []clientv3.Op{clientv3.OpDelete(r.record(old.Key), clientv3.WithPrefix())})
+// Delete drops the records that are still as they were read.
+func (r *Refs) Delete(ctx context.Context, epoch string, read ...publish.Record) (changed []string, err error) {
+	if err := publish.CheckKeys(publish.KeysOf(read)); err != nil {
+		return nil, err
+	}
+	return changeMany(read, func(part []publish.Record) error {
+		var ops []clientv3.Op
+		for _, old := range part {
+			ops = append(ops, clientv3.OpDelete(r.record(old.Key), clientv3.WithPrefix()))
+		}
+		return r.change(ctx, "delete", epoch, part, ops)
+	})
 }
 
 // change does ops if all records are as they were read.

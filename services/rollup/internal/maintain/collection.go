@@ -36,9 +36,16 @@ type Collection struct {
 	Shards    uint32
 	// Interval between two steps; 0 leaves them to other workers.
 	Interval time.Duration
+	Now      func() time.Time
 
 	plans planSweep
+	// forgot is when the records of condemned objects were looked through last.
+	forgot time.Time
 }
+
+// forgetEvery is the time between two looks through all reference records: what is condemned in that time bounds how many
+// there are beside those that live.
+const forgetEvery = 24 * time.Hour
 
 // planSweep is where the sweep of plans goes on: behind the key after, of the shard.
 type planSweep struct {
@@ -87,7 +94,27 @@ func (c *Collection) Step(ctx context.Context, swept timegrid.Hour) (timegrid.Ho
 	h, queued, serr := c.SweepNext(ctx, swept)
 	plans, perr := c.sweepPlans(ctx)
 	c.Metrics.Swept.Add(float64(queued + plans))
-	return h, errors.Join(err, serr, perr)
+	return h, errors.Join(err, serr, perr, c.forget(ctx))
+}
+
+// forget drops the records of objects that were condemned long ago, now and then. The owner of shard 0 does it for all.
+func (c *Collection) forget(ctx context.Context) error {
+	now := c.Now()
+	if !c.Board.Owns(0) || now.Sub(c.forgot) < forgetEvery {
+		return nil
+	}
+	r, err := c.Collector.Forget(ctx, rand.Reader)
+	c.Metrics.Forgotten.Add(float64(r.Dropped))
+	if err != nil {
+		return err
+	}
+	c.forgot = now
+	c.Metrics.References.WithLabelValues("live").Set(float64(r.Records - r.Condemned))
+	c.Metrics.References.WithLabelValues("condemned").Set(float64(r.Condemned))
+	if r.Dropped > 0 || r.Began {
+		c.Log.Info("records of condemned objects were dropped", "dropped", r.Dropped, "condemned", r.Condemned, "records", r.Records, "era", r.Era, "began", r.Began)
+	}
+	return nil
 }
 
 // sweepPlans sweeps the next page of plans of the shards that this worker owns, one shard after the other.

@@ -70,6 +70,8 @@ type Metrics struct {
 
 	Collected        *prometheus.CounterVec // action
 	Swept            prometheus.Counter
+	Forgotten        prometheus.Counter
+	References       *prometheus.GaugeVec   // state
 	Compactions      *prometheus.CounterVec // resolution
 	Compacted        *prometheus.CounterVec // resolution
 	CompactionBytes  *prometheus.CounterVec // resolution, of: sources, objects
@@ -176,6 +178,8 @@ func New(reg prometheus.Registerer) *Metrics {
 
 		Collected:        r.counters("collected_total", "Keys that the delayed collection decided about, by action.", "action"),
 		Swept:            r.counter("swept_keys_total", "Superseded blocks, objects of no block, and plans that may be needed no more, that a sweep put on the delayed queue."),
+		Forgotten:        r.counter("references_forgotten_total", "Reference records of deleted objects that were dropped."),
+		References:       r.gauges("references", "Reference records at the last look through them, which the owner of shard 0 takes once a day, by state: live, condemned.", "state"),
 		Compactions:      r.counters("compactions_total", "Compactions that this worker committed, by resolution.", "resolution"),
 		Compacted:        r.counters("compacted_blocks_total", "Blocks that point at a compaction by this worker, by resolution.", "resolution"),
 		CompactionBytes:  r.counters("compaction_bytes_total", "Bytes of what compactions merged (sources) and what they wrote (objects), by resolution.", "resolution", "of"),

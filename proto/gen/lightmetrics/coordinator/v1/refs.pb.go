@@ -29,7 +29,9 @@ type Epoch struct {
 	// 32 hex digits.
 	Id string `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
 	// Every transaction of older epochs is decided, and objects may be deleted.
-	Decided       bool `protobuf:"varint,3,opt,name=decided,proto3" json:"decided,omitempty"`
+	Decided bool `protobuf:"varint,3,opt,name=decided,proto3" json:"decided,omitempty"`
+	// Counts eras from 0: references of an earlier one are refused.
+	Era           uint32 `protobuf:"varint,4,opt,name=era,proto3" json:"era,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -85,6 +87,13 @@ func (x *Epoch) GetDecided() bool {
 	return false
 }
 
+func (x *Epoch) GetEra() uint32 {
+	if x != nil {
+		return x.Era
+	}
+	return 0
+}
+
 // RefRecord is the reference record of one object.
 type RefRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -95,7 +104,9 @@ type RefRecord struct {
 	// No transaction can refer to the object any more.
 	Condemned bool `protobuf:"varint,3,opt,name=condemned,proto3" json:"condemned,omitempty"`
 	// Changes with every change of the record; empty is a record that is not there.
-	Version       string `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
+	Version string `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
+	// Of a condemned object: the first generation of the era in which it was condemned; 0 is the first era of an epoch.
+	Since         uint32 `protobuf:"varint,5,opt,name=since,proto3" json:"since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -156,6 +167,13 @@ func (x *RefRecord) GetVersion() string {
 		return x.Version
 	}
 	return ""
+}
+
+func (x *RefRecord) GetSince() uint32 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
 }
 
 // GetEpochRequest asks for the epoch.
@@ -783,31 +801,31 @@ func (*SwapRefRecordResponse) Descriptor() ([]byte, []int) {
 	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{14}
 }
 
-// DeleteRefRecordRequest drops a record.
-type DeleteRefRecordRequest struct {
+// DeleteRefRecordsRequest drops records.
+type DeleteRefRecordsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the caller's epoch.
 	EpochId string `protobuf:"bytes,1,opt,name=epoch_id,json=epochId,proto3" json:"epoch_id,omitempty"`
-	// The record as it was read.
-	Old           *RefRecord `protobuf:"bytes,2,opt,name=old,proto3" json:"old,omitempty"`
+	// The records as they were read, 1 to 99, each once.
+	Records       []*RefRecord `protobuf:"bytes,2,rep,name=records,proto3" json:"records,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *DeleteRefRecordRequest) Reset() {
-	*x = DeleteRefRecordRequest{}
+func (x *DeleteRefRecordsRequest) Reset() {
+	*x = DeleteRefRecordsRequest{}
 	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *DeleteRefRecordRequest) String() string {
+func (x *DeleteRefRecordsRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*DeleteRefRecordRequest) ProtoMessage() {}
+func (*DeleteRefRecordsRequest) ProtoMessage() {}
 
-func (x *DeleteRefRecordRequest) ProtoReflect() protoreflect.Message {
+func (x *DeleteRefRecordsRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -819,46 +837,48 @@ func (x *DeleteRefRecordRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use DeleteRefRecordRequest.ProtoReflect.Descriptor instead.
-func (*DeleteRefRecordRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use DeleteRefRecordsRequest.ProtoReflect.Descriptor instead.
+func (*DeleteRefRecordsRequest) Descriptor() ([]byte, []int) {
 	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{15}
 }
 
-func (x *DeleteRefRecordRequest) GetEpochId() string {
+func (x *DeleteRefRecordsRequest) GetEpochId() string {
 	if x != nil {
 		return x.EpochId
 	}
 	return ""
 }
 
-func (x *DeleteRefRecordRequest) GetOld() *RefRecord {
+func (x *DeleteRefRecordsRequest) GetRecords() []*RefRecord {
 	if x != nil {
-		return x.Old
+		return x.Records
 	}
 	return nil
 }
 
-// DeleteRefRecordResponse says that it is done.
-type DeleteRefRecordResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+// DeleteRefRecordsResponse is the answer to DeleteRefRecords.
+type DeleteRefRecordsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Keys whose records were not as they were read: they are not dropped by this call. All others are.
+	Changed       []string `protobuf:"bytes,1,rep,name=changed,proto3" json:"changed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *DeleteRefRecordResponse) Reset() {
-	*x = DeleteRefRecordResponse{}
+func (x *DeleteRefRecordsResponse) Reset() {
+	*x = DeleteRefRecordsResponse{}
 	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *DeleteRefRecordResponse) String() string {
+func (x *DeleteRefRecordsResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*DeleteRefRecordResponse) ProtoMessage() {}
+func (*DeleteRefRecordsResponse) ProtoMessage() {}
 
-func (x *DeleteRefRecordResponse) ProtoReflect() protoreflect.Message {
+func (x *DeleteRefRecordsResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_lightmetrics_coordinator_v1_refs_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -870,9 +890,16 @@ func (x *DeleteRefRecordResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use DeleteRefRecordResponse.ProtoReflect.Descriptor instead.
-func (*DeleteRefRecordResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use DeleteRefRecordsResponse.ProtoReflect.Descriptor instead.
+func (*DeleteRefRecordsResponse) Descriptor() ([]byte, []int) {
 	return file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *DeleteRefRecordsResponse) GetChanged() []string {
+	if x != nil {
+		return x.Changed
+	}
+	return nil
 }
 
 // ListRefRecordsRequest asks for a page.
@@ -989,16 +1016,18 @@ var File_lightmetrics_coordinator_v1_refs_proto protoreflect.FileDescriptor
 
 const file_lightmetrics_coordinator_v1_refs_proto_rawDesc = "" +
 	"\n" +
-	"&lightmetrics/coordinator/v1/refs.proto\x12\x1blightmetrics.coordinator.v1\"I\n" +
+	"&lightmetrics/coordinator/v1/refs.proto\x12\x1blightmetrics.coordinator.v1\"[\n" +
 	"\x05Epoch\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x18\n" +
-	"\adecided\x18\x03 \x01(\bR\adecided\"y\n" +
+	"\adecided\x18\x03 \x01(\bR\adecided\x12\x10\n" +
+	"\x03era\x18\x04 \x01(\rR\x03era\"\x8f\x01\n" +
 	"\tRefRecord\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\"\n" +
 	"\ftransactions\x18\x02 \x03(\tR\ftransactions\x12\x1c\n" +
 	"\tcondemned\x18\x03 \x01(\bR\tcondemned\x12\x18\n" +
-	"\aversion\x18\x04 \x01(\tR\aversion\"\x11\n" +
+	"\aversion\x18\x04 \x01(\tR\aversion\x12\x14\n" +
+	"\x05since\x18\x05 \x01(\rR\x05since\"\x11\n" +
 	"\x0fGetEpochRequest\"L\n" +
 	"\x10GetEpochResponse\x128\n" +
 	"\x05epoch\x18\x01 \x01(\v2\".lightmetrics.coordinator.v1.EpochR\x05epoch\"\x80\x01\n" +
@@ -1027,26 +1056,27 @@ const file_lightmetrics_coordinator_v1_refs_proto_rawDesc = "" +
 	"\bepoch_id\x18\x01 \x01(\tR\aepochId\x128\n" +
 	"\x03old\x18\x02 \x01(\v2&.lightmetrics.coordinator.v1.RefRecordR\x03old\x12:\n" +
 	"\x04next\x18\x03 \x01(\v2&.lightmetrics.coordinator.v1.RefRecordR\x04next\"\x17\n" +
-	"\x15SwapRefRecordResponse\"m\n" +
-	"\x16DeleteRefRecordRequest\x12\x19\n" +
-	"\bepoch_id\x18\x01 \x01(\tR\aepochId\x128\n" +
-	"\x03old\x18\x02 \x01(\v2&.lightmetrics.coordinator.v1.RefRecordR\x03old\"\x19\n" +
-	"\x17DeleteRefRecordResponse\"S\n" +
+	"\x15SwapRefRecordResponse\"v\n" +
+	"\x17DeleteRefRecordsRequest\x12\x19\n" +
+	"\bepoch_id\x18\x01 \x01(\tR\aepochId\x12@\n" +
+	"\arecords\x18\x02 \x03(\v2&.lightmetrics.coordinator.v1.RefRecordR\arecords\"4\n" +
+	"\x18DeleteRefRecordsResponse\x12\x18\n" +
+	"\achanged\x18\x01 \x03(\tR\achanged\"S\n" +
 	"\x15ListRefRecordsRequest\x12\x1d\n" +
 	"\n" +
 	"page_token\x18\x01 \x01(\tR\tpageToken\x12\x1b\n" +
 	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\"\x82\x01\n" +
 	"\x16ListRefRecordsResponse\x12@\n" +
 	"\arecords\x18\x01 \x03(\v2&.lightmetrics.coordinator.v1.RefRecordR\arecords\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken2\xa3\a\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken2\xa6\a\n" +
 	"\vRefsService\x12g\n" +
 	"\bGetEpoch\x12,.lightmetrics.coordinator.v1.GetEpochRequest\x1a-.lightmetrics.coordinator.v1.GetEpochResponse\x12j\n" +
 	"\tInitEpoch\x12-.lightmetrics.coordinator.v1.InitEpochRequest\x1a..lightmetrics.coordinator.v1.InitEpochResponse\x12d\n" +
 	"\aAddRefs\x12+.lightmetrics.coordinator.v1.AddRefsRequest\x1a,.lightmetrics.coordinator.v1.AddRefsResponse\x12v\n" +
 	"\rGetRefRecords\x121.lightmetrics.coordinator.v1.GetRefRecordsRequest\x1a2.lightmetrics.coordinator.v1.GetRefRecordsResponse\x12p\n" +
 	"\vCondemnRefs\x12/.lightmetrics.coordinator.v1.CondemnRefsRequest\x1a0.lightmetrics.coordinator.v1.CondemnRefsResponse\x12v\n" +
-	"\rSwapRefRecord\x121.lightmetrics.coordinator.v1.SwapRefRecordRequest\x1a2.lightmetrics.coordinator.v1.SwapRefRecordResponse\x12|\n" +
-	"\x0fDeleteRefRecord\x123.lightmetrics.coordinator.v1.DeleteRefRecordRequest\x1a4.lightmetrics.coordinator.v1.DeleteRefRecordResponse\x12y\n" +
+	"\rSwapRefRecord\x121.lightmetrics.coordinator.v1.SwapRefRecordRequest\x1a2.lightmetrics.coordinator.v1.SwapRefRecordResponse\x12\x7f\n" +
+	"\x10DeleteRefRecords\x124.lightmetrics.coordinator.v1.DeleteRefRecordsRequest\x1a5.lightmetrics.coordinator.v1.DeleteRefRecordsResponse\x12y\n" +
 	"\x0eListRefRecords\x122.lightmetrics.coordinator.v1.ListRefRecordsRequest\x1a3.lightmetrics.coordinator.v1.ListRefRecordsResponseBSZQlightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1;coordinatorv1b\x06proto3"
 
 var (
@@ -1063,25 +1093,25 @@ func file_lightmetrics_coordinator_v1_refs_proto_rawDescGZIP() []byte {
 
 var file_lightmetrics_coordinator_v1_refs_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_lightmetrics_coordinator_v1_refs_proto_goTypes = []any{
-	(*Epoch)(nil),                   // 0: lightmetrics.coordinator.v1.Epoch
-	(*RefRecord)(nil),               // 1: lightmetrics.coordinator.v1.RefRecord
-	(*GetEpochRequest)(nil),         // 2: lightmetrics.coordinator.v1.GetEpochRequest
-	(*GetEpochResponse)(nil),        // 3: lightmetrics.coordinator.v1.GetEpochResponse
-	(*InitEpochRequest)(nil),        // 4: lightmetrics.coordinator.v1.InitEpochRequest
-	(*InitEpochResponse)(nil),       // 5: lightmetrics.coordinator.v1.InitEpochResponse
-	(*RefAddition)(nil),             // 6: lightmetrics.coordinator.v1.RefAddition
-	(*AddRefsRequest)(nil),          // 7: lightmetrics.coordinator.v1.AddRefsRequest
-	(*AddRefsResponse)(nil),         // 8: lightmetrics.coordinator.v1.AddRefsResponse
-	(*GetRefRecordsRequest)(nil),    // 9: lightmetrics.coordinator.v1.GetRefRecordsRequest
-	(*GetRefRecordsResponse)(nil),   // 10: lightmetrics.coordinator.v1.GetRefRecordsResponse
-	(*CondemnRefsRequest)(nil),      // 11: lightmetrics.coordinator.v1.CondemnRefsRequest
-	(*CondemnRefsResponse)(nil),     // 12: lightmetrics.coordinator.v1.CondemnRefsResponse
-	(*SwapRefRecordRequest)(nil),    // 13: lightmetrics.coordinator.v1.SwapRefRecordRequest
-	(*SwapRefRecordResponse)(nil),   // 14: lightmetrics.coordinator.v1.SwapRefRecordResponse
-	(*DeleteRefRecordRequest)(nil),  // 15: lightmetrics.coordinator.v1.DeleteRefRecordRequest
-	(*DeleteRefRecordResponse)(nil), // 16: lightmetrics.coordinator.v1.DeleteRefRecordResponse
-	(*ListRefRecordsRequest)(nil),   // 17: lightmetrics.coordinator.v1.ListRefRecordsRequest
-	(*ListRefRecordsResponse)(nil),  // 18: lightmetrics.coordinator.v1.ListRefRecordsResponse
+	(*Epoch)(nil),                    // 0: lightmetrics.coordinator.v1.Epoch
+	(*RefRecord)(nil),                // 1: lightmetrics.coordinator.v1.RefRecord
+	(*GetEpochRequest)(nil),          // 2: lightmetrics.coordinator.v1.GetEpochRequest
+	(*GetEpochResponse)(nil),         // 3: lightmetrics.coordinator.v1.GetEpochResponse
+	(*InitEpochRequest)(nil),         // 4: lightmetrics.coordinator.v1.InitEpochRequest
+	(*InitEpochResponse)(nil),        // 5: lightmetrics.coordinator.v1.InitEpochResponse
+	(*RefAddition)(nil),              // 6: lightmetrics.coordinator.v1.RefAddition
+	(*AddRefsRequest)(nil),           // 7: lightmetrics.coordinator.v1.AddRefsRequest
+	(*AddRefsResponse)(nil),          // 8: lightmetrics.coordinator.v1.AddRefsResponse
+	(*GetRefRecordsRequest)(nil),     // 9: lightmetrics.coordinator.v1.GetRefRecordsRequest
+	(*GetRefRecordsResponse)(nil),    // 10: lightmetrics.coordinator.v1.GetRefRecordsResponse
+	(*CondemnRefsRequest)(nil),       // 11: lightmetrics.coordinator.v1.CondemnRefsRequest
+	(*CondemnRefsResponse)(nil),      // 12: lightmetrics.coordinator.v1.CondemnRefsResponse
+	(*SwapRefRecordRequest)(nil),     // 13: lightmetrics.coordinator.v1.SwapRefRecordRequest
+	(*SwapRefRecordResponse)(nil),    // 14: lightmetrics.coordinator.v1.SwapRefRecordResponse
+	(*DeleteRefRecordsRequest)(nil),  // 15: lightmetrics.coordinator.v1.DeleteRefRecordsRequest
+	(*DeleteRefRecordsResponse)(nil), // 16: lightmetrics.coordinator.v1.DeleteRefRecordsResponse
+	(*ListRefRecordsRequest)(nil),    // 17: lightmetrics.coordinator.v1.ListRefRecordsRequest
+	(*ListRefRecordsResponse)(nil),   // 18: lightmetrics.coordinator.v1.ListRefRecordsResponse
 }
 var file_lightmetrics_coordinator_v1_refs_proto_depIdxs = []int32{
 	0,  // 0: lightmetrics.coordinator.v1.GetEpochResponse.epoch:type_name -> lightmetrics.coordinator.v1.Epoch
@@ -1092,7 +1122,7 @@ var file_lightmetrics_coordinator_v1_refs_proto_depIdxs = []int32{
 	1,  // 5: lightmetrics.coordinator.v1.CondemnRefsRequest.records:type_name -> lightmetrics.coordinator.v1.RefRecord
 	1,  // 6: lightmetrics.coordinator.v1.SwapRefRecordRequest.old:type_name -> lightmetrics.coordinator.v1.RefRecord
 	1,  // 7: lightmetrics.coordinator.v1.SwapRefRecordRequest.next:type_name -> lightmetrics.coordinator.v1.RefRecord
-	1,  // 8: lightmetrics.coordinator.v1.DeleteRefRecordRequest.old:type_name -> lightmetrics.coordinator.v1.RefRecord
+	1,  // 8: lightmetrics.coordinator.v1.DeleteRefRecordsRequest.records:type_name -> lightmetrics.coordinator.v1.RefRecord
 	1,  // 9: lightmetrics.coordinator.v1.ListRefRecordsResponse.records:type_name -> lightmetrics.coordinator.v1.RefRecord
 	2,  // 10: lightmetrics.coordinator.v1.RefsService.GetEpoch:input_type -> lightmetrics.coordinator.v1.GetEpochRequest
 	4,  // 11: lightmetrics.coordinator.v1.RefsService.InitEpoch:input_type -> lightmetrics.coordinator.v1.InitEpochRequest
@@ -1100,7 +1130,7 @@ var file_lightmetrics_coordinator_v1_refs_proto_depIdxs = []int32{
 	9,  // 13: lightmetrics.coordinator.v1.RefsService.GetRefRecords:input_type -> lightmetrics.coordinator.v1.GetRefRecordsRequest
 	11, // 14: lightmetrics.coordinator.v1.RefsService.CondemnRefs:input_type -> lightmetrics.coordinator.v1.CondemnRefsRequest
 	13, // 15: lightmetrics.coordinator.v1.RefsService.SwapRefRecord:input_type -> lightmetrics.coordinator.v1.SwapRefRecordRequest
-	15, // 16: lightmetrics.coordinator.v1.RefsService.DeleteRefRecord:input_type -> lightmetrics.coordinator.v1.DeleteRefRecordRequest
+	15, // 16: lightmetrics.coordinator.v1.RefsService.DeleteRefRecords:input_type -> lightmetrics.coordinator.v1.DeleteRefRecordsRequest
 	17, // 17: lightmetrics.coordinator.v1.RefsService.ListRefRecords:input_type -> lightmetrics.coordinator.v1.ListRefRecordsRequest
 	3,  // 18: lightmetrics.coordinator.v1.RefsService.GetEpoch:output_type -> lightmetrics.coordinator.v1.GetEpochResponse
 	5,  // 19: lightmetrics.coordinator.v1.RefsService.InitEpoch:output_type -> lightmetrics.coordinator.v1.InitEpochResponse
@@ -1108,7 +1138,7 @@ var file_lightmetrics_coordinator_v1_refs_proto_depIdxs = []int32{
 	10, // 21: lightmetrics.coordinator.v1.RefsService.GetRefRecords:output_type -> lightmetrics.coordinator.v1.GetRefRecordsResponse
 	12, // 22: lightmetrics.coordinator.v1.RefsService.CondemnRefs:output_type -> lightmetrics.coordinator.v1.CondemnRefsResponse
 	14, // 23: lightmetrics.coordinator.v1.RefsService.SwapRefRecord:output_type -> lightmetrics.coordinator.v1.SwapRefRecordResponse
-	16, // 24: lightmetrics.coordinator.v1.RefsService.DeleteRefRecord:output_type -> lightmetrics.coordinator.v1.DeleteRefRecordResponse
+	16, // 24: lightmetrics.coordinator.v1.RefsService.DeleteRefRecords:output_type -> lightmetrics.coordinator.v1.DeleteRefRecordsResponse
 	18, // 25: lightmetrics.coordinator.v1.RefsService.ListRefRecords:output_type -> lightmetrics.coordinator.v1.ListRefRecordsResponse
 	18, // [18:26] is the sub-list for method output_type
 	10, // [10:18] is the sub-list for method input_type

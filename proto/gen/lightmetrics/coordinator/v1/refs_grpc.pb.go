@@ -19,14 +19,14 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	RefsService_GetEpoch_FullMethodName        = "/lightmetrics.coordinator.v1.RefsService/GetEpoch"
-	RefsService_InitEpoch_FullMethodName       = "/lightmetrics.coordinator.v1.RefsService/InitEpoch"
-	RefsService_AddRefs_FullMethodName         = "/lightmetrics.coordinator.v1.RefsService/AddRefs"
-	RefsService_GetRefRecords_FullMethodName   = "/lightmetrics.coordinator.v1.RefsService/GetRefRecords"
-	RefsService_CondemnRefs_FullMethodName     = "/lightmetrics.coordinator.v1.RefsService/CondemnRefs"
-	RefsService_SwapRefRecord_FullMethodName   = "/lightmetrics.coordinator.v1.RefsService/SwapRefRecord"
-	RefsService_DeleteRefRecord_FullMethodName = "/lightmetrics.coordinator.v1.RefsService/DeleteRefRecord"
-	RefsService_ListRefRecords_FullMethodName  = "/lightmetrics.coordinator.v1.RefsService/ListRefRecords"
+	RefsService_GetEpoch_FullMethodName         = "/lightmetrics.coordinator.v1.RefsService/GetEpoch"
+	RefsService_InitEpoch_FullMethodName        = "/lightmetrics.coordinator.v1.RefsService/InitEpoch"
+	RefsService_AddRefs_FullMethodName          = "/lightmetrics.coordinator.v1.RefsService/AddRefs"
+	RefsService_GetRefRecords_FullMethodName    = "/lightmetrics.coordinator.v1.RefsService/GetRefRecords"
+	RefsService_CondemnRefs_FullMethodName      = "/lightmetrics.coordinator.v1.RefsService/CondemnRefs"
+	RefsService_SwapRefRecord_FullMethodName    = "/lightmetrics.coordinator.v1.RefsService/SwapRefRecord"
+	RefsService_DeleteRefRecords_FullMethodName = "/lightmetrics.coordinator.v1.RefsService/DeleteRefRecords"
+	RefsService_ListRefRecords_FullMethodName   = "/lightmetrics.coordinator.v1.RefsService/ListRefRecords"
 )
 
 // RefsServiceClient is the client API for RefsService service.
@@ -49,8 +49,8 @@ type RefsServiceClient interface {
 	CondemnRefs(ctx context.Context, in *CondemnRefsRequest, opts ...grpc.CallOption) (*CondemnRefsResponse, error)
 	// SwapRefRecord writes a record if it is as it was read.
 	SwapRefRecord(ctx context.Context, in *SwapRefRecordRequest, opts ...grpc.CallOption) (*SwapRefRecordResponse, error)
-	// DeleteRefRecord drops a record if it is as it was read.
-	DeleteRefRecord(ctx context.Context, in *DeleteRefRecordRequest, opts ...grpc.CallOption) (*DeleteRefRecordResponse, error)
+	// DeleteRefRecords drops records that are as they were read, each by itself.
+	DeleteRefRecords(ctx context.Context, in *DeleteRefRecordsRequest, opts ...grpc.CallOption) (*DeleteRefRecordsResponse, error)
 	// ListRefRecords reads records in key order.
 	ListRefRecords(ctx context.Context, in *ListRefRecordsRequest, opts ...grpc.CallOption) (*ListRefRecordsResponse, error)
 }
@@ -123,10 +123,10 @@ func (c *refsServiceClient) SwapRefRecord(ctx context.Context, in *SwapRefRecord
 	return out, nil
 }
 
-func (c *refsServiceClient) DeleteRefRecord(ctx context.Context, in *DeleteRefRecordRequest, opts ...grpc.CallOption) (*DeleteRefRecordResponse, error) {
+func (c *refsServiceClient) DeleteRefRecords(ctx context.Context, in *DeleteRefRecordsRequest, opts ...grpc.CallOption) (*DeleteRefRecordsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(DeleteRefRecordResponse)
-	err := c.cc.Invoke(ctx, RefsService_DeleteRefRecord_FullMethodName, in, out, cOpts...)
+	out := new(DeleteRefRecordsResponse)
+	err := c.cc.Invoke(ctx, RefsService_DeleteRefRecords_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -163,8 +163,8 @@ type RefsServiceServer interface {
 	CondemnRefs(context.Context, *CondemnRefsRequest) (*CondemnRefsResponse, error)
 	// SwapRefRecord writes a record if it is as it was read.
 	SwapRefRecord(context.Context, *SwapRefRecordRequest) (*SwapRefRecordResponse, error)
-	// DeleteRefRecord drops a record if it is as it was read.
-	DeleteRefRecord(context.Context, *DeleteRefRecordRequest) (*DeleteRefRecordResponse, error)
+	// DeleteRefRecords drops records that are as they were read, each by itself.
+	DeleteRefRecords(context.Context, *DeleteRefRecordsRequest) (*DeleteRefRecordsResponse, error)
 	// ListRefRecords reads records in key order.
 	ListRefRecords(context.Context, *ListRefRecordsRequest) (*ListRefRecordsResponse, error)
 	mustEmbedUnimplementedRefsServiceServer()
@@ -195,8 +195,8 @@ func (UnimplementedRefsServiceServer) CondemnRefs(context.Context, *CondemnRefsR
 func (UnimplementedRefsServiceServer) SwapRefRecord(context.Context, *SwapRefRecordRequest) (*SwapRefRecordResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SwapRefRecord not implemented")
 }
-func (UnimplementedRefsServiceServer) DeleteRefRecord(context.Context, *DeleteRefRecordRequest) (*DeleteRefRecordResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method DeleteRefRecord not implemented")
+func (UnimplementedRefsServiceServer) DeleteRefRecords(context.Context, *DeleteRefRecordsRequest) (*DeleteRefRecordsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DeleteRefRecords not implemented")
 }
 func (UnimplementedRefsServiceServer) ListRefRecords(context.Context, *ListRefRecordsRequest) (*ListRefRecordsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListRefRecords not implemented")
@@ -330,20 +330,20 @@ func _RefsService_SwapRefRecord_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
-func _RefsService_DeleteRefRecord_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(DeleteRefRecordRequest)
+func _RefsService_DeleteRefRecords_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DeleteRefRecordsRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(RefsServiceServer).DeleteRefRecord(ctx, in)
+		return srv.(RefsServiceServer).DeleteRefRecords(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: RefsService_DeleteRefRecord_FullMethodName,
+		FullMethod: RefsService_DeleteRefRecords_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(RefsServiceServer).DeleteRefRecord(ctx, req.(*DeleteRefRecordRequest))
+		return srv.(RefsServiceServer).DeleteRefRecords(ctx, req.(*DeleteRefRecordsRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -398,8 +398,8 @@ var RefsService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _RefsService_SwapRefRecord_Handler,
 		},
 		{
-			MethodName: "DeleteRefRecord",
-			Handler:    _RefsService_DeleteRefRecord_Handler,
+			MethodName: "DeleteRefRecords",
+			Handler:    _RefsService_DeleteRefRecords_Handler,
 		},
 		{
 			MethodName: "ListRefRecords",
