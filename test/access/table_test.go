@@ -50,14 +50,14 @@ var methods = map[string]string{
 	"/lightmetrics.coordinator.v1.WorkService/ListLogs":          "reader operator worker",
 	"/lightmetrics.coordinator.v1.WorkService/ForgetLog":         "operator worker",
 
-	"/lightmetrics.coordinator.v1.RefsService/GetEpoch":        "reader operator worker",
-	"/lightmetrics.coordinator.v1.RefsService/InitEpoch":       "worker",
-	"/lightmetrics.coordinator.v1.RefsService/AddRefs":         "worker",
-	"/lightmetrics.coordinator.v1.RefsService/GetRefRecords":   "reader operator worker",
-	"/lightmetrics.coordinator.v1.RefsService/SwapRefRecord":   "worker",
-	"/lightmetrics.coordinator.v1.RefsService/CondemnRefs":     "worker",
+	"/lightmetrics.coordinator.v1.RefsService/GetEpoch":         "reader operator worker",
+	"/lightmetrics.coordinator.v1.RefsService/InitEpoch":        "worker",
+	"/lightmetrics.coordinator.v1.RefsService/AddRefs":          "worker",
+	"/lightmetrics.coordinator.v1.RefsService/GetRefRecords":    "reader operator worker",
+	"/lightmetrics.coordinator.v1.RefsService/SwapRefRecord":    "worker",
+	"/lightmetrics.coordinator.v1.RefsService/CondemnRefs":      "worker",
 	"/lightmetrics.coordinator.v1.RefsService/DeleteRefRecords": "worker",
-	"/lightmetrics.coordinator.v1.RefsService/ListRefRecords":  "reader operator worker",
+	"/lightmetrics.coordinator.v1.RefsService/ListRefRecords":   "reader operator worker",
 
 	// Of every server.
 	"/grpc.health.v1.Health/Check":                                   open,
