@@ -100,11 +100,17 @@ func (w *world) checkCreated(key string, body []byte) {
 		if err != nil {
 			w.violated("order", "manifest %s: %v", key, err)
 		}
+		if m.Inline {
+			return // its frame was hashed with it
+		}
 		names = m.RawBlobKey
 	case strings.HasPrefix(key, layout.QuarantinePrefix):
 		r, err := accept.ParseConflictRecord(body)
 		if err != nil {
 			w.violated("order", "quarantine record %s: %v", key, err)
+		}
+		if r.Inline() {
+			return
 		}
 		names = r.SubmittedBlobKey
 	default:
@@ -200,7 +206,7 @@ func (w *world) askAgain() {
 				policy := simPolicy
 				policy.Generations = 100
 				var to accept.Acceptor
-				to, err := accept.New(accept.Config{Store: t, AuthorityID: "authority-1", CollectorID: "final", Clock: t, Rand: attemptIDs{w}, Policy: policy})
+				to, err := accept.New(accept.Config{Store: t, AuthorityID: "authority-1", CollectorID: "final", Clock: t, Rand: attemptIDs{w}, Policy: policy, InlineBelow: w.finalBelow})
 				if err != nil {
 					panic(err)
 				}
@@ -291,7 +297,7 @@ func (w *world) checkOrphans() {
 		}
 		m, err := accept.ParseManifest(w.store.objects[layout.Accepted(id)].body)
 		_, quarantined := w.store.objects[layout.Quarantine(id, d)]
-		if (err != nil || m.FrameSHA256 != d) && !quarantined {
+		if (err != nil || m.FrameSHA256 != d || m.Inline) && !quarantined {
 			w.violated("I10", "the orphan %s is still there", key)
 		}
 	}

@@ -176,6 +176,7 @@ const (
 	truncated
 	tooLong
 	rotten
+	lastByte // of the frame, where it carries one
 	anothersAuthority
 	anothersIdentity
 	kindsOfDamage
@@ -183,7 +184,7 @@ const (
 
 // corrupted is what damage makes of a manifest.
 func (w *world) corrupted(m accept.Manifest) object {
-	o := object{body: m.Marshal(), at: w.now}
+	o := object{body: m.MarshalWith(w.frames[m.FrameSHA256]), at: w.now}
 	switch w.ch.n(kindsOfDamage) {
 	case garbage:
 		o.body = []byte("{}")
@@ -193,6 +194,8 @@ func (w *world) corrupted(m accept.Manifest) object {
 		o.body = make([]byte, accept.MaxRecordBytes+1)
 	case rotten:
 		o.rotten = true
+	case lastByte:
+		o.body[len(o.body)-1] ^= 0x55
 	case anothersAuthority: // a bucket that was copied together
 		m.AuthorityID = "authority-3"
 		o.body = otherFrame(m).Marshal()
@@ -206,7 +209,7 @@ func (w *world) corrupted(m accept.Manifest) object {
 // otherFrame makes the manifest one of another frame.
 func otherFrame(m accept.Manifest) accept.Manifest {
 	m.FrameSHA256 = identity.Sum([]byte("another"))
-	m.RawBlobKey = layout.Blob(m.FrameSHA256, 0)
+	m.RawBlobKey, m.Inline = layout.Blob(m.FrameSHA256, 0), false
 	return m
 }
 
@@ -229,7 +232,7 @@ func (w *world) mend() {
 		if !ok || m.FrameSHA256 != s.SHA256 {
 			continue
 		}
-		w.store.put(layout.Accepted(s.Identity), m.Marshal(), w.now)
+		w.store.put(layout.Accepted(s.Identity), m.MarshalWith(s.Frame), w.now)
 		delete(w.doubt, s.Identity)
 		w.note("operator", "mends", layout.Accepted(s.Identity), "", nil)
 		if !w.store.good(s.SHA256) {

@@ -93,13 +93,18 @@ func (w *world) journalled() map[identity.Digest]bool {
 			var s *journal.Segment
 			if s, err = journal.ParseSegment(o.body); err == nil {
 				for i := range s.Entries {
-					named[s.Entries[i].SHA256] = true
+					if namesBlob(&s.Entries[i]) {
+						named[s.Entries[i].SHA256] = true
+					}
 				}
 			}
 		}
 	}
 	return named
 }
+
+// namesBlob reports whether an entry keeps blobs of its hash out of plans.
+func namesBlob(e *journal.Entry) bool { return !e.Inline || e.Outcome.Conflict() }
 
 // loseDerived is a mishap: some derived keys are gone, and some runs of the journal.
 func (w *world) loseDerived() {
@@ -128,7 +133,9 @@ func (w *world) checkEntries(key string, body []byte) {
 	}
 	for i := range s.Entries {
 		e := &s.Entries[i]
-		w.everNamed[e.SHA256] = true
+		if namesBlob(e) {
+			w.everNamed[e.SHA256] = true
+		}
 		if e.Outcome.Conflict() {
 			_, there := w.store.objects[layout.Quarantine(e.ID, e.SHA256)]
 			if !there {
@@ -150,9 +157,17 @@ func (w *world) checkDerived(key string, body []byte) {
 			w.violated("derived", "%s refers to no record", key)
 		}
 	case strings.HasPrefix(key, layout.AcceptedByTimePrefix):
-		m, err := accept.ParseManifest(body)
-		if err != nil || !bytes.Equal(w.store.objects[layout.Accepted(m.Identity)].body, body) {
-			w.violated("derived", "%s is not its manifest (%v)", key, err)
+		var m accept.Manifest
+		found := false
+		for _, s := range w.submissions {
+			if o := w.store.objects[layout.Accepted(s.Identity)]; bytes.Equal(accept.RecordOf(o.body), body) {
+				var err error
+				m, err = accept.ParseManifest(o.body)
+				found = err == nil
+			}
+		}
+		if !found {
+			w.violated("derived", "%s is not the record of its manifest", key)
 		}
 		if !w.derived[layout.AcceptedByBlob(m.FrameSHA256, m.Identity)] {
 			w.violated("derived", "%s is there before its reverse reference", key)

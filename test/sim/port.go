@@ -127,9 +127,12 @@ func (t *task) Create(_ context.Context, key string, body []byte, o objstore.Put
 	if c := t.call; c != nil && blob {
 		c.moved()
 		c.verified = c.verified || err == nil
-	} else if c != nil && err == nil && strings.HasPrefix(key, layout.AcceptedPrefix) {
-		c.made = true
-		c.decide()
+	} else if c != nil && err == nil {
+		c.verified = c.verified || carries(key, body, c.sub.SHA256)
+		if strings.HasPrefix(key, layout.AcceptedPrefix) {
+			c.made = true
+			c.decide()
+		}
 	}
 	return objstore.Info{Key: key}, err
 }
@@ -192,6 +195,7 @@ func (t *task) Put(_ context.Context, key string, body []byte, _ objstore.PutOpt
 
 // saw notes what a call has read, for I4.
 func (c *call) saw(key string, body []byte, sum identity.Digest) {
+	c.verified = c.verified || carries(key, body, c.sub.SHA256)
 	switch {
 	case strings.HasPrefix(key, layout.AcceptedPrefix):
 		if m, err := accept.ParseManifest(body); err == nil && m.FrameSHA256 == c.sub.SHA256 {

@@ -26,7 +26,9 @@ type process struct {
 	acceptor  accept.Acceptor // the protocol, or the spool in front of it
 	port      *current
 	restart   func() // after a kill
-	once      bool   // makes one attempt at each operation of the store
+	// inlineBelow is the collector's setting.
+	inlineBelow int
+	once        bool // makes one attempt at each operation of the store
 
 	collection collection // of a garbage collector
 	// Of a collector of the mode local_spool; crashed: the disk saw it end.
@@ -132,6 +134,7 @@ func (w *world) boot(p *process) {
 	}
 	p.protocol, err = accept.New(accept.Config{
 		Store: p.tried(p.port, p.port), AuthorityID: p.authority, CollectorID: p.name, Clock: p.port, Rand: attemptIDs{w}, Policy: simPolicy, Mode: mode,
+		InlineBelow: p.inlineBelow,
 	})
 	if err != nil {
 		panic(err)

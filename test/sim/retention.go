@@ -83,7 +83,7 @@ func (w *world) retainOnce(ctx context.Context, t *task) error {
 	of := map[timegrid.Hour][]*accepted.Batch{}
 	var hours []timegrid.Hour
 	for _, s := range w.submissions {
-		if m, ok := w.manifest(s.Identity); ok && m.FrameSHA256 == s.SHA256 && w.blocks.covers[s.SHA256] {
+		if m, ok := w.manifest(s.Identity); ok && m.FrameSHA256 == s.SHA256 && w.blocks.covers[s.SHA256] && !m.Inline {
 			h := timegrid.HourOfNS(m.MaxTime)
 			b := m.Batch()
 			if of[h] == nil {
@@ -174,7 +174,7 @@ func (w *world) calmRetention() {
 	for _, s := range w.submissions {
 		conflict := len(w.store.list(path.Dir(layout.Quarantine(s.Identity, s.SHA256))+"/")) > 0
 		m, ok := w.manifest(s.Identity)
-		if !ok || m.FrameSHA256 != s.SHA256 || conflict || !w.blocks.covers[s.SHA256] {
+		if !ok || m.FrameSHA256 != s.SHA256 || m.Inline || conflict || !w.blocks.covers[s.SHA256] {
 			continue
 		}
 		if left := w.store.list(layout.BlobStem(s.SHA256)); len(left) > 0 {

@@ -67,6 +67,11 @@ func (w *world) setup() {
 		collectors = 2
 	}
 
+	// Collectors that let records carry frames, all of them or the short ones, and others that do not, share a bucket.
+	inlining := w.ch.oneIn(2)
+	if inlining {
+		w.finalBelow = w.drawBelow()
+	}
 	first := &agent{name: "a0", spool: "spool-1"}
 	for r := range 1 + w.ch.n(most[2]) {
 		first.give("agent-1", r, 0)
@@ -101,6 +106,9 @@ func (w *world) setup() {
 			p.authority = "authority-2"
 		}
 		p.spools = w.spooling && i == 0
+		if inlining {
+			p.inlineBelow = w.drawBelow()
+		}
 		p.restart = func() { w.boot(p) }
 		w.collectors = append(w.collectors, p)
 		w.boot(p)
@@ -128,6 +136,11 @@ func (w *world) setup() {
 		p.restart = func() { w.index(p, 1) }
 		w.index(p, 1+w.ch.n(2))
 	}
+}
+
+// drawBelow draws a threshold: none, between the lengths of the frames, or all.
+func (w *world) drawBelow() int {
+	return [...]int{0, len(frames()[frameName("agent-1", 0, 0)].Frame), accept.MaxInlineFrame, accept.MaxInlineFrame}[w.ch.n(4)]
 }
 
 func (a *agent) give(id string, r, v int) {
@@ -176,7 +189,7 @@ func (w *world) involve(s accept.Submission) {
 		}
 	case 9: // a collector died; its manifest is still on its way
 		put(blob, s.Frame)
-		body, key := w.earlier(s).Marshal(), layout.Accepted(s.Identity)
+		body, key := w.drawForm(w.earlier(s)).MarshalWith(s.Frame), layout.Accepted(s.Identity)
 		if w.authorities || w.spooling && !w.elsewhere {
 			return // whose authority it would be is open; a spool's collector is alone
 		}
@@ -190,7 +203,7 @@ func (w *world) involve(s accept.Submission) {
 		if taken || w.authorities || w.spooling {
 			return
 		}
-		m := w.earlier(s)
+		m := w.drawForm(w.earlier(s))
 		w.store.put(layout.Accepted(s.Identity), nil, at)
 		o := w.corrupted(m)
 		o.born = w.store.births
@@ -242,6 +255,14 @@ func (w *world) earlier(s accept.Submission) accept.Manifest {
 		RawBlobKey: layout.Blob(s.SHA256, 0), AcceptedAt: w.now.UnixNano(), CollectorID: "earlier", WireVersion: s.WireVersion,
 		FrameVersion: s.FrameVersion, AttemptID: fmt.Sprintf("%032x", len(w.submissions)), RecordCount: s.Records, MinTime: s.MinTime, MaxTime: s.MaxTime,
 	}
+}
+
+// drawForm makes some manifests ones that carry their frame.
+func (w *world) drawForm(m accept.Manifest) accept.Manifest {
+	if w.ch.oneIn(3) {
+		m.Inline, m.RawBlobKey = true, ""
+	}
+	return m
 }
 
 // jump moves one process's clock.

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -111,7 +113,7 @@ func (s *store) pageOf(prefix, after string) (keys []string, next string) {
 	return keys, ""
 }
 
-// good reports whether some generation of d holds its bytes.
+// good reports whether some generation of d holds its bytes, or a record carries them.
 func (s *store) good(d identity.Digest) bool {
 	if o, ok := s.objects[layout.Blob(d, 0)]; ok && identity.Sum(o.body) == d {
 		return true
@@ -121,6 +123,24 @@ func (s *store) good(d identity.Digest) bool {
 		if strings.HasPrefix(key, stem) && identity.Sum(o.body) == d {
 			return true
 		}
+		if !o.rotten && carries(key, o.body, d) {
+			return true
+		}
+	}
+	return false
+}
+
+// carries reports whether the object is a record that carries the frame.
+func carries(key string, body []byte, d identity.Digest) bool {
+	switch {
+	case !bytes.Contains(body[:min(len(body), 64)], []byte(`.v2"`)): // most are not, and this is asked often
+		return false
+	case strings.HasPrefix(key, layout.AcceptedPrefix):
+		m, err := accept.ParseManifest(body)
+		return err == nil && m.Inline && m.FrameSHA256 == d
+	case strings.HasPrefix(key, layout.QuarantinePrefix):
+		c, err := accept.ParseConflictRecord(body)
+		return err == nil && c.Inline() && c.SubmittedSHA256 == d
 	}
 	return false
 }

@@ -29,6 +29,8 @@ type world struct {
 	// retaining: batches are published, and the retention of raw frames takes part.
 	retaining bool
 	blocks    blocks
+	// finalBelow is the threshold of the collector that is asked at the end, from which frames on have blobs.
+	finalBelow int
 	// authorities: collectors start by claiming the authority, and some are configured wrongly.
 	authorities bool
 

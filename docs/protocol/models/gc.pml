@@ -12,6 +12,9 @@
    retention of raw frames, which removes what published blocks cover. Both frames are of one
    hour, so there is one record of condemned generations.
 
+   With INLINE any call may let its record carry the frame, beside others that write blobs: what it creates
+   has the bytes, and what it finds may have them or name a blob.
+
    The README has the mutants, which are chosen with -D. */
 #ifndef NH
 #define NH 1
@@ -46,6 +49,17 @@ byte late;
 
 byte ack, lost;                   /* a bit per hash: told accepted or duplicate; told conflict */
 
+#ifdef INLINE
+byte manIn;                       /* the manifest carries its frame */
+byte quarIn;                      /* a bit per hash: the quarantine record carries the frame */
+byte lateManIn, lateQuarIn;       /* late creates of such records, a bit per hash */
+#define CARRIED(h)      (man == h && manIn)
+#define LOSER_CARRIED(h) (quarIn & BIT(h))
+#else
+#define CARRIED(h)      (false)
+#define LOSER_CARRIED(h) (false)
+#endif
+
 #ifdef RETAIN
 byte covered;                     /* a bit per hash: published blocks have its rows */
 byte below;                       /* generations below it are condemned, of every frame of the hour */
@@ -58,18 +72,18 @@ byte owed;                        /* a bit per hash: acknowledged since the last
 byte decided[3];                  /* a bit per collector: its answer is decided, by hash */
 byte handedOver;                  /* a bit per collector: it was before a proof */
 #define OWED owed
-#define KEPT(h)    (blob[h] || (covered & BIT(h)))
-#define LOGGED(h)  (blob[h] || (logged & BIT(h)))
+#define KEPT(h)    (blob[h] || CARRIED(h) || (covered & BIT(h)))
+#define LOGGED(h)  (blob[h] || CARRIED(h) || (logged & BIT(h)))
 #else
 #define OWED ack
-#define KEPT(h)    (blob[h])
+#define KEPT(h)    (blob[h] || CARRIED(h))
 #define LOGGED(h)  (true)
 #endif
 
 #define ONE_ANSWER (ack != (BIT(1)|BIT(2)) && (!(ack & BIT(1)) || man == 1) && (!(ack & BIT(2)) || man == 2))
 #define DURABLE    ((!(OWED & BIT(1)) || KEPT(1)) && (!(OWED & BIT(2)) || KEPT(2)))
 #define EXPLAINED  ((!(ack & BIT(1)) || LOGGED(1)) && (!(ack & BIT(2)) || LOGGED(2)))
-#define LOSER_KEPT ((lost & ~quar) == 0 && (!(lost & BIT(1)) || blob[1]) && (!(lost & BIT(2)) || blob[2]))
+#define LOSER_KEPT ((lost & ~quar) == 0 && (!(lost & BIT(1)) || blob[1] || LOSER_CARRIED(1)) && (!(lost & BIT(2)) || blob[2] || LOSER_CARRIED(2)))
 
 inline landAny(h, g) {
 	late--;
@@ -101,6 +115,12 @@ end:
 		:: lateMan & BIT(2) -> late--; lateMan = lateMan & ~BIT(2); man = (man == 0 -> 2 : man)
 		:: lateQuar & BIT(1) -> late--; lateQuar = lateQuar & ~BIT(1); quar = quar | BIT(1)
 		:: lateQuar & BIT(2) -> late--; lateQuar = lateQuar & ~BIT(2); quar = quar | BIT(2)
+#ifdef INLINE
+		:: lateManIn & BIT(1) -> late--; lateManIn = lateManIn & ~BIT(1); manIn = (man == 0 -> 1 : manIn); man = (man == 0 -> 1 : man)
+		:: lateManIn & BIT(2) -> late--; lateManIn = lateManIn & ~BIT(2); manIn = (man == 0 -> 1 : manIn); man = (man == 0 -> 2 : man)
+		:: lateQuarIn & BIT(1) -> late--; lateQuarIn = lateQuarIn & ~BIT(1); quarIn = (quar & BIT(1) -> quarIn : quarIn | BIT(1)); quar = quar | BIT(1)
+		:: lateQuarIn & BIT(2) -> late--; lateQuarIn = lateQuarIn & ~BIT(2); quarIn = (quar & BIT(2) -> quarIn : quarIn | BIT(2)); quar = quar | BIT(2)
+#endif
 #ifdef RETAIN
 		:: lateBelow ->                                             /* If-Match: it never lowers */
 			late--;
@@ -169,8 +189,27 @@ end:
 #define UNKNOWN_QUARANTINE quarantine
 #endif
 
+#ifdef INLINE_TRUSTS_MANIFESTS
+#define FOUND_BLOB answer
+#else
+#define FOUND_BLOB put
+#endif
+#ifdef INLINE_TRUSTS_QUARANTINE
+#define FOUND_LOSERS_BLOB answer
+#else
+#define FOUND_LOSERS_BLOB put
+#endif
+#ifdef INLINE_NO_MARKER
+#define CHECK_INLINE answer
+#else
+#define CHECK_INLINE check
+#endif
+
 active [COLLECTORS] proctype Collector() {
 	byte h, g, out;                /* out: 0 undecided, 1 created the manifest, 2 found it, 3 conflict */
+#ifdef INLINE
+	bool inl;                      /* the call lets its records carry the frame */
+#endif
 again:
 	atomic {
 #ifdef RETAIN
@@ -182,7 +221,13 @@ again:
 #if NH > 1
 		:: h = 2
 #endif
+		fi;
+#ifdef INLINE
+		if
+		:: inl = false
+		:: inl = true; goto decide
 		fi
+#endif
 	}
 put:
 	if
@@ -199,6 +244,9 @@ put:
 	fi;
 haveBlob:
 	if
+#ifdef INLINE
+	:: inl -> goto CHECK_INLINE                                                          /* its record was found, and names a blob */
+#endif
 	:: out == 0 -> skip
 	:: out == 1 -> goto CHECK_ACCEPTED
 	:: out == 2 -> goto CHECK_DUPLICATE
@@ -212,11 +260,22 @@ haveBlob:
 	fi;
 #endif
 decide:
+#ifdef INLINE
+	if
+	:: inl -> goto decideIn
+	:: !inl
+	fi;
+#endif
 	if
 	:: atomic { man == 0 -> man = h; out = 1; DECIDE(h); goto CHECK_ACCEPTED }           /* created */
 	:: atomic { man == 0 -> man = h; goto decide }                                       /* answer lost */
 	:: atomic { late < LATE && !(lateMan & BIT(h)) -> late++; lateMan = lateMan | BIT(h); goto UNKNOWN_MANIFEST }
+#ifdef INLINE
+	:: atomic { man == h && manIn -> out = 2; DECIDE(h); goto answer }                   /* it has the bytes: no marker */
+	:: atomic { man == h && !manIn -> out = 2; goto CHECK_DUPLICATE }
+#else
 	:: atomic { man == h -> out = 2; goto CHECK_DUPLICATE }                              /* exists, and read */
+#endif
 	:: atomic { man != 0 && man != h -> out = 3; goto ON_CONFLICT }
 	:: goto again
 	fi;
@@ -236,6 +295,27 @@ quarantine:
 	:: atomic { late < LATE && !(lateQuar & BIT(h)) -> late++; lateQuar = lateQuar | BIT(h); goto UNKNOWN_QUARANTINE }
 	:: goto again
 	fi;
+#ifdef INLINE
+decideIn:
+	if
+	:: atomic { man == 0 -> man = h; manIn = 1; out = 1; DECIDE(h); goto answer }        /* created: that is all */
+	:: atomic { man == 0 -> man = h; manIn = 1; goto decideIn }                          /* answer lost */
+	:: atomic { late < LATE && !(lateManIn & BIT(h)) -> late++; lateManIn = lateManIn | BIT(h); goto decideIn }
+	:: atomic { man == h && manIn -> out = 2; DECIDE(h); goto answer }
+	:: atomic { man == h && !manIn -> out = 2; goto FOUND_BLOB }
+	:: atomic { man != 0 && man != h -> out = 3; goto quarantineIn }
+	:: goto again
+	fi;
+quarantineIn:
+	if
+	:: atomic { !(quar & BIT(h)) -> quar = quar | BIT(h); quarIn = quarIn | BIT(h); goto answer }       /* created */
+	:: atomic { !(quar & BIT(h)) -> quar = quar | BIT(h); quarIn = quarIn | BIT(h); goto quarantineIn } /* answer lost */
+	:: atomic { late < LATE && !(lateQuarIn & BIT(h)) -> late++; lateQuarIn = lateQuarIn | BIT(h); goto quarantineIn }
+	:: atomic { (quar & BIT(h)) && (quarIn & BIT(h)) -> goto answer }                    /* exists, and read */
+	:: atomic { (quar & BIT(h)) && !(quarIn & BIT(h)) -> goto FOUND_LOSERS_BLOB }
+	:: goto again
+	fi;
+#endif
 check:
 #ifdef MARKER_BEFORE_MANIFEST
 	goto answer;
@@ -332,8 +412,12 @@ condemn:
 	fi;
 prove:
 	if                                                                                    /* GET the identity's manifest */
-	:: atomic { man == h -> goto keep }
-	:: man != h
+#ifdef INLINE_MANIFESTS_KEEP_NOTHING
+	:: skip
+#else
+	:: atomic { man == h && !CARRIED(h) -> goto keep }
+	:: man != h || CARRIED(h)                                                             /* one with the frame refers to no blob */
+#endif
 #ifdef DOUBT_DELETES
 	:: skip                                                                               /* no answer, so nothing there */
 #else
@@ -375,7 +459,7 @@ giveUp:
 active proctype Blocks() {
 end:
 	do
-	:: atomic { man && (blob[man] != 0) && !(covered & BIT(man)) -> covered = covered | BIT(man) }
+	:: atomic { man && (blob[man] != 0 || CARRIED(man)) && !(covered & BIT(man)) -> covered = covered | BIT(man) }
 	:: atomic { losses < LOSSES && covered -> losses++; covered = 0 }
 	od
 }
@@ -404,10 +488,10 @@ active [RETAINERS] proctype Retention() {
 plan2:
 	atomic {
 		if
-		:: (man != 0) && (blob[man] & BIT(0)) -> g = 0
-		:: (man != 0) && (blob[man] & BIT(1)) -> g = 1
+		:: (man != 0) && !CARRIED(man) && (blob[man] & BIT(0)) -> g = 0
+		:: (man != 0) && !CARRIED(man) && (blob[man] & BIT(1)) -> g = 1
 #if G > 2
-		:: (man != 0) && (blob[man] & BIT(2)) -> g = 2
+		:: (man != 0) && !CARRIED(man) && (blob[man] & BIT(2)) -> g = 2
 #endif
 		fi;
 		h = man

@@ -13,6 +13,7 @@ const (
 	protocolGo  = "internal/acceptance/accept/protocol.go"
 	blobGo      = "internal/acceptance/accept/blob.go"
 	decideGo    = "internal/acceptance/accept/decide.go"
+	inlineGo    = "internal/acceptance/accept/inline.go"
 	claimGo     = "internal/acceptance/accept/claim.go"
 	authorityGo = "internal/acceptance/accept/bind.go"
 	executeGo   = "internal/acceptance/gc/execute.go"
@@ -37,7 +38,7 @@ const (
 const (
 	markerCheck  = "if err := b.verifyNotCondemned(ctx); err != nil {"
 	markerBlock  = "\tif err := b.verifyNotCondemned(ctx); err != nil {\n\t\treturn Result{}, err\n\t}\n"
-	ensureBlock  = "\tif err := b.ensure(ctx); err != nil {\n\t\treturn Result{}, err\n\t}\n"
+	ensureBlock  = "\tif !inline {\n\t\tif err := b.ensure(ctx); err != nil {\n\t\t\treturn Result{}, err\n\t\t}\n\t}\n"
 	skipped      = "if err := error(nil); err != nil {"
 	created      = "\tcase created:\n\t\treturn Result{Outcome: Accepted"
 	askedOnce    = "\t\tif !errors.Is(err, ErrExists) {\n\t\t\treturn nil, false, err\n\t\t}\n"
@@ -50,6 +51,17 @@ const (
 )
 
 var mutants = []mutant{
+	// Records that carry their frames.
+	{"inline-trusts-blobs", "a duplicate of a manifest that names a blob relies on that manifest alone", []edit{{protocolGo, "carried := res.Manifest.Inline\n", "carried := inline || res.Manifest.Inline\n"}}},
+	{"inline-blob-not-ensured", "such a duplicate reads a marker, and makes sure of no blob", []edit{{protocolGo, "if err := b.ensure(ctx); err != nil {\n\t\t\treturn Result{}, err\n\t\t}\n\t\tm.Inline", skipped + "\n\t\t\treturn Result{}, err\n\t\t}\n\t\tm.Inline"}}},
+	{"inline-no-marker", "such a duplicate makes sure of a blob, and reads no marker", []edit{{protocolGo, "\tif !carried {\n", "\tif !carried && !inline {\n"}}},
+	{"inline-quarantine-not-read", "a quarantine record that exists carries the frame, whoever wrote it", []edit{{decideGo, "return inline && (created || b.carries(stored, m.Identity)), nil", "return inline && len(stored) >= 0, nil"}}},
+	{"inline-quarantine-in-doubt-carries", "a quarantine record that can't be read carries the frame", []edit{{decideGo, "return err == nil && c.Inline()", "return err != nil || c.Inline()"}}},
+	{"inline-frame-not-hashed", "a manifest whose frame is damaged is a sound one", []edit{{inlineGo, "case identity.Sum(frame) != sum:", "case false:"}}},
+	{"inline-gc-spares", "an orphan is kept by a manifest that carries the frame", []edit{{proveGo, "if m.FrameSHA256 == k.SHA256 && !m.Inline {", "if m.FrameSHA256 == k.SHA256 {"}}},
+	{"inline-gc-takes-all", "a manifest that names a blob is taken for one that carries the frame", []edit{{proveGo, "if m.FrameSHA256 == k.SHA256 && !m.Inline {", "if m.FrameSHA256 == k.SHA256 && m.Inline {"}}},
+	{"inline-entries-name-blobs", "an entry about a manifest that carries the frame keeps blobs out of plans", []edit{{refsGo, "if entries[i].Inline && !entries[i].Outcome.Conflict() {", "if false {"}}},
+	{"inline-conflicts-name-nothing", "an entry about a quarantine record that carries the frame names no blob, which its key keeps", []edit{{refsGo, "if entries[i].Inline && !entries[i].Outcome.Conflict() {", "if entries[i].Inline {"}}},
 	// Acceptance: the marker (step 4).
 	{"accept-no-marker", "a late manifest; a reused orphan; a long sleep: no marker is read", []edit{{protocolGo, markerCheck, skipped}}},
 	{"accept-no-marker-on-duplicate", "a crashed collector's manifest lands after its blob was collected", []edit{{protocolGo, markerCheck, "if res.Outcome == Duplicate {\n\t\treturn res, nil\n\t}\n\t" + markerCheck}}},
@@ -77,7 +89,7 @@ var mutants = []mutant{
 	{"accept-409-blob-exists", "a 409 of the blob counts as evidence that it is there", []edit{{blobGo, "\tcase errors.Is(err, objstore.ErrExists):\n\t\twhy", "\tcase errors.Is(err, objstore.ErrConflict):\n\t\treturn true, nil\n\tcase errors.Is(err, objstore.ErrExists):\n\t\twhy"}}},
 	{"accept-manifest-before-blob", "steps 2 and 3 swapped", []edit{
 		{protocolGo, ensureBlock, ""}, {protocolGo, "\tif res.Outcome == Conflict {\n", ensureBlock + "\tif res.Outcome == Conflict {\n"}}},
-	{"accept-no-blob", "step 2 left out", []edit{{protocolGo, "if err := b.ensure(ctx); err != nil {", skipped}}},
+	{"accept-no-blob", "step 2 left out", []edit{{protocolGo, ensureBlock, ""}}},
 
 	// Acceptance: the manifest (step 3).
 	{"accept-unknown-manifest-is-accepted", "an unknown outcome of the manifest counts as accepted", []edit{{decideGo, created, "\tcase created, errors.Is(err, objstore.ErrUnknown):\n\t\treturn Result{Outcome: Accepted"}}},
@@ -125,7 +137,7 @@ var mutants = []mutant{
 		{executeGo, "\treturn c.cfg.Store.Delete(ctx, k.Key)", "\tfor g := range uint32(3) {\n\t\tif err := c.cfg.Store.Delete(ctx, layout.Blob(k.SHA256, g)); err != nil {\n\t\t\treturn err\n\t\t}\n\t}\n\treturn nil"}}},
 	{"gc-marker-removed-after-delete", "a timed-out delete lands late, and its marker is gone", []edit{{executeGo, "\tx.note(k, Deleted, \"\", \"\")\n", "\t" + removeMarker + "\tx.note(k, Deleted, \"\", \"\")\n"}}},
 	{"gc-marker-removed-when-kept", "two collections: one takes back the marker that the other relies on", []edit{{executeGo, secondProof, "\tif kept := x.c.prove(ctx, k, k.id); kept != nil {\n\t\t" + removeMarker + "\t\tx.note(k, KeptBlob, kept.Reason, kept.Detail)\n\t\treturn\n\t}\n"}}},
-	{"gc-other-frame-keeps", "orphans of a conflict are never collected", []edit{{proveGo, "if m.FrameSHA256 == k.SHA256 && !m.Inline {", "if m.Identity == id {"}}},
+	{"gc-other-frame-keeps", "orphans of a conflict are never collected", []edit{{proveGo, "if m.FrameSHA256 == k.SHA256 && !m.Inline {", "if m.Identity == id && !m.Inline {"}}},
 	{"gc-never-deletes", "step 4 left out", []edit{{executeGo, "if err := x.c.remove(ctx, k); err != nil {", skipped}}},
 
 	// Garbage collection: the plan.
@@ -203,7 +215,7 @@ var mutants = []mutant{
 	{"spool-claim-not-durable", "a clone with the same boot id: a claim does not survive a crash", []edit{{bootsGo, "return b, s.writeClaim(dir, id, spoolID)", "return b, nil"}}},
 
 	// The reconciler.
-	{"reconcile-by-time-first", "derived keys: the key by time comes before the reverse reference", []edit{{derivedGo, "\t\t{AcceptedByBlob, layout.AcceptedByBlob(m.FrameSHA256, m.Identity), AcceptedByBlobKind.Marshal(ref)},\n", ""}, {derivedGo, "\t\t{AcceptedByTime, layout.AcceptedByTime(at, m.Identity), body},\n", "\t\t{AcceptedByTime, layout.AcceptedByTime(at, m.Identity), body},\n\t\t{AcceptedByBlob, layout.AcceptedByBlob(m.FrameSHA256, m.Identity), AcceptedByBlobKind.Marshal(ref)},\n"}}},
+	{"reconcile-by-time-first", "derived keys: the key by time comes before the reverse reference", []edit{{derivedGo, "\t\t{AcceptedByBlob, layout.AcceptedByBlob(m.FrameSHA256, m.Identity), AcceptedByBlobKind.Marshal(ref)},\n", ""}, {derivedGo, "\t\t{AcceptedByTime, layout.AcceptedByTime(at, m.Identity), accept.RecordOf(body)},\n", "\t\t{AcceptedByTime, layout.AcceptedByTime(at, m.Identity), accept.RecordOf(body)},\n\t\t{AcceptedByBlob, layout.AcceptedByBlob(m.FrameSHA256, m.Identity), AcceptedByBlobKind.Marshal(ref)},\n"}}},
 	{"reconcile-misplaced-manifest", "derived keys of a manifest under another's key", []edit{{reconcileGo, "case m.Identity != id:", "case m.Identity.Agent == \"\":"}}},
 
 	// What stands around the protocol.
