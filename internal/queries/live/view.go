@@ -30,8 +30,8 @@ type view struct {
 type cluster struct {
 	segs       []*segment // by minT
 	minT, maxT int64
-	// plain: one segment of which every row counts.
-	plain bool
+	// whole: every row of its segments counts, but for those of several in one millisecond; plain: and there is one segment.
+	whole, plain bool
 
 	plan *plan // nil until it is needed
 }
@@ -82,17 +82,17 @@ func (p *Snapshot) view(g *shapeGroup, segs []*segment, mint, maxt int64) *view 
 	return v
 }
 
-// add adds the next segment by minT.
-func (v *view) add(seg []*segment, plain bool) {
+// add adds the next segment by minT; whole says that every row of it counts, as far as it alone tells.
+func (v *view) add(seg []*segment, whole bool) {
 	n := len(v.clusters)
 	if n == 0 || v.clusters[n-1].maxT < seg[0].minT() {
 		v.clusters = v.clusters[:n+1]
 		c := &v.clusters[n]
-		c.segs, c.minT, c.maxT, c.plain = seg, seg[0].minT(), seg[0].maxT(), plain
+		c.segs, c.minT, c.maxT, c.whole, c.plain = seg, seg[0].minT(), seg[0].maxT(), whole, whole
 		return
 	}
 	c := &v.clusters[n-1]
-	c.segs, c.maxT, c.plain = append(c.segs, seg[0]), max(c.maxT, seg[0].maxT()), false
+	c.segs, c.maxT, c.whole, c.plain = append(c.segs, seg[0]), max(c.maxT, seg[0].maxT()), c.whole && whole, false
 }
 
 // planOf a cluster that is not plain.
@@ -104,7 +104,7 @@ func (v *view) planOf(c *cluster) *plan {
 
 func (v *view) planLocked(c *cluster) *plan {
 	if c.plan == nil {
-		p := v.makePlan(c.segs)
+		p := v.makePlan(c)
 		c.plan = &p
 	}
 	return c.plan
@@ -116,21 +116,12 @@ type candidate struct {
 	seg, row int
 }
 
-func (v *view) makePlan(segs []*segment) plan {
-	all := true // rows of all segments count, but for repeats
-	shown := make([][]shownPart, len(segs))
-	for i, seg := range segs {
-		shown[i] = v.snap.shownOf(seg)
-		for _, p := range shown[i] {
-			all = all && p.share == everything
-		}
-		all = all && !seg.repeats
-	}
-	var out plan
-	if all {
+func (v *view) makePlan(c *cluster) (out plan) {
+	segs := c.segs
+	if c.whole {
 		out = v.mergeSegments(segs)
 	} else {
-		out = v.sortRows(segs, shown)
+		out = v.makeParts(segs)
 	}
 	if !out.bySeq && slices.ContainsFunc(segs, func(s *segment) bool { return !slices.Equal(s.starts, segs[0].starts) }) {
 		for _, sp := range out.spans {
@@ -140,6 +131,23 @@ func (v *view) makePlan(segs []*segment) plan {
 		}
 	}
 	return out
+}
+
+// makeParts asks every batch of the segments what of it counts.
+func (v *view) makeParts(segs []*segment) plan {
+	all := true // rows of all segments count, but for repeats
+	shown := make([][]shownPart, len(segs))
+	for i, seg := range segs {
+		shown[i] = v.snap.shownOf(seg)
+		for _, p := range shown[i] {
+			all = all && p.share == everything
+		}
+		all = all && !seg.repeats
+	}
+	if all {
+		return v.mergeSegments(segs)
+	}
+	return v.sortRows(segs, shown)
 }
 
 // mergeSegments merges segments of which every row counts, but for those in the millisecond of a row of another one.

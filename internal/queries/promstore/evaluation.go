@@ -231,7 +231,7 @@ func (e *evaluation) samples(m *merged) error {
 // floats takes a run without histograms to the memory of e.
 func (e *evaluation) floats(run *samples.Run) stretch {
 	from := len(e.t)
-	if !slices.ContainsFunc(run.V, value.IsStaleNaN) {
+	if !samples.AnyStale(run.V) {
 		e.t, e.v = append(e.t, run.T...), append(e.v, run.V...)
 	} else {
 		for i, v := range run.V {

@@ -62,10 +62,10 @@ func (c *columns) bytes() int64 {
 	return 8*int64(cap(c.ms)+cap(c.t)+cap(c.v)+cap(c.st)+cap(c.start)) + columnOverhead
 }
 
-// rows returns the rows of the hour; the columns must have one row for each millisecond. They share memory with the
+// rows returns the rows of the hours from..to; the columns must have one row for each millisecond. They share memory with the
 // cache and must not be changed.
-func (c *columns) rows(h timegrid.Hour) rows {
-	i, j := samples.Between(c.ms, h.StartMS()+1, h.EndMS())
+func (c *columns) rows(from, to timegrid.Hour) rows {
+	i, j := samples.Between(c.ms, from.StartMS()+1, to.EndMS())
 	r := rows{t: c.ms[i:j:j], v: c.v[i:j:j]}
 	if c.t != nil {
 		r.ns = c.t[i:j:j]

@@ -9,7 +9,7 @@ import (
 // TestMutantsAreCaught plants known bugs in the merge of sources, and in what is kept of labels.
 func TestMutantsAreCaught(t *testing.T) {
 	mutants.Check(t, mutants.List{
-		Run: "TestMergeIsByTimeAndSource|TestCountedSeries|TestTexts|TestRolledRowsAreKept|TestFoundRows|TestChosenSeries|TestMetasAreShared|TestLargeSelectionsKeepNothing",
+		Run: "TestMergeIsByTimeAndSource|TestHoursOfAChunkAreJoined|TestRowsOfHours|TestCountedSeries|TestTexts|TestRolledRowsAreKept|TestFoundRows|TestChosenSeries|TestMetasAreShared|TestLargeSelectionsKeepNothing",
 		Mutants: []mutants.Mutant{
 			{Name: "of rows of one time the first source counts", File: "merge.go", Old: "a == b && x.source < y.source", New: "a == b && x.source > y.source", By: "TestMergeIsByTimeAndSource"},
 			{Name: "rows are compared by milliseconds", File: "merge.go", Old: "	if r.ns != nil {\n		return r.ns[row]\n	}\n", New: "", By: "TestMergeIsByTimeAndSource"},
@@ -17,6 +17,10 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "two rows of one millisecond stay", File: "merge.go", Old: "last >= 0 && m.t[last] == a.t[from]", New: "last >= 0 && m.t[last] > a.t[from]", By: "TestMergeIsByTimeAndSource"},
 			{Name: "doubles of one source stay", File: "merge.go", Old: "		if a.doubles {", New: "		if false {", By: "TestMergeIsByTimeAndSource"},
 			{Name: "a column that a source lacks has old values", File: "merge.go", Old: "	clear(dst[at:])\n", New: "", By: "TestMergeIsByTimeAndSource"},
+			{Name: "hours are joined over another piece", File: "runs.go", Old: " || r.inHour() > 1", New: "", By: "TestHoursOfAChunkAreJoined"},
+			{Name: "hours are joined over one that is missing", File: "runs.go", Old: "next.ob.hour != to+1 || ", New: "", By: "TestHoursOfAChunkAreJoined"},
+			{Name: "hours of another series are joined", File: "runs.go", Old: "next.i != p.i || ", New: "", By: "TestHoursOfAChunkAreJoined"},
+			{Name: "joined hours end with the first", File: "columns.go", Old: "from.StartMS()+1, to.EndMS())", New: "from.StartMS()+1, from.EndMS())", By: "TestRowsOfHours"},
 			{Name: "all series of a compaction count", File: "agents.go", Old: "return !slices.Contains(p.Shards, id) }) {", New: "return false && !slices.Contains(p.Shards, id) }) {", By: "TestCountedSeries"},
 			{Name: "shards are those of another number of them", File: "agents.go", Old: "s != nil && s.count == count", New: "s != nil", By: "TestCountedSeries"},
 			{Name: "texts of other selectors are kept", File: "texts.go", Old: "what, selectionKey(ms))", New: "what, \"\")", By: "TestTextsOfSources"},

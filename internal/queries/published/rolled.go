@@ -246,19 +246,18 @@ func (q *Query) chooseRolled(instead *standIns, res timegrid.Resolution, from, t
 	for h := from; h <= to; h++ {
 		late, v := q.lateBlocks(h), q.view(h)
 		rest = append(rest, late...)
-		for _, s := range v.Blocks(h, timegrid.Raw) {
+		rolled := v.Rolled(h, res)
+		for i, s := range v.Blocks(h, timegrid.Raw) {
 			// Rolled rows and late samples of one hour can't be added up.
 			if slices.ContainsFunc(late, func(l *catalog.Block) bool { return l.Name.Shard == s.Name.Shard }) {
 				rest = append(rest, s)
 				continue
 			}
-			of := v.Block(h, s.Name.Shard, res)
-			// Rows that were made from another plan lack batches that the samples have, or the other way round.
-			if res == timegrid.Raw || of == nil || of.Unrolled || of.Name.Generation != s.Name.Generation || of.PlanSHA256 != s.PlanSHA256 || raw(h) {
+			if rolled == nil || rolled[i] == nil || raw(h) {
 				rest = append(rest, s)
 				continue
 			}
-			instead.blocks[res] = append(instead.blocks[res], of)
+			instead.blocks[res] = append(instead.blocks[res], rolled[i])
 		}
 	}
 	return rest
@@ -349,6 +348,10 @@ func (q *Query) MayRoll(r Rows, mint, maxt int64) bool {
 	}
 	instead := q.standIns(from, to, r.Expired)
 	for h := from; h <= to && len(instead.blocks) == 0; h++ {
+		// Most hours tell without a look at each of their blocks.
+		if q.view(h).Rolled(h, r.Resolution) == nil {
+			continue
+		}
 		q.chooseRolled(&instead, r.Resolution, h, h, func(timegrid.Hour) bool { return false })
 	}
 	return len(instead.blocks) > 0

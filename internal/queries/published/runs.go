@@ -51,15 +51,9 @@ func (r *Runs) SkipTo(t int64) { r.mint = max(r.mint, t) }
 // Next returns the next run that is not empty; false at the end or on an error.
 func (r *Runs) Next() (samples.Run, bool) {
 	for len(r.pieces) > 0 && r.err == nil {
-		n, h := 1, r.pieces[0].ob.hour
-		// Several pieces in one hour are series of several agents, types or units with equal labels, or of late
-		// batches.
-		for n < len(r.pieces) && r.pieces[n].ob.hour == h {
-			n++
-		}
-		group := r.pieces[:n]
-		r.pieces = r.pieces[n:]
-		if h.EndMS() < r.mint || h.StartMS() >= r.maxt {
+		group, to := r.group()
+		n := len(group)
+		if to.EndMS() < r.mint || group[0].ob.hour.StartMS() >= r.maxt {
 			// What is before a skipped hour must not be taken for the sample before the next run.
 			r.before = nil
 			continue
@@ -68,7 +62,7 @@ func (r *Runs) Next() (samples.Run, bool) {
 			r.sources = append(r.sources, source{})
 		}
 		for k, p := range group {
-			r.fill(&r.sources[k], p, n)
+			r.fill(&r.sources[k], p, to, n)
 		}
 		run := r.merge.run(r.sources[:n])
 		// Before the run is cut, as the last sample of an hour is needed even if it is outside of the range.
@@ -79,6 +73,33 @@ func (r *Runs) Next() (samples.Run, bool) {
 		}
 	}
 	return samples.Run{}, false
+}
+
+// group takes the pieces of the next hour: several are series of several agents, types or units with equal labels, or of late
+// batches. A single one comes with the hours after in which the same series of its chunk is the only one as well, the last of
+// which is to: a chunk of a compaction has many hours, which are read as one run.
+func (r *Runs) group() (group []piece, to timegrid.Hour) {
+	n := r.inHour()
+	group, r.pieces = r.pieces[:n], r.pieces[n:]
+	p := group[0]
+	to = p.ob.hour
+	for n == 1 && len(r.pieces) > 0 {
+		next := r.pieces[0]
+		if next.ob.handle != p.ob.handle || next.i != p.i || next.ob.hour != to+1 || next.ob.hour.StartMS() >= r.maxt || r.inHour() > 1 {
+			break
+		}
+		to, r.pieces = to+1, r.pieces[1:]
+	}
+	return group, to
+}
+
+// inHour is how many of the pieces that are left are of the first one's hour.
+func (r *Runs) inHour() int {
+	n := 1
+	for n < len(r.pieces) && r.pieces[n].ob.hour == r.pieces[0].ob.hour {
+		n++
+	}
+	return n
 }
 
 // decoded says what columns hold: a chunk of a compaction has many hours, and is decoded once for consecutive ones.
@@ -112,10 +133,11 @@ type rows struct {
 // that many agents with equal labels, only the hour is decoded, so that their rows take little memory.
 const maxAtOnce = 16
 
-// fill gives a the rows of one of n pieces of an hour; none when it can't be read.
-func (r *Runs) fill(a *source, p piece, n int) {
+// fill gives a the rows of one of n pieces of an hour, or of a single one and its chunk's hours until to; none when it can't be
+// read.
+func (r *Runs) fill(a *source, p piece, to timegrid.Hour, n int) {
 	a.rows = rows{}
-	if r.err != nil || r.cached(a, p) {
+	if r.err != nil || r.cached(a, p, to) {
 		return
 	}
 	mint, maxt := r.mint, r.maxt
@@ -125,7 +147,7 @@ func (r *Runs) fill(a *source, p piece, n int) {
 	if !r.decode(a, p, mint, maxt) {
 		return
 	}
-	c := p.ob.cut(&a.cols)
+	c := cut(&a.cols, p.ob.hour, to)
 	a.buf.t = slices.Grow(a.buf.t[:0], len(c.T))
 	for i, ns := range c.T {
 		a.buf.t = append(a.buf.t, timegrid.Millisecond(ns))
@@ -142,7 +164,7 @@ func (r *Runs) fill(a *source, p piece, n int) {
 }
 
 // cached takes the rows of a piece from decoded columns that are cached, without copying; false when it can't.
-func (r *Runs) cached(a *source, p piece) bool {
+func (r *Runs) cached(a *source, p piece, to timegrid.Hour) bool {
 	ob := p.ob
 	// A chunk that was found damaged gives no rows at all, also where some of them are cached, so that every series
 	// of it lacks the same.
@@ -161,7 +183,7 @@ func (r *Runs) cached(a *source, p piece) bool {
 			return true
 		}
 	}
-	a.rows = c.rows(ob.hour)
+	a.rows = c.rows(ob.hour, to)
 	return true
 }
 

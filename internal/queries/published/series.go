@@ -62,10 +62,10 @@ type piece struct {
 	i  int
 }
 
-// cut returns the rows of the object's hour.
-func (ob *object) cut(c *chunk.Columns) chunk.Columns {
+// cut returns the rows of the hours first..last.
+func cut(c *chunk.Columns, first, last timegrid.Hour) chunk.Columns {
 	// An hour includes its last millisecond and not its first, as buckets do.
-	from, to := firstNS(ob.hour.StartMS()+1), lastNS(ob.hour.EndMS())
+	from, to := firstNS(first.StartMS()+1), lastNS(last.EndMS())
 	if n := len(c.T); n == 0 || c.T[0] >= from && c.T[n-1] <= to {
 		return *c
 	}

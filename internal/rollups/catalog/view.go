@@ -40,7 +40,10 @@ type hour struct {
 	blocks map[slot]*Block // the highest committed generation
 	// ordered has the same blocks by resolution, ascending by shard.
 	ordered map[timegrid.Resolution][]*Block
-	top     map[slot]uint64 // the highest generation with any record
+	// rolled has, for each of the raw ones in order, the block whose rows were made from the same plan, or nil; no entry for
+	// a resolution that has none of them.
+	rolled map[timegrid.Resolution][]*Block
+	top    map[slot]uint64 // the highest generation with any record
 	// committed is the highest generation that was ever committed; no entry when there is none.
 	committed map[slot]uint64
 	// expired resolutions have a slot whose highest committed generation retention removed.
@@ -128,6 +131,15 @@ func (v *View) Blocks(h timegrid.Hour, res timegrid.Resolution) []*Block {
 	return slices.Clone(v.at(h).ordered[res])
 }
 
+// Rolled has, for each of Blocks of the raw resolution, the block of another whose rows were made from the same plan, or
+// nil. It is nil when there are none. Rows of another plan lack batches that the samples have, or the other way round.
+func (v *View) Rolled(h timegrid.Hour, res timegrid.Resolution) []*Block {
+	if rolled := v.at(h).rolled[res]; rolled != nil && !v.Expired(h, res) && !v.Expired(h, timegrid.Raw) {
+		return rolled
+	}
+	return nil
+}
+
 // HasBlocks reports whether Blocks returns any.
 func (v *View) HasBlocks(h timegrid.Hour, res timegrid.Resolution) bool {
 	return !v.Expired(h, res) && len(v.at(h).ordered[res]) > 0
@@ -179,7 +191,7 @@ func (v *View) StandIns(h timegrid.Hour, res timegrid.Resolution) ([]*Block, boo
 	return slices.Clone(hr.ordered[res]), len(hr.ordered[res]) > 0
 }
 
-// sortByShard puts the blocks in order, once all are known.
+// sortByShard puts the blocks in order, and finds which of them belong together, once all are known.
 func (hr *hour) sortByShard() {
 	hr.ordered = map[timegrid.Resolution][]*Block{}
 	for at, s := range hr.blocks {
@@ -187,6 +199,19 @@ func (hr *hour) sortByShard() {
 	}
 	for _, blocks := range hr.ordered {
 		slices.SortFunc(blocks, func(a, b *Block) int { return int(a.Name.Shard) - int(b.Name.Shard) })
+	}
+	hr.rolled = map[timegrid.Resolution][]*Block{}
+	for i, raw := range hr.ordered[timegrid.Raw] {
+		for _, res := range timegrid.Resolutions()[1:] {
+			of := hr.blocks[slot{raw.Name.Shard, res}]
+			if of == nil || of.Unrolled || of.Name.Generation != raw.Name.Generation || of.PlanSHA256 != raw.PlanSHA256 {
+				continue
+			}
+			if hr.rolled[res] == nil {
+				hr.rolled[res] = make([]*Block, len(hr.ordered[timegrid.Raw]))
+			}
+			hr.rolled[res][i] = of
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"sort"
 
 	"github.com/prometheus/prometheus/model/histogram"
+	"github.com/prometheus/prometheus/model/value"
 
 	"lightmetrics.dev/lightmetrics/pkg/series"
 )
@@ -76,6 +77,17 @@ func Between(t []int64, from, to int64) (i, j int) {
 	}
 	i = sort.Search(n, func(k int) bool { return t[k] >= from })
 	return i, i + sort.Search(n-i, func(k int) bool { return t[i+k] > to })
+}
+
+// AnyStale reports whether one of the values is a stale marker.
+func AnyStale(vs []float64) bool {
+	for _, v := range vs {
+		// Markers are NaN, and hardly any other value is.
+		if v != v && value.IsStaleNaN(v) {
+			return true
+		}
+	}
+	return false
 }
 
 // FloatHistogram converts h for Prometheus code; the bucket counts are shared. Histograms of

@@ -1,11 +1,13 @@
 package samples_test
 
 import (
+	"math"
 	"reflect"
 	"slices"
 	"testing"
 
 	"github.com/prometheus/prometheus/model/histogram"
+	"github.com/prometheus/prometheus/model/value"
 
 	"lightmetrics.dev/lightmetrics/internal/series/samples"
 	"lightmetrics.dev/lightmetrics/pkg/series"
@@ -72,5 +74,23 @@ func TestFloatHistogram(t *testing.T) {
 	c.PositiveBuckets[0], c.PositiveSpans[0] = 9, 9
 	if h.PositiveBuckets[0] != 1 || h.PositiveSpans[0] != -2 {
 		t.Error("a clone shares its slices")
+	}
+}
+
+// TestAnyStale: only Prometheus' marker is one, no other NaN.
+func TestAnyStale(t *testing.T) {
+	marker := math.Float64frombits(value.StaleNaN)
+	for _, c := range []struct {
+		of   []float64
+		want bool
+	}{
+		{nil, false},
+		{[]float64{0, math.Inf(1), math.NaN(), math.Float64frombits(value.NormalNaN)}, false},
+		{[]float64{1, marker}, true},
+		{[]float64{marker, 1, math.NaN()}, true},
+	} {
+		if got := samples.AnyStale(c.of); got != c.want {
+			t.Errorf("%v: %v", c.of, got)
+		}
 	}
 }
