@@ -52,6 +52,7 @@ func (s *Shape) Evaluate(ctx context.Context, q *promstore.Queryable, at Times) 
 	if s.agg != nil {
 		e.groups = &groups{aggregation: s.agg, by: s.agg.grouped(e.nameless), at: map[uint64]int{}}
 	}
+	defer e.groups.release()
 	if err := e.run(ctx); err != nil {
 		return nil, nil, err
 	}
@@ -101,11 +102,11 @@ func (e *evaluation) run(ctx context.Context) error {
 	samples := int64(sel.Len()) * ((e.at.End-e.at.Start+span)/denseMillis + 1)
 	each := max(1, min(taskPoints/e.steps, taskSeries))
 	p := e.q.ParallelFor(samples)
-	readers, results := make([]reader, p.Workers()), make([]result, p.Slots())
+	m := memories.Get().(*memory)
+	defer m.release()
+	readers, results := m.use(e, p.Workers(), p.Slots())
 	return p.Do((sel.Len()+each-1)/each, func(worker, slot, k int) {
-		r := &readers[worker]
-		r.evaluation = e
-		results[slot].read(ctx, r, sel, k*each, min((k+1)*each, sel.Len()), span)
+		results[slot].read(ctx, &readers[worker], sel, k*each, min((k+1)*each, sel.Len()), span)
 	}, func(slot, k int) error { return e.takeAll(&results[slot], sel, k*each) })
 }
 
@@ -229,7 +230,7 @@ func (e *evaluation) take(ls labels.Labels) error {
 		if err := e.q.Reserve(cellBytes * int64(e.steps)); err != nil {
 			return err
 		}
-		to.cells = make([]cell, e.steps)
+		to.cells = e.groups.take(e.steps)
 	}
 	e.groups.add(to, points)
 	return nil

@@ -2,6 +2,7 @@ package promeval
 
 import (
 	"math"
+	"sync"
 	"unsafe"
 
 	"github.com/prometheus/common/model"
@@ -29,6 +30,8 @@ type groups struct {
 	all   []group
 	buf   []byte
 	build labels.Builder
+	slabs []*slab // that have the cells of groups
+	rest  []cell  // of the last one
 }
 
 type group struct {
@@ -43,6 +46,37 @@ type cell struct {
 }
 
 const cellBytes = int64(unsafe.Sizeof(cell{}))
+
+// slab is the cells of several groups. Queries use it one after the other.
+type slab [4096]cell
+
+var slabs = sync.Pool{New: func() any { return new(slab) }}
+
+// take returns so many cells without values.
+func (g *groups) take(steps int) []cell {
+	if steps > len(slab{}) {
+		return make([]cell, steps)
+	}
+	if steps > len(g.rest) {
+		s := slabs.Get().(*slab)
+		g.slabs, g.rest = append(g.slabs, s), s[:]
+	}
+	cells := g.rest[:steps:steps]
+	g.rest = g.rest[steps:]
+	clear(cells)
+	return cells
+}
+
+// release ends the use of all cells.
+func (g *groups) release() {
+	if g == nil {
+		return
+	}
+	for _, s := range g.slabs {
+		slabs.Put(s)
+	}
+	g.all, g.slabs, g.rest = nil, nil, nil
+}
 
 // of returns the group of a series; fresh when it is its first one.
 func (g *groups) of(ls labels.Labels) (to *group, fresh bool) {

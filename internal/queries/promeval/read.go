@@ -4,11 +4,48 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 
 	"github.com/prometheus/prometheus/model/value"
 
 	"lightmetrics.dev/lightmetrics/internal/queries/promstore"
+	"lightmetrics.dev/lightmetrics/internal/series/samples"
 )
+
+// memory is what series are read with. Queries use it one after the other.
+type memory struct {
+	readers []reader
+	results []result
+}
+
+var memories = sync.Pool{New: func() any { return &memory{} }}
+
+// use returns readers of an evaluation, and results.
+func (m *memory) use(e *evaluation, readers, results int) ([]reader, []result) {
+	m.readers, m.results = slices.Grow(m.readers[:0], readers)[:readers], slices.Grow(m.results[:0], results)[:results]
+	for i := range m.readers {
+		r := &m.readers[i]
+		*r = reader{evaluation: e, t: r.t, v: r.v}
+	}
+	return m.readers, m.results
+}
+
+// release ends the use. What was reserved is not kept, nor what refers to samples.
+func (m *memory) release() {
+	for i := range m.readers {
+		r := &m.readers[i]
+		if *r = (reader{t: r.t, v: r.v}); cap(r.t) >= keepAtOnce || cap(r.v) >= keepAtOnce {
+			r.t, r.v = nil, nil
+		}
+	}
+	for i := range m.results {
+		res := &m.results[i]
+		if res.err = nil; cap(res.points) > 8*taskPoints {
+			res.points = nil
+		}
+	}
+	memories.Put(m)
+}
 
 // result is the points of some consecutive series. It is made by one goroutine and taken by another.
 type result struct {
@@ -76,12 +113,15 @@ func (r *reader) series(span int64) error {
 		}
 		t, v := run.T, run.V
 		// A stale marker ends an instant, and is no sample of a range.
-		if stale := r.fn != nil && slices.ContainsFunc(v, value.IsStaleNaN); stale || len(r.t) > 0 {
+		if stale := r.fn != nil && samples.AnyStale(v); stale {
 			for i := range t {
-				if !stale || !value.IsStaleNaN(v[i]) {
+				if !value.IsStaleNaN(v[i]) {
 					r.t, r.v = append(r.t, t[i]), append(r.v, v[i])
 				}
 			}
+			t, v = r.t, r.v
+		} else if len(r.t) > 0 {
+			r.t, r.v = append(r.t, t...), append(r.v, v...)
 			t, v = r.t, r.v
 		}
 		var err error

@@ -1,6 +1,10 @@
 package promapi
 
-import "lightmetrics.dev/lightmetrics/services/query/internal/answer"
+import (
+	"sync"
+
+	"lightmetrics.dev/lightmetrics/services/query/internal/answer"
+)
 
 // head is the begin of every answer that succeeded.
 const head = `{"status":"success","data":`
@@ -13,8 +17,17 @@ type body struct {
 	r    *answer.Reservation
 }
 
+// keptBody is the largest answer whose memory the next ones use: those that panels ask for again and again.
+const keptBody = 1 << 20
+
+// bodies are the memory of answers that were sent. Growing an answer from nothing would leave more garbage than reading its
+// samples.
+var bodies = sync.Pool{New: func() any { return &body{b: make([]byte, 0, 1024)} }}
+
 func (a *API) body() *body {
-	return &body{b: append(make([]byte, 0, 1024), head...), r: a.eval.Reserve()}
+	o := bodies.Get().(*body)
+	o.b, o.held, o.r = append(o.b[:0], head...), 0, a.eval.Reserve()
+	return o
 }
 
 // restart begins again.
@@ -34,4 +47,10 @@ func (o *body) grown() error {
 	return nil
 }
 
-func (o *body) release() { o.r.Release() }
+// release gives the memory back: nothing of the answer may be in use any more.
+func (o *body) release() {
+	o.r.Release()
+	if o.r = nil; cap(o.b) <= keptBody {
+		bodies.Put(o)
+	}
+}

@@ -226,6 +226,7 @@ func (a *API) succeed(w http.ResponseWriter, o *body, query string, notes annota
 	b = appendStrings(b, "warnings", warnings)
 	b = appendStrings(b, "infos", infos)
 	b = append(b, '}')
+	o.b = b
 	w.Header().Set("Content-Type", "application/json")
 	// Else a longer answer is sent in chunks. Compressing takes this away again.
 	w.Header().Set("Content-Length", strconv.Itoa(len(b)))
