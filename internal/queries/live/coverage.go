@@ -40,6 +40,38 @@ func (p *Snapshot) covering(s *segment) covering {
 	return c
 }
 
+// coveringHours is covering for many segments: whether an hour has blocks at all is asked once.
+type coveringHours struct {
+	snap  *Snapshot
+	none  map[timegrid.Hour]bool // hours that were asked for: true if they have no blocks
+	hour  timegrid.Hour          // the last one
+	known bool
+	empty bool
+}
+
+// of is the covering of the next segment.
+func (k *coveringHours) of(s *segment) covering {
+	if k.snap.coverage == nil {
+		return covering{}
+	}
+	h := s.hour()
+	if !k.known || k.hour != h {
+		empty, asked := k.none[h]
+		if !asked {
+			if k.none == nil {
+				k.none = map[timegrid.Hour]bool{}
+			}
+			empty = !k.snap.coverage.CoversHour(h)
+			k.none[h] = empty
+		}
+		k.hour, k.known, k.empty = h, true, empty
+	}
+	if k.empty {
+		return covering{}
+	}
+	return covering{from: k.snap.coverage, hour: h}
+}
+
 // of are the numbers of the batch's boot.
 func (c *covering) of(b *batch) []ledger.Range {
 	if c.from == nil {
@@ -67,15 +99,11 @@ const (
 )
 
 // publishedOf decides by whole parts, so that for most segments no row has to be checked.
-func (p *Snapshot) publishedOf(s *segment) share {
-	if p.coverage == nil {
-		return nothing
-	}
-	hidden, shown := false, false
-	c := p.covering(s)
+func (c *covering) publishedOf(s *segment) share {
 	if c.from == nil {
 		return nothing
 	}
+	hidden, shown := false, false
 	// Blocks mostly have all batches of a boot or none of them. What counts for all numbers of a segment counts for each
 	// part.
 	if of := s.parts[0].batch; s.oneBoot {

@@ -116,7 +116,7 @@ func (p *Snapshot) Select(ctx context.Context, mint, maxt int64, ms ...*labels.M
 	if err != nil {
 		return nil, err
 	}
-	views := map[*shapeGroup]*view{}
+	views, hours := map[*shapeGroup]*view{}, coveringHours{snap: p}
 	out := make([]Series, 0, len(found))
 	for i := range found {
 		if i%checkEvery == 0 && ctx.Err() != nil {
@@ -127,7 +127,7 @@ func (p *Snapshot) Select(ctx context.Context, mint, maxt int64, ms ...*labels.M
 			// The series of a group share its view.
 			v, ok := views[pl.group]
 			if !ok {
-				v = p.view(pl.group, pl.segments, mint, maxt)
+				v = p.view(pl.group, pl.segments, mint, maxt, &hours)
 				views[pl.group] = v
 			}
 			switch {

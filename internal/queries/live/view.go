@@ -56,7 +56,7 @@ const (
 )
 
 // view of the segments that a group had; nil if none of them has something to show in [mint, maxt].
-func (p *Snapshot) view(g *shapeGroup, segs []*segment, mint, maxt int64) *view {
+func (p *Snapshot) view(g *shapeGroup, segs []*segment, mint, maxt int64, hours *coveringHours) *view {
 	end := sort.Search(len(segs), func(i int) bool { return segs[i].minT() > maxt })
 	var v *view
 	for i, seg := range segs[:end] {
@@ -69,7 +69,8 @@ func (p *Snapshot) view(g *shapeGroup, segs []*segment, mint, maxt int64) *view 
 		if !calm && !slices.ContainsFunc(seg.parts, func(pt part) bool { return pt.batch.visible(p.version) }) {
 			continue
 		}
-		share := p.publishedOf(seg)
+		covered := hours.of(seg)
+		share := covered.publishedOf(seg)
 		if share == everything {
 			continue
 		}

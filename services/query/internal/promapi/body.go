@@ -1,6 +1,7 @@
 package promapi
 
 import (
+	"io"
 	"sync"
 
 	"lightmetrics.dev/lightmetrics/services/query/internal/answer"
@@ -12,31 +13,60 @@ const head = `{"status":"success","data":`
 // body is an answer in the making. Its memory is part of limits.memory until it is sent,
 // also while a client is slow to read it. Release it.
 type body struct {
-	b    []byte
+	b    []byte   // the last piece, which grows
+	full [][]byte // those before it
 	held int64
+	size int64 // of the memory of the full ones
 	r    *answer.Reservation
 }
 
-// keptBody is the largest answer whose memory the next ones use: those that panels ask for again and again.
-const keptBody = 1 << 20
+const (
+	// pieceBytes is how long a piece gets until the next one begins: a long answer is never copied to make room for more of
+	// it.
+	pieceBytes = 64 << 10
+	// keptPiece is the largest piece whose memory later answers use.
+	keptPiece = 2 * pieceBytes
+)
 
-// bodies are the memory of answers that were sent. Growing an answer from nothing would leave more garbage than reading its
-// samples.
-var bodies = sync.Pool{New: func() any { return &body{b: make([]byte, 0, 1024)} }}
+// pieces are the memory of answers that were sent. Growing each from nothing would leave more garbage than the reading of
+// its samples does.
+var pieces = sync.Pool{New: func() any { return &piece{make([]byte, 0, pieceBytes+pieceBytes/4)} }}
+
+type piece struct{ b []byte }
 
 func (a *API) body() *body {
-	o := bodies.Get().(*body)
-	o.b, o.held, o.r = append(o.b[:0], head...), 0, a.eval.Reserve()
-	return o
+	return &body{b: append(newPiece(), head...), r: a.eval.Reserve()}
+}
+
+func newPiece() []byte { return pieces.Get().(*piece).b[:0] }
+
+func freePiece(b []byte) {
+	if cap(b) <= keptPiece {
+		pieces.Put(&piece{b})
+	}
 }
 
 // restart begins again.
-func (o *body) restart() { o.b = o.b[:len(head)] }
+func (o *body) restart() {
+	o.free()
+	o.b = append(o.b[:0], head...)
+}
 
-// grown reserves what b takes by now. To be called between elements.
+func (o *body) free() {
+	for _, b := range o.full {
+		freePiece(b)
+	}
+	o.full, o.size = nil, 0
+}
+
+// grown reserves what the answer takes by now. To be called between elements.
 func (o *body) grown() error {
-	// The capacity and not the length: append has allocated it already.
-	more := int64(cap(o.b)) - o.held
+	if len(o.b) >= pieceBytes {
+		o.full, o.size = append(o.full, o.b), o.size+int64(cap(o.b))
+		o.b = newPiece()
+	}
+	// The capacity and not the length: it is allocated already.
+	more := o.size + int64(cap(o.b)) - o.held
 	if more <= 0 {
 		return nil
 	}
@@ -47,10 +77,29 @@ func (o *body) grown() error {
 	return nil
 }
 
+func (o *body) len() int {
+	n := len(o.b)
+	for _, b := range o.full {
+		n += len(b)
+	}
+	return n
+}
+
+// WriteTo writes the answer.
+func (o *body) WriteTo(w io.Writer) (n int64, err error) {
+	for _, b := range append(o.full, o.b) {
+		k, err := w.Write(b)
+		if n += int64(k); err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
 // release gives the memory back: nothing of the answer may be in use any more.
 func (o *body) release() {
 	o.r.Release()
-	if o.r = nil; cap(o.b) <= keptBody {
-		bodies.Put(o)
-	}
+	o.free()
+	freePiece(o.b)
+	o.b = nil
 }

@@ -158,6 +158,20 @@ type completeness struct {
 	AgentsWithGaps int           `json:"agents_with_gaps"`
 }
 
+// plain reports that nothing is missing and nothing noted, as in nearly all answers.
+func (c *completeness) plain() bool {
+	return len(c.Reasons) == 0 && len(c.Missing) == 0 && len(c.Notes) == 0
+}
+
+// appendPlain appends what json.Marshal gives of plain completeness.
+func (c *completeness) appendPlain(b []byte) []byte {
+	b = strconv.AppendBool(append(b, `{"partial":`...), c.Partial)
+	if c.CompleteThrough != "" {
+		b = appendString(append(b, `,"complete_through":`...), c.CompleteThrough)
+	}
+	return append(strconv.AppendInt(append(b, `,"agents_with_gaps":`...), int64(c.AgentsWithGaps), 10), '}')
+}
+
 // missingJSON says how much is missing for one reason, as far as that is known.
 type missingJSON struct {
 	Code    string `json:"code"`
@@ -213,12 +227,17 @@ func (a *API) succeed(w http.ResponseWriter, o *body, query string, notes annota
 		if !c.CompleteThrough.IsZero() {
 			j.CompleteThrough = c.CompleteThrough.UTC().Format(time.RFC3339Nano)
 		}
-		text, err := json.Marshal(j)
-		if err != nil {
-			a.fail(w, &apiError{internal, err})
-			return
+		b = append(b, `,"lightmetrics":`...)
+		if j.plain() {
+			b = j.appendPlain(b)
+		} else {
+			text, err := json.Marshal(j)
+			if err != nil {
+				a.fail(w, &apiError{internal, err})
+				return
+			}
+			b = append(b, text...)
 		}
-		b = append(append(b, `,"lightmetrics":`...), text...)
 		if c.Partial {
 			a.m.partial.Inc()
 		}
@@ -229,8 +248,8 @@ func (a *API) succeed(w http.ResponseWriter, o *body, query string, notes annota
 	o.b = b
 	w.Header().Set("Content-Type", "application/json")
 	// Else a longer answer is sent in chunks. Compressing takes this away again.
-	w.Header().Set("Content-Length", strconv.Itoa(len(b)))
-	_, _ = w.Write(b) // the client went away: nothing to do
+	w.Header().Set("Content-Length", strconv.Itoa(o.len()))
+	_, _ = o.WriteTo(w) // the client went away: nothing to do
 }
 
 func appendStrings(b []byte, name string, list []string) []byte {
