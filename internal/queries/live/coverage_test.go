@@ -100,3 +100,28 @@ func TestPublishedRecordsAreHidden(t *testing.T) {
 		}
 	}
 }
+
+// TestPublishedSeriesAreNotListed: a series in memory of which blocks have everything in the range is theirs to list.
+func TestPublishedSeriesAreNotListed(t *testing.T) {
+	s := newStore(t, live.Config{})
+	a := one(t, 1, "0", start)
+	insert(t, s, a, start, live.Inserted)
+	listed := func(c covered) int {
+		t.Helper()
+		snap := s.Snapshot(start)
+		defer snap.Close()
+		snap.Hide(c)
+		list, err := snap.Listed(t.Context(), before, after, all(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(list)
+	}
+	at := place{a.Identity.BootOf(), timegrid.HourOf(time.Unix(0, a.recs[0].ns).UnixMilli())}
+	if n := listed(covered{at: {{Start: a.Identity.SeqEnd + 1, End: a.Identity.SeqEnd + 1}}}); n == 0 {
+		t.Error("what blocks do not have is not listed")
+	}
+	if n := listed(covered{at: {{Start: a.Identity.SeqStart, End: a.Identity.SeqEnd}}}); n != 0 {
+		t.Errorf("%d series are listed that blocks have", n)
+	}
+}

@@ -158,6 +158,19 @@ func read(t testing.TB, snap *live.Snapshot, mint, maxt int64) map[string]map[in
 			}
 		}
 	}
+	// Lists have the same series.
+	listed, err := snap.Listed(context.Background(), mint, maxt, all(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range listed {
+		if out[listed[i].Labels.String()] == nil {
+			t.Fatalf("%s is listed, and has no samples in [%d, %d]", listed[i].Labels, mint, maxt)
+		}
+	}
+	if len(listed) != len(out) {
+		t.Fatalf("%d series are listed, %d have samples in [%d, %d]", len(listed), len(out), mint, maxt)
+	}
 	return out
 }
 

@@ -11,7 +11,7 @@ import (
 func TestMutantsAreCaught(t *testing.T) {
 	mutants.Check(t, mutants.List{
 		// Without TestMemoryBoundHolds, which measures heaps for seconds.
-		Run: "TestLoss|TestQuietWindows|TestLate|TestWindowMovesOn|TestWindowsWith|TestLastOfItsShape|TestPublishedRecords|TestAgainstModel|TestAnyOrder|TestFarFuture|TestAgentBeyond|TestEvictedWinner|TestFrameOf|TestNewestHelp|TestHelps|TestMetadata|TestUnits",
+		Run: "TestLoss|TestQuietWindows|TestLate|TestWindowMovesOn|TestWindowsWith|TestLastOfItsShape|TestPublished|TestAgainstModel|TestAnyOrder|TestFarFuture|TestAgentBeyond|TestEvictedWinner|TestFrameOf|TestNewestHelp|TestHelps|TestMetadata|TestUnits",
 		Mutants: []mutants.Mutant{
 			{Name: "a loss at the range's end is not told", File: "losses.go", Old: "if s.Min > maxt {", New: "if s.Min >= maxt {", By: "TestLossOutlivesTheWindow"},
 			{Name: "a loss at the range's begin is not told", File: "losses.go", Old: "if s.Max < t {", New: "if s.Max <= t {", By: "TestLossOutlivesTheWindow"},
@@ -74,6 +74,9 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "a packed column is the first of its block", File: "pack.go", Old: "int(pos%packSeries)", New: "0", By: "TestAnyOrder"},
 			{Name: "a segment with more rows than a block is packed", File: "pack.go", Old: "len(seg.ms) > packRows", New: "false", By: "TestWindowsWithMoreRowsThanABlock"},
 			{Name: "an open block is taken for another one", File: "pack.go", Old: "if n := int(pos / packSeries); u.of != p || u.block != n {", New: "if n := int(pos / packSeries); u.of == nil || u.block != n {", By: "TestAnyOrder"},
+			{Name: "a series is listed for a segment without rows in the range", File: "view.go", Old: "from == to {", New: "from > to {", By: "TestAnyOrder"},
+			{Name: "a series is listed for rows that do not count", File: "view.go", Old: "seg.maxT() < mint || !g.calm(seg, p.version) {", New: "seg.maxT() < mint {", By: "TestAnyOrder"},
+			{Name: "a series is listed for rows that blocks have", File: "view.go", Old: "c := hours.of(seg); c.publishedOf(seg) == nothing", New: "hours != nil", By: "TestPublishedSeriesAreNotListed"},
 			{Name: "a series is listed for a row outside the range", File: "view.go", Old: "from, to := samples.Between(t, v.mint, v.maxt); from < to {", New: "len(t) > 0 {", By: "TestAnyOrder"},
 			{Name: "a series is not listed for a row of a merged segment", File: "view.go", Old: "			t = p.t\n", New: "			t = nil\n", By: "TestAnyOrder"},
 			{Name: "what is evicted counts in a segment that seems calm", File: "evict.go", Old: "	b.shape.disturb(b)\n", New: "", By: "TestAnyOrder"},

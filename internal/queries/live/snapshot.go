@@ -112,12 +112,31 @@ const checkEvery = 1024
 // Select returns the series that match all matchers and have a segment in [mint, maxt] (milliseconds, inclusive),
 // in no order. A segment may turn out to have no sample in the range.
 func (p *Snapshot) Select(ctx context.Context, mint, maxt int64, ms ...*labels.Matcher) ([]Series, error) {
+	return p.selected(ctx, mint, maxt, false, ms)
+}
+
+// Listed is Select for lists of series: it returns those that have a sample in [mint, maxt] (milliseconds, inclusive). Only
+// their labels may be used.
+func (p *Snapshot) Listed(ctx context.Context, mint, maxt int64, ms ...*labels.Matcher) ([]Series, error) {
+	return p.selected(ctx, mint, maxt, true, ms)
+}
+
+// certain is the view of a group whose series are known to have samples in the range, for those who ask no more.
+func (p *Snapshot) certain(mint, maxt int64) *view {
+	return &view{snap: p, mint: mint, maxt: maxt, asked: true, within: yes}
+}
+
+func (p *Snapshot) selected(ctx context.Context, mint, maxt int64, list bool, ms []*labels.Matcher) ([]Series, error) {
 	found, err := p.find(ctx, ms)
 	if err != nil {
 		return nil, err
 	}
 	views, hours := map[*shapeGroup]*view{}, coveringHours{snap: p}
 	out := make([]Series, 0, len(found))
+	var sure *view
+	if list {
+		sure = p.certain(mint, maxt)
+	}
 	for i := range found {
 		if i%checkEvery == 0 && ctx.Err() != nil {
 			return nil, ctx.Err()
@@ -126,6 +145,10 @@ func (p *Snapshot) Select(ctx context.Context, mint, maxt int64, ms ...*labels.M
 		for _, pl := range found[i].places {
 			// The series of a group share its view.
 			v, ok := views[pl.group]
+			if !ok && list && p.shows(pl.group, pl.segments, mint, maxt, &hours) {
+				v, ok = sure, true
+				views[pl.group] = v
+			}
 			if !ok {
 				v = p.view(pl.group, pl.segments, mint, maxt, &hours)
 				views[pl.group] = v
@@ -138,9 +161,19 @@ func (p *Snapshot) Select(ctx context.Context, mint, maxt int64, ms ...*labels.M
 				series.more = append(series.more, column{v, pl.pos})
 			}
 		}
-		if series.first.view != nil {
-			out = append(out, series)
+		if series.first.view == nil {
+			continue
 		}
+		if list && series.first.view != sure {
+			// Some series are read for it.
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
+			if !series.Has() {
+				continue
+			}
+		}
+		out = append(out, series)
 	}
 	return out, nil
 }

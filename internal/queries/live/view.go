@@ -83,6 +83,25 @@ func (p *Snapshot) view(g *shapeGroup, segs []*segment, mint, maxt int64, hours 
 	return v
 }
 
+// shows reports that a segment has rows in [mint, maxt] all of which count: then every series of the group has a sample there.
+// Where it is false, the batches of the segments decide.
+func (p *Snapshot) shows(g *shapeGroup, segs []*segment, mint, maxt int64, hours *coveringHours) bool {
+	end := sort.Search(len(segs), func(i int) bool { return segs[i].minT() > maxt })
+	// The last ones first: most lists are of a range that ends now.
+	for _, seg := range slices.Backward(segs[:end]) {
+		if seg.maxT() < mint || !g.calm(seg, p.version) {
+			continue
+		}
+		if from, to := seg.between(mint, maxt); from == to {
+			continue
+		}
+		if c := hours.of(seg); c.publishedOf(seg) == nothing {
+			return true
+		}
+	}
+	return false
+}
+
 // add adds the next segment by minT; whole says that every row of it counts, as far as it alone tells.
 func (v *view) add(seg []*segment, whole bool) {
 	n := len(v.clusters)

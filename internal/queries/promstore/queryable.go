@@ -220,29 +220,42 @@ func (q *querier) list(sorted bool) func(ctx context.Context, hint published.Hin
 				return nil, err
 			}
 		}
-		ls, err := q.q.snap.Select(ctx, mint, maxt, ms...)
+		ls, err := q.q.liveList(ctx, mint, maxt, ms)
 		if err != nil {
 			return nil, err
-		}
-		n := 0
-		for i := range ls {
-			// Some series are read for it.
-			if err := q.q.Check(); err != nil {
-				return nil, err
-			}
-			if ls[i].Has() {
-				ls[n] = ls[i]
-				n++
-			}
 		}
 		put := joinUnsorted
 		if sorted {
 			put = join
 		}
-		found := put(ls[:n], ps)
+		found := put(ls, ps)
 		q.q.noteMerges(len(found), func(i int) (labels.Labels, agentlabel.Seen) { return found[i].labels, found[i].agents(mint, maxt) })
 		return found, nil
 	}
+}
+
+// liveList are the series in memory that have a sample in the range.
+func (q *Queryable) liveList(ctx context.Context, mint, maxt int64, ms []*labels.Matcher) ([]live.Series, error) {
+	// Only with a label for it is each series of one agent, and nothing to be found out about them.
+	if q.snap.AgentLabel() != "" {
+		return q.snap.Listed(ctx, mint, maxt, ms...)
+	}
+	ls, err := q.snap.Select(ctx, mint, maxt, ms...)
+	if err != nil {
+		return nil, err
+	}
+	n := 0
+	for i := range ls {
+		// Some series are read for it.
+		if err := q.Check(); err != nil {
+			return nil, err
+		}
+		if ls[i].Has() {
+			ls[n] = ls[i]
+			n++
+		}
+	}
+	return ls[:n], nil
 }
 
 // sizeOf is about what the found series take while the query runs.
