@@ -18,6 +18,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/acceptance/framelog"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/gc"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/resolution"
 	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/coordination/reprocess"
 	"lightmetrics.dev/lightmetrics/internal/derived/audit"
@@ -226,6 +227,10 @@ func kinds() []kind {
 	gcState := gc.State{AuthorityID: authority, Moves: 8, Plan: 7, Holder: "r", Claim: "random", UpdatedAt: 6, CreatedAt: 4, Requested: true, Sweep: sweep, Last: gc.Sweep{BeganAt: 1, EndedAt: 2},
 		Witnesses: []string{layout.Accepted(m.Identity)}, Day: 20_000, Requests: 11, Deleted: 2, Bytes: 12, Markers: 3,
 		Breaker: &gc.Breaker{Cause: gc.Hidden, Plan: 6, At: 5, Candidates: 60, Listed: 80, Key: layout.Accepted(m.Identity), Released: true, By: "op"}}
+	decision := resolution.Resolution{AuthorityID: authority, Number: 7, Action: resolution.KeepBoth, AgentID: agent, Conflicts: []resolution.Conflict{{BootID: "boot-1", SeqStart: 5, SeqEnd: 14, SubmittedSHA256: digest}},
+		Principal: "ann", DecidedAt: 9, Note: "a cloned disk", AttemptID: strings.Repeat("0", 32)}
+	settled := resolution.Settled{AuthorityID: authority, AgentID: agent, BootID: "boot-1", SeqStart: 5, SeqEnd: 14, SubmittedSHA256: digest, Number: 7, Action: resolution.KeepBoth,
+		KeptBootID: resolution.Kept(agent, digest).Boot, KeptSeqEnd: 10, SettledAt: 11, CollectorID: "c"}
 	records := func(k record.Kind, key string, v interface{ Marshal() []byte }) kind {
 		return kind{k, v.Marshal, at(key, catalog.ParseRecord, func(r *catalog.Record) []byte { return r.Marshal() })}
 	}
@@ -235,6 +240,8 @@ func kinds() []kind {
 		// Read in the place of the kinds before them, whose versions they follow.
 		{accept.InlineManifestKind, inline.Marshal, carries(accept.InlineManifestKind, again(accept.ParseManifest, accept.Manifest.Marshal))},
 		{accept.InlineConflictKind, inlineConflict.Marshal, carries(accept.InlineConflictKind, again(accept.ParseConflictRecord, accept.ConflictRecord.Marshal))},
+		{resolution.Kind, decision.Marshal, at(layout.Resolution(7), resolution.Parse, func(r *resolution.Resolution) []byte { return r.Marshal() })},
+		{resolution.SettledKind, settled.Marshal, at(settled.Key(), resolution.ParseSettled, func(s *resolution.Settled) []byte { return s.Marshal() })},
 		{accept.BootKind, accept.BootRecord{AuthorityID: authority, Boot: m.Identity.BootOf(), SpoolID: "s", Mode: accept.ModeS3Manifest, FirstSeen: 5, CollectorID: "c"}.Marshal, again(accept.ParseBootRecord, accept.BootRecord.Marshal)},
 		{accept.UnboundAuthorityKind, accept.AuthorityRecord{AuthorityID: authority}.Marshal, again(accept.ParseAuthorityRecord, accept.AuthorityRecord.Marshal)},
 		{accept.AuthorityKind, accept.AuthorityRecord{AuthorityID: authority, Place: objstore.Place{Endpoint: "minio.example:9000", Region: "eu-north-1", Bucket: "metrics", Prefix: "prod/"}, CreatedAt: 5, BoundAt: 7}.Marshal, again(accept.ParseAuthorityRecord, accept.AuthorityRecord.Marshal)},

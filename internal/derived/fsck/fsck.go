@@ -39,6 +39,8 @@ const (
 	WinnerMissing   Problem = "WINNER_MISSING"   // a quarantine record whose identity has no manifest
 	ForeignManifest Problem = "FOREIGN_MANIFEST" // the manifest carries another authority's id
 	BadFrameLog     Problem = "BAD_FRAME_LOG"    // a record of removed frames can't be read: what it names counts as missing
+	BadResolution   Problem = "BAD_RESOLUTION"   // a decision about conflicts, or what an agent did about one, that can't be read or contradicts the others
+	ResolutionGap   Problem = "RESOLUTION_GAP"   // a decision behind one that is missing
 
 	JournalUnreadable Problem = "JOURNAL_UNREADABLE" // an object of the journal that readers need is damaged, another's or not there
 	JournalSpan       Problem = "JOURNAL_SPAN"       // a folded file, or a list, has what its span says it has not
@@ -105,7 +107,7 @@ type Report struct {
 // Healthy reports whether there is no finding.
 func (r *Report) Healthy() bool { return r.Found == 0 }
 
-// Run reads the journal and everything under accepted/ and quarantine/. An error means that the store could
+// Run reads the journal and everything under accepted/, quarantine/ and resolution/. An error means that the store could
 // not be read, and that nothing is known.
 func Run(ctx context.Context, store objstore.Reader, o Options) (*Report, error) {
 	c := &checker{store: store, o: o, boots: map[identity.Boot]bool{}, dec: frame.NewDecoder(),
@@ -125,6 +127,9 @@ func Run(ctx context.Context, store objstore.Reader, o Options) (*Report, error)
 				return nil, fmt.Errorf("fsck: %w", err)
 			}
 		}
+	}
+	if err := c.resolutions(ctx); err != nil {
+		return nil, fmt.Errorf("fsck: %w", err)
 	}
 	for _, u := range c.removed.Unread() {
 		c.found(BadFrameLog, u.Key, "%v", u.Err)

@@ -1,0 +1,27 @@
+package resolution_test
+
+import (
+	"testing"
+
+	"lightmetrics.dev/lightmetrics/internal/harness/mutants"
+)
+
+// TestMutantsAreCaught plants known bugs of the decisions.
+func TestMutantsAreCaught(t *testing.T) {
+	mutants.Check(t, mutants.List{Run: "TestTheFirst|TestALater|TestQuarantine|TestALost|TestMany|TestUnreadable|TestOvertaken|TestRefusals|TestCompare|TestRenumber", Mutants: []mutants.Mutant{
+		{Name: "the last decision about a frame stands", File: "log.go", Old: "		if l.frames[k] == nil {\n", New: "		if true {\n", By: "TestALater"},
+		{Name: "a second decision is written over the first", File: "log.go", Old: "		case d.Action != r.Action:\n", New: "		case false:\n", By: "TestTheFirst"},
+		{Name: "a decision about one decided frame refuses the others", File: "log.go", Old: "	if len(rest) > 0 {\n		stands = nil\n	}\n", New: "", By: "TestTheFirst"},
+		{Name: "what exists is taken for the caller's own", File: "log.go", Old: "case err == nil && bytes.Equal(there, body):", New: "case err == nil || bytes.Equal(there, body):", By: "TestOvertaken"},
+		{Name: "an unknown outcome is an error", File: "log.go", Old: "case errors.Is(err, objstore.ErrUnknown) && ctx.Err() == nil:", New: "case false:", By: "TestALost"},
+		{Name: "a writer does not know its own record", File: "log.go", Old: "stands.AttemptID == r.AttemptID", New: "false", By: "TestALost"},
+		{Name: "a quarantined agent may send under another boot", File: "log.go", Old: "[]identity.Boot{{Agent: b.Agent}, b}", New: "[]identity.Boot{b}", By: "TestQuarantine"},
+		{Name: "the quarantine of a boot is ignored", File: "log.go", Old: "[]identity.Boot{{Agent: b.Agent}, b}", New: "[]identity.Boot{{Agent: b.Agent}}", By: "TestQuarantine"},
+		{Name: "a release releases nothing", File: "log.go", Old: "r != nil && r.Action == Quarantine {\n			return r", New: "r != nil {\n			return r", By: "TestQuarantine"},
+		{Name: "decisions of another authority count", File: "log.go", Old: "	if r.AuthorityID != authority {\n", New: "	if false {\n", By: "TestUnreadable"},
+		{Name: "a record under another number counts", File: "record.go", Old: "	if layout.Resolution(r.Number) != key {\n", New: "	if false {\n", By: "TestUnreadable"},
+		{Name: "new numbers are of a boot of chance", File: "record.go", Old: "d[:]...))", New: "d[:0]...))", By: "TestRenumber"},
+		{Name: "new numbers go on with the old ones", File: "keep.go", Old: "SeqStart: 1, SeqEnd: b.Records()}", New: "SeqStart: b.Identity.SeqStart, SeqEnd: b.Identity.SeqEnd}", By: "TestRenumber"},
+		{Name: "what only the parked frame has is not listed", File: "compare.go", Old: "			c.OnlySubmitted++\n", New: "", By: "TestCompare"},
+	}})
+}
