@@ -261,6 +261,71 @@ func (q *Queue) removeHeld(s State, id string) error {
 	return nil
 }
 
+// HeldFrame reads the exact bytes of a held batch; record.ErrCorrupt when the disk has other bytes.
+func (q *Queue) HeldFrame(s State, id string) ([]byte, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	i := slices.IndexFunc(q.held[s], func(a HeldBatch) bool { return a.ID == id })
+	if i < 0 {
+		return nil, fmt.Errorf("%w: %s %q", ErrNotFound, s, id)
+	}
+	frame, err := q.readFile(filepath.Join(q.heldDir(s), id+frameExt), maxBody)
+	if err == nil && identity.Sum(frame) != q.held[s][i].FrameSHA256 {
+		err = entryKind.Corrupt("", "hash of the frame file")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s %q: %w", s, id, err)
+	}
+	return frame, nil
+}
+
+// QueueAs queues a frame that has its identity already, of a boot that this queue gives out no
+// numbers of. It is durable on return. A frame that is pending under that identity is left as it is.
+func (q *Queue) QueueAs(id identity.Batch, spool string, created time.Time, frame []byte) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return ErrClosed
+	}
+	if err := id.Validate(); err != nil {
+		return fmt.Errorf("queue %s: %w", id, err)
+	}
+	if id.BootOf() == q.next.boot {
+		return fmt.Errorf("queue %s: its numbers are this queue's own", id)
+	}
+	if _, err := q.queueAs(id, spool, created, frame); err != nil {
+		return fmt.Errorf("queue %s: %w", id, err)
+	}
+	return nil
+}
+
+// queueAs appends a frame with an identity that it has already; one that is pending is not appended
+// again.
+func (q *Queue) queueAs(id identity.Batch, spool string, created time.Time, frame []byte) (Entry, error) {
+	for _, e := range q.entries {
+		if !e.done && e.public().Identity == id {
+			return e.public(), nil
+		}
+	}
+	no := q.next.nextEntry
+	buf := appendFrame(nil, no, frameBody{id: id, spool: spool, created: created, frame: frame})
+	e := &entry{
+		no: no, boot: q.bootRefOf(id.BootOf(), spool), seqStart: id.SeqStart, seqEnd: id.SeqEnd,
+		created: created.UnixNano(), body: int32(len(buf) - recordHeader), frame: int32(len(frame)),
+	}
+	if err := q.makeRoom(int64(len(buf))); err != nil {
+		return Entry{}, err
+	}
+	if err := q.write(buf, []*entry{e}); err != nil {
+		return Entry{}, err
+	}
+	// The entry gets a new number, but keeps its identity and with it the sequence numbers.
+	q.next.nextEntry++
+	q.insert(e)
+	q.notify()
+	return e.public(), nil
+}
+
 // Requeue makes a dead letter pending again, with its bytes and its identity.
 func (q *Queue) Requeue(id string) (Entry, error) {
 	q.mu.Lock()
@@ -281,27 +346,10 @@ func (q *Queue) Requeue(id string) (Entry, error) {
 	if identity.Sum(frame) != a.FrameSHA256 {
 		return Entry{}, fmt.Errorf("requeue %q: %w", id, entryKind.Corrupt("", "hash of the frame file"))
 	}
-	for _, e := range q.entries {
-		// A crash lost the note of its state, so the restart has made it pending already.
-		if !e.done && e.public().Identity == a.Identity() {
-			return e.public(), q.removeHeld(Dead, id)
-		}
-	}
-	no := q.next.nextEntry
-	buf := appendFrame(nil, no, frameBody{id: a.Identity(), spool: a.SpoolID, created: a.QueuedAt, frame: frame})
-	e := &entry{
-		no: no, boot: q.bootRefOf(a.Identity().BootOf(), a.SpoolID), seqStart: a.SeqStart, seqEnd: a.SeqEnd,
-		created: a.QueuedAt.UnixNano(), body: int32(len(buf) - recordHeader), frame: int32(len(frame)),
-	}
-	if err := q.makeRoom(int64(len(buf))); err != nil {
+	// A crash may have lost the note of its state, so that the restart has made it pending already.
+	e, err := q.queueAs(a.Identity(), a.SpoolID, a.QueuedAt, frame)
+	if err != nil {
 		return Entry{}, fmt.Errorf("requeue %q: %w", id, err)
 	}
-	if err := q.write(buf, []*entry{e}); err != nil {
-		return Entry{}, fmt.Errorf("requeue %q: %w", id, err)
-	}
-	// The entry gets a new number, but keeps its identity and with it the sequence numbers.
-	q.next.nextEntry++
-	q.insert(e)
-	q.notify()
-	return e.public(), q.removeHeld(Dead, id)
+	return e, q.removeHeld(Dead, id)
 }

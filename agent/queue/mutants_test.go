@@ -26,7 +26,10 @@ var planted = []mutants.Mutant{
 	{Name: "a copy of the directory goes on with the numbers", File: "recover.go", Old: `case q.next.fingerprint != q.opts.Fingerprint:`, New: `case false:`, By: "TestNewBoots"},
 	{Name: "another agent goes on with the numbers", File: "recover.go", Old: `case q.next.boot.Agent != q.opts.Agent:`, New: `case false:`, By: "TestNewBoots"},
 	{Name: "dead letters are unbounded", File: "held.go", Old: `q.heldBytes[Dead] > q.opts.DeadBytes &&`, New: `false &&`, By: "TestAsides"},
-	{Name: "a requeued batch gets other numbers", File: "held.go", Old: `frameBody{id: a.Identity(), spool: a.SpoolID,`, New: `frameBody{id: identity.Batch{Agent: a.AgentID, Boot: a.BootID, SeqStart: q.next.nextSeq, SeqEnd: q.next.nextSeq}, spool: a.SpoolID,`, By: "TestRequeue|TestAsides"},
+	{Name: "a requeued batch gets other numbers", File: "held.go", Old: `q.queueAs(a.Identity(), a.SpoolID,`, New: `q.queueAs(identity.Batch{Agent: a.AgentID, Boot: a.BootID, SeqStart: q.next.nextSeq, SeqEnd: q.next.nextSeq}, a.SpoolID,`, By: "TestRequeue|TestAsides"},
+	{Name: "a frame that is pending is queued once more", File: "held.go", Old: `if !e.done && e.public().Identity == id {`, New: `if false {`, By: "TestQueueAs"},
+	{Name: "another batch takes numbers of this queue", File: "held.go", Old: `if id.BootOf() == q.next.boot {`, New: `if false {`, By: "TestQueueAs"},
+	{Name: "damaged bytes of a parked batch are used", File: "held.go", Old: `if err == nil && identity.Sum(frame) != q.held[s][i].FrameSHA256 {`, New: `if false {`, By: "TestQueueAs"},
 	{Name: "a requeued batch may have other bytes", File: "held.go", Old: `identity.Sum(frame) != a.FrameSHA256`, New: `false`, By: "TestRequeue|TestAsides"},
 
 	{Name: "a refused batch takes no numbers", File: "skip.go", Old: `q.next.nextSeq += records`, New: ``, By: "TestSkip"},
@@ -51,5 +54,5 @@ var planted = []mutants.Mutant{
 }
 
 func TestMutantsAreCaught(t *testing.T) {
-	mutants.Check(t, mutants.List{Mutants: planted, Run: "TestAppend|TestFailed|TestBroken|TestDamage|TestNewBoots|TestAsides|TestRequeue|TestRefuse|TestDropOldest|TestNoSpace|TestTooLarge|TestTooMany|TestSkip|TestTornNote|TestRefusing|TestParked", Timeout: 30 * time.Second})
+	mutants.Check(t, mutants.List{Mutants: planted, Run: "TestAppend|TestFailed|TestBroken|TestDamage|TestNewBoots|TestAsides|TestRequeue|TestRefuse|TestDropOldest|TestNoSpace|TestTooLarge|TestTooMany|TestSkip|TestTornNote|TestRefusing|TestParked|TestQueueAs", Timeout: 30 * time.Second})
 }

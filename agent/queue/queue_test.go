@@ -862,3 +862,47 @@ func TestSegmentOfANewerReleaseIsNotTouched(t *testing.T) {
 		t.Errorf("pending %v, %+v", got, q.Recovered())
 	}
 }
+
+// TestQueueAs: a frame that has its identity already is queued once, under no number of this queue, and held bytes
+// that are damaged are not given out.
+func TestQueueAs(t *testing.T) {
+	fsys := newDisk(1)
+	q := open(t, fsys, testOptions())
+	es := mustAppend(t, q, part(2, "a", 100), part(2, "b", 100))
+	held, err := q.Park(es[0].No, HoldReason{Reason: "IDENTITY_CONFLICT"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err := q.HeldFrame(Parked, held.ID); err != nil || !bytes.Equal(b, frameOf(es[0].Identity, "a", 100)) {
+		t.Errorf("%q, %v", b, err)
+	}
+	if _, err := q.HeldFrame(Dead, held.ID); !errors.Is(err, ErrNotFound) {
+		t.Errorf("not held: %v", err)
+	}
+	own, _, next := q.Boot()
+	if err := q.QueueAs(identity.Batch{Agent: own.Agent, Boot: own.Boot, SeqStart: next, SeqEnd: next}, "s", time.Unix(1, 0), []byte("x")); err == nil {
+		t.Error("a number of this queue is taken")
+	}
+	id := identity.Batch{Agent: own.Agent, Boot: "kept", SeqStart: 1, SeqEnd: 2}
+	for range 2 {
+		if err := q.QueueAs(id, "spool", time.Unix(1, 0), []byte("frame")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := q.Close(); err != nil {
+		t.Fatal(err)
+	}
+	q = open(t, fsys, testOptions())
+	list := q.Pending(es[1].No, 10)
+	if len(list) != 1 || list[0].Identity != id || list[0].Spool != "spool" {
+		t.Fatalf("pending %v", list)
+	}
+	wantFrame(t, q, list[0], []byte("frame"))
+	if boot, _, n := q.Boot(); boot != own || n != next {
+		t.Errorf("the queue goes on with %v at %d, want %v at %d", boot, n, own, next)
+	}
+	fsys.flip(t, "/q/parked/"+held.ID+".lmbatch", 50, 1)
+	if _, err := q.HeldFrame(Parked, held.ID); !errors.Is(err, record.ErrCorrupt) {
+		t.Errorf("damaged: %v", err)
+	}
+}

@@ -172,6 +172,10 @@ func (x *session) handleBootClash(collector, detail string) error {
 
 func (x *session) handleRetry(e queue.Entry, r *ingestv1.BatchResult) error {
 	x.s.metrics.answers.WithLabelValues(statusRetry).Inc()
+	if r.GetReason() == reasonQuarantined {
+		x.s.hold(x.boot, r.GetRetryDelay().AsDuration())
+		return errOtherBoot
+	}
 	now := x.s.now()
 	x.s.waits.retry(e.No, r.GetRetryDelay().AsDuration(), now)
 	x.s.update(func(st *Status) { st.Retrying, st.LastRetryReason = true, r.GetReason() })

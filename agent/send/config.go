@@ -21,6 +21,7 @@ type Config struct {
 	AnswerTimeout      time.Duration `koanf:"answer_timeout" help:"a batch without an answer for so long ends the stream"`
 	BackoffInitial     time.Duration `koanf:"backoff_initial" help:"first wait after a failure or RETRY; grows by half each time, with jitter"`
 	BackoffMax         time.Duration `koanf:"backoff_max" help:"longest wait"`
+	SettleInterval     time.Duration `koanf:"settle_interval" help:"how often collectors are asked what was decided about parked batches; not at all while there are none"`
 	ProgressInterval   time.Duration `koanf:"progress_interval" help:"how often draining a backlog is logged"`
 }
 
@@ -34,6 +35,7 @@ func DefaultConfig() Config {
 		AnswerTimeout:      30 * time.Second,
 		BackoffInitial:     250 * time.Millisecond,
 		BackoffMax:         30 * time.Second,
+		SettleInterval:     time.Minute,
 		ProgressInterval:   10 * time.Second,
 	}
 }
@@ -56,7 +58,7 @@ func (c Config) Validate() error {
 	}
 	for name, d := range map[string]time.Duration{
 		"connect_timeout": c.ConnectTimeout, "answer_timeout": c.AnswerTimeout, "backoff_initial": c.BackoffInitial,
-		"backoff_max": c.BackoffMax, "progress_interval": c.ProgressInterval,
+		"backoff_max": c.BackoffMax, "progress_interval": c.ProgressInterval, "settle_interval": c.SettleInterval,
 	} {
 		if d <= 0 {
 			return fmt.Errorf("%s %s: want more than 0", name, d)

@@ -2,6 +2,7 @@ package send
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/resolution"
 )
 
 type metrics struct {
@@ -14,6 +15,7 @@ type metrics struct {
 	connected *prometheus.GaugeVec
 	inFlight  prometheus.Gauge
 	damaged   prometheus.Counter
+	settled   *prometheus.CounterVec // action
 
 	clockOffset prometheus.Gauge
 }
@@ -52,6 +54,11 @@ func newMetrics(reg prometheus.Registerer, collectors []string) *metrics {
 		Name: "lightmetrics_agent_damaged_batches_total", Help: "Queued batches that were dropped because their bytes on disk are damaged."})
 	m.clockOffset = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "lightmetrics_agent_clock_offset_seconds", Help: "How far the collectors' clock is ahead of this machine's, at least; below 0 it is behind."})
+	m.settled = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "lightmetrics_agent_conflicts_settled_total", Help: "Parked batches that were dropped (accept_existing) or queued under new numbers (keep_both) by an operator's decision."}, []string{"action"})
+	for _, a := range []resolution.Action{resolution.AcceptExisting, resolution.KeepBoth} {
+		m.settled.WithLabelValues(string(a))
+	}
 	for _, s := range []string{statusAccepted, statusDuplicate, statusConflict, statusRejected, statusRetry, statusUnknown} {
 		m.answers.WithLabelValues(s)
 	}
@@ -60,6 +67,6 @@ func newMetrics(reg prometheus.Registerer, collectors []string) *metrics {
 		m.errors.WithLabelValues(c)
 		m.connected.WithLabelValues(c)
 	}
-	reg.MustRegister(m.answers, m.sent, m.sentBytes, m.latency, m.sessions, m.errors, m.connected, m.inFlight, m.damaged, m.clockOffset)
+	reg.MustRegister(m.answers, m.sent, m.sentBytes, m.latency, m.sessions, m.errors, m.connected, m.inFlight, m.damaged, m.settled, m.clockOffset)
 	return m
 }

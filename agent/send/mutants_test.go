@@ -46,6 +46,16 @@ var planted = []mutants.Mutant{
 	{Name: "a clash in an answer is a reject", File: "answer.go", Old: `r.GetReason() == reasonBootClash`, New: `false`, By: "TestBootClash/answer"},
 	{Name: "a collector that only says RETRY is kept", File: "answer.go", Old: `x.retries >= retriesBeforeMove`, New: `false`, By: "TestRetryMovesOn"},
 
+	// What operators decide.
+	{Name: "records are kept before the new ones are queued", File: "settle.go", Old: `return id, s.queue.QueueAs(id, resolution.KeptSpool(b.FrameSHA256), b.QueuedAt, renumbered)`, New: `_ = renumbered; return id, nil`, By: "TestKeepBoth"},
+	{Name: "a frame is dropped before that is recorded", File: "settle.go", Old: `if !a.GetSettled() {`, New: `if false {`, By: "TestACollectorThatRecordsNothing"},
+	{Name: "an undecided frame is dropped", File: "settle.go", Old: `default: // nothing is decided, or something that this release does not know
+			continue`, New: `default:`, By: "TestAcceptExisting"},
+	{Name: "an answer about another frame counts", File: "settle.go", Old: `err != nil || string(d[:]) != string(parked[i].GetFrameSha256())`, New: `err != nil`, By: "TestAnswersAboutOthers"},
+	{Name: "a quarantined agent learns nothing", File: "settle.go", Old: `		x.s.settleAtHello(ctx, conn)
+`, New: ``, By: "TestQuarantined"},
+	{Name: "a quarantined boot holds up the others", File: "sender.go", Old: `!now.Before(s.holding[e.Identity.BootOf()]) && `, New: ``, By: "TestQuarantined"},
+
 	// Streams.
 	{Name: "a stream has the frames of every boot", File: "session.go", Old: `return e.Identity.BootOf() == x.boot && e.Spool == x.spool`, New: `return true`, By: "TestStreamsHaveOneBoot"},
 	{Name: "the hello has the current boot", File: "session.go", Old: `Boot: x.boot,`,

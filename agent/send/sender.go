@@ -33,6 +33,11 @@ type Sender struct {
 	metrics   *metrics
 	targets   []*target
 	waits     *waits
+	// holding are the boots that are in quarantine, and until when they are not tried. Only one goroutine
+	// uses it at a time: Run, or the session that Run waits for.
+	holding map[identity.Boot]time.Time
+	// settledAt is when parked batches were last asked about, by one goroutine at a time as well.
+	settledAt time.Time
 
 	mu       sync.Mutex
 	status   Status
@@ -75,7 +80,7 @@ func New(cfg Config, q *queue.Queue, d Deps) (*Sender, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Sender{cfg: cfg, queue: q, log: d.Log, now: d.Now, onRefused: d.OnRefused, onAccept: d.OnAccepted, metrics: newMetrics(d.Registry, cfg.Collectors), waits: newWaits(cfg), stopping: newDrain()}
+	s := &Sender{cfg: cfg, queue: q, log: d.Log, now: d.Now, onRefused: d.OnRefused, onAccept: d.OnAccepted, metrics: newMetrics(d.Registry, cfg.Collectors), waits: newWaits(cfg), stopping: newDrain(), holding: map[identity.Boot]time.Time{}}
 	for _, a := range cfg.Collectors {
 		conn, err := rpc.Dial(a, cfg.Client) // lazy: this checks the settings
 		if err != nil {
@@ -198,7 +203,7 @@ func (s *Sender) nextEntry(inFlight map[uint64]bool, want func(queue.Entry) bool
 	for {
 		list := s.queue.Pending(after, 64)
 		for _, e := range list {
-			if !inFlight[e.No] && s.waits.due(e.No, now) && want(e) {
+			if !inFlight[e.No] && s.waits.due(e.No, now) && !now.Before(s.holding[e.Identity.BootOf()]) && want(e) {
 				return e, true
 			}
 			after = e.No

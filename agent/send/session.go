@@ -65,10 +65,7 @@ func (s *Sender) session(ctx context.Context, t *target, i int, boot identity.Bo
 	defer conn.Close()
 	st, w, err := x.open(ctx, cancel, conn)
 	if err != nil {
-		if rpc.Reason(err) == reasonBootClash {
-			return false, x.handleBootClash("", err.Error())
-		}
-		return false, fmt.Errorf("open stream: %w", err)
+		return false, x.refusedHello(ctx, conn, err)
 	}
 	if err := x.applyWelcome(w); err != nil {
 		return false, err
@@ -77,6 +74,7 @@ func (s *Sender) session(ctx context.Context, t *target, i int, boot identity.Bo
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return x.write(gctx, st) })
 	g.Go(func() error { return x.read(gctx, st) })
+	g.Go(func() error { return s.settleLoop(gctx, conn) })
 	g.Go(func() error {
 		defer cancel() // ends the reader's Recv
 		return x.serve(gctx)

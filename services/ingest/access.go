@@ -13,6 +13,8 @@ var sees = []rpc.Role{rpc.RoleReader, rpc.RoleOperator}
 var access = rpc.Access{
 	ingestv1.IngestService_StreamBatches_FullMethodName: {rpc.RoleSender},
 	ingestv1.IngestService_SubmitBatch_FullMethodName:   {rpc.RoleSender},
+
+	ingestv1.IngestService_SettleConflicts_FullMethodName: {rpc.RoleSender},
 }
 
 // journalAccess allows watches, and frames, to other services. A collector takes no hints; the method has a line because

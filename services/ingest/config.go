@@ -30,6 +30,9 @@ type Config struct {
 	// QualifyInterval is the time between two probes of the store.
 	QualifyInterval time.Duration `koanf:"qualify_interval" help:"time between two probes of the store's semantics"`
 
+	// ResolutionsInterval is the time between two looks at what operators decided about conflicts and senders.
+	ResolutionsInterval time.Duration `koanf:"resolutions_interval" help:"time between two looks at what operators decided about conflicts and senders; a GET each"`
+
 	// MemoryLimit is the Go runtime's soft limit; set by the command, not by New.
 	MemoryLimit config.Bytes `koanf:"memory_limit" help:"soft limit of the process's memory; 0 derives it from the limits, the environment's GOMEMLIMIT wins"`
 
@@ -131,10 +134,10 @@ func DefaultConfig() Config {
 		Base: base, Store: StoreConfig{Config: s3.DefaultConfig(), BucketPolicy: policyWarn},
 		Acceptance:      string(accept.ModeS3Manifest),
 		AcceptTimeout:   30 * time.Second,
-		QualifyInterval: 24 * time.Hour,
-		Spool:           SpoolConfig{LandingIntervalMS: 1000, MaxBytes: 1 << 30},
-		Orphans:         OrphansConfig{ReportInterval: time.Minute},
-		Journal:         JournalConfig{Linger: 50 * time.Millisecond, Idle: 5 * time.Minute, Entries: commit.DefaultEntries, FramesMemory: 64 << 20},
+		QualifyInterval: 24 * time.Hour, ResolutionsInterval: 30 * time.Second,
+		Spool:   SpoolConfig{LandingIntervalMS: 1000, MaxBytes: 1 << 30},
+		Orphans: OrphansConfig{ReportInterval: time.Minute},
+		Journal: JournalConfig{Linger: 50 * time.Millisecond, Idle: 5 * time.Minute, Entries: commit.DefaultEntries, FramesMemory: 64 << 20},
 		Limits: Limits{
 			FrameBytes: config.Bytes(f.EncodedBytes), DecodedBytes: config.Bytes(f.DecodedBytes), Records: f.Records,
 			SeriesLabels: f.SeriesLabels, LabelNameBytes: config.Bytes(f.LabelNameBytes),
@@ -163,6 +166,7 @@ func (c Config) Validate() error {
 	if c.Orphans.ReportInterval < 0 {
 		errs = append(errs, errors.New("orphans.report_interval must not be negative"))
 	}
+	positive("resolutions_interval", c.ResolutionsInterval > 0)
 	positive("limits.frame_bytes", l.FrameBytes > 0)
 	positive("limits.decoded_bytes", l.DecodedBytes > 0)
 	positive("limits.records", l.Records > 0)

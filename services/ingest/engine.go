@@ -33,6 +33,10 @@ func (s *Service) qualify(ctx context.Context) (*authority, error) {
 	if err := s.clock.probe(ctx, layout.ProbePrefix+runID+"/clock"); err != nil {
 		return nil, err
 	}
+	// Before the first batch: a quarantined sender must not be taken for a released one.
+	if err := s.readResolutions(ctx, id); err != nil {
+		return nil, err
+	}
 	// A repeated probe must not open the spool again, whose directory is locked by this process.
 	if a := s.last; a != nil && a.authorityID == id {
 		return a, nil

@@ -122,6 +122,12 @@ func newMetrics(r *prometheus.Registry, s *Service) (*metrics, error) {
 			}
 			return 0
 		}),
+		gauge("resolutions_age_seconds", "For how long this collector has not read all that operators decided about conflicts and senders; see resolutions_interval.", func() float64 {
+			if at := s.resolutionsRead.Load(); at != 0 {
+				return s.now().Sub(time.Unix(0, at)).Seconds()
+			}
+			return 0
+		}),
 		gauge("ready", "1 if the store is qualified and submissions are accepted.", func() float64 {
 			if s.NotReady() == nil {
 				return 1

@@ -20,6 +20,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal/commit"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/resolution"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/spool"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
@@ -76,6 +77,11 @@ type Service struct {
 	requests   atomic.Int64
 	// framesCalls counts calls of ReadFrames.
 	framesCalls atomic.Int64
+
+	// resolutions are what operators decided about conflicts and senders, and resolutionsRead when all of them
+	// were read, Unix nanoseconds.
+	resolutions     *resolution.Log
+	resolutionsRead atomic.Int64
 
 	state       atomic.Pointer[state]
 	found       atomic.Pointer[finding] // of the last probe that passed the store's semantics
@@ -143,6 +149,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 	}
 	// From here on every create also compares the clocks.
 	s.store = s.clock
+	s.resolutions = resolution.NewLog(s.store)
 	s.Readiness().Check("submissions", s.NotReady)
 	s.Readiness().Check("journal", s.journalFailing)
 	if accept.Mode(cfg.Acceptance) == accept.ModeS3Manifest { // with a local spool the collector accepts without the store
@@ -151,6 +158,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 	s.OnListening(s.begin)
 	s.OnStop(s.startDrain)
 	s.Go("qualify", s.keepQualified)
+	s.Go("resolutions", s.followResolutions)
 	s.Handle(web.Route{Pattern: "GET /status", About: "the authority, the bucket's policy, the last probe", Roles: sees, Handler: http.HandlerFunc(s.page)})
 	return s, errors.Join(s.Register(s.api()), s.Register(service.API{
 		Desc: &journalv1.JournalService_ServiceDesc, Impl: journalServer{s: s}, Access: journalAccess, Errors: failures,

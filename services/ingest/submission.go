@@ -170,6 +170,9 @@ func (s *Service) decide(ctx context.Context, sub submission, v *decision) (acce
 	if err := s.allowed(ctx, h.Identity, sub.only); err != nil {
 		return none, err
 	}
+	if err := s.released(h.Identity.BootOf()); err != nil {
+		return none, err
+	}
 	if wait, ok := s.agents.takeBatch(h.Identity.Agent); !ok {
 		return none, failed(grpccodes.ResourceExhausted, ReasonRateLimited, "agent %q sends more batches than it may", h.Identity.Agent).after(wait)
 	}

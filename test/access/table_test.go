@@ -10,6 +10,8 @@ var methods = map[string]string{
 	"/lightmetrics.ingest.v1.IngestService/StreamBatches": "sender",
 	"/lightmetrics.ingest.v1.IngestService/SubmitBatch":   "sender",
 
+	"/lightmetrics.ingest.v1.IngestService/SettleConflicts": "sender",
+
 	"/lightmetrics.journal.v1.JournalService/NotifyJournal": "worker",
 	"/lightmetrics.journal.v1.JournalService/WatchJournal":  "worker",
 	"/lightmetrics.journal.v1.JournalService/ReadFrames":    "worker",
@@ -19,6 +21,11 @@ var methods = map[string]string{
 	"/lightmetrics.reconciler.v1.ReconcilerService/GetGarbage":     "reader operator",
 	"/lightmetrics.reconciler.v1.ReconcilerService/StartSweep":     "operator",
 	"/lightmetrics.reconciler.v1.ReconcilerService/ReleaseBreaker": "operator",
+
+	"/lightmetrics.reconciler.v1.ReconcilerService/ListConflicts":    "reader operator",
+	"/lightmetrics.reconciler.v1.ReconcilerService/GetConflict":      "reader operator",
+	"/lightmetrics.reconciler.v1.ReconcilerService/ResolveConflicts": "operator",
+	"/lightmetrics.reconciler.v1.ReconcilerService/SetQuarantine":    "operator",
 
 	"/lightmetrics.query.v1.QueryService/Query":         "reader",
 	"/lightmetrics.query.v1.QueryService/QueryRange":    "reader",
@@ -88,6 +95,8 @@ var routes = map[string]map[string]string{
 	"reconciler": {
 		"GET /v1/ledgers": "reader operator", "GET /v1/status": "reader operator",
 		"GET /v1/gc": "reader operator", "POST /v1/gc/sweep": "operator", "POST /v1/gc/breaker": "operator",
+		"GET /v1/reconciler/conflicts": "reader operator", "GET /v1/reconciler/conflicts/{submitted_sha256}": "reader operator",
+		"POST /v1/reconciler/resolutions": "operator", "POST /v1/reconciler/quarantine": "operator",
 	},
 	"query": {
 		" /api/v1/": "reader", "GET /v1/query": "reader", "GET /v1/query_range": "reader",

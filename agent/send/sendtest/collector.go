@@ -99,6 +99,9 @@ type Collector struct {
 	// stream, io.EOF with OK. nil accepts through Store. Frames of another boot than the
 	// hello's never come here: they are rejected, as by every collector.
 	OnFrame func(b []byte, reply func(*ingestv1.BatchResult)) error
+	// OnSettle answers questions about parked batches; nil does not know them, as a collector of a former
+	// release.
+	OnSettle func(*ingestv1.SettleConflictsRequest) (*ingestv1.SettleConflictsResponse, error)
 	// Options of the server, such as TLS.
 	Options []grpc.ServerOption
 
@@ -132,6 +135,14 @@ func (c *Collector) Hellos() []*ingestv1.Hello {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]*ingestv1.Hello(nil), c.hellos...)
+}
+
+// SettleConflicts answers a question about parked batches.
+func (c *Collector) SettleConflicts(ctx context.Context, req *ingestv1.SettleConflictsRequest) (*ingestv1.SettleConflictsResponse, error) {
+	if c.OnSettle == nil {
+		return c.UnimplementedIngestServiceServer.SettleConflicts(ctx, req)
+	}
+	return c.OnSettle(req)
 }
 
 // StreamBatches serves a stream.

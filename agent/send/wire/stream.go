@@ -52,6 +52,11 @@ func OpenStream(ctx context.Context, conn grpc.ClientConnInterface, h Hello) (*S
 	return &Stream{st}, w, nil
 }
 
+// Settle asks what was decided about parked batches of an agent, and says what was done.
+func Settle(ctx context.Context, conn grpc.ClientConnInterface, req *ingestv1.SettleConflictsRequest) (*ingestv1.SettleConflictsResponse, error) {
+	return ingestv1.NewIngestServiceClient(conn).SettleConflicts(ctx, req)
+}
+
 // Send hands over the exact bytes of a frame, which must not change until it is answered.
 // io.EOF: the stream has ended, and Receive says why.
 func (s *Stream) Send(frame []byte) error {

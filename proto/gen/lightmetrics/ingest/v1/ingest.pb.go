@@ -90,6 +90,59 @@ func (BatchStatus) EnumDescriptor() ([]byte, []int) {
 	return file_lightmetrics_ingest_v1_ingest_proto_rawDescGZIP(), []int{0}
 }
 
+// ResolutionAction is what was decided about a parked batch.
+type ResolutionAction int32
+
+const (
+	// Nothing is decided.
+	ResolutionAction_RESOLUTION_ACTION_UNSPECIFIED ResolutionAction = 0
+	// Drop it: the accepted frame stays.
+	ResolutionAction_RESOLUTION_ACTION_ACCEPT_EXISTING ResolutionAction = 1
+	// Queue its records under new numbers, then drop it.
+	ResolutionAction_RESOLUTION_ACTION_KEEP_BOTH ResolutionAction = 2
+)
+
+// Enum value maps for ResolutionAction.
+var (
+	ResolutionAction_name = map[int32]string{
+		0: "RESOLUTION_ACTION_UNSPECIFIED",
+		1: "RESOLUTION_ACTION_ACCEPT_EXISTING",
+		2: "RESOLUTION_ACTION_KEEP_BOTH",
+	}
+	ResolutionAction_value = map[string]int32{
+		"RESOLUTION_ACTION_UNSPECIFIED":     0,
+		"RESOLUTION_ACTION_ACCEPT_EXISTING": 1,
+		"RESOLUTION_ACTION_KEEP_BOTH":       2,
+	}
+)
+
+func (x ResolutionAction) Enum() *ResolutionAction {
+	p := new(ResolutionAction)
+	*p = x
+	return p
+}
+
+func (x ResolutionAction) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ResolutionAction) Descriptor() protoreflect.EnumDescriptor {
+	return file_lightmetrics_ingest_v1_ingest_proto_enumTypes[1].Descriptor()
+}
+
+func (ResolutionAction) Type() protoreflect.EnumType {
+	return &file_lightmetrics_ingest_v1_ingest_proto_enumTypes[1]
+}
+
+func (x ResolutionAction) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ResolutionAction.Descriptor instead.
+func (ResolutionAction) EnumDescriptor() ([]byte, []int) {
+	return file_lightmetrics_ingest_v1_ingest_proto_rawDescGZIP(), []int{1}
+}
+
 // StreamBatchesRequest is a hello or a batch.
 type StreamBatchesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -834,6 +887,280 @@ func (x *SubmitBatchResponse) GetAcceptance() *Acceptance {
 	return nil
 }
 
+// SettleConflictsRequest has parked batches of one agent.
+type SettleConflictsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent of all of them.
+	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// At most 500.
+	Parked        []*ParkedBatch `protobuf:"bytes,2,rep,name=parked,proto3" json:"parked,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SettleConflictsRequest) Reset() {
+	*x = SettleConflictsRequest{}
+	mi := &file_lightmetrics_ingest_v1_ingest_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SettleConflictsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SettleConflictsRequest) ProtoMessage() {}
+
+func (x *SettleConflictsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_ingest_v1_ingest_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SettleConflictsRequest.ProtoReflect.Descriptor instead.
+func (*SettleConflictsRequest) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_ingest_v1_ingest_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *SettleConflictsRequest) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *SettleConflictsRequest) GetParked() []*ParkedBatch {
+	if x != nil {
+		return x.Parked
+	}
+	return nil
+}
+
+// ParkedBatch is a batch that lost a conflict.
+type ParkedBatch struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The boot that it was submitted under.
+	BootId string `protobuf:"bytes,1,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
+	// First sequence number.
+	SeqStart uint64 `protobuf:"varint,2,opt,name=seq_start,json=seqStart,proto3" json:"seq_start,omitempty"`
+	// Last sequence number.
+	SeqEnd uint64 `protobuf:"varint,3,opt,name=seq_end,json=seqEnd,proto3" json:"seq_end,omitempty"`
+	// SHA-256 of the frame, 32 bytes.
+	FrameSha256 []byte `protobuf:"bytes,4,opt,name=frame_sha256,json=frameSha256,proto3" json:"frame_sha256,omitempty"`
+	// Number of the resolution that the sender has acted on; 0 asks for one.
+	Resolution uint64 `protobuf:"varint,5,opt,name=resolution,proto3" json:"resolution,omitempty"`
+	// For KEEP_BOTH: the boot that has the records now, from number 1 on.
+	KeptBootId string `protobuf:"bytes,6,opt,name=kept_boot_id,json=keptBootId,proto3" json:"kept_boot_id,omitempty"`
+	// For KEEP_BOTH: the last number there.
+	KeptSeqEnd    uint64 `protobuf:"varint,7,opt,name=kept_seq_end,json=keptSeqEnd,proto3" json:"kept_seq_end,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ParkedBatch) Reset() {
+	*x = ParkedBatch{}
+	mi := &file_lightmetrics_ingest_v1_ingest_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ParkedBatch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ParkedBatch) ProtoMessage() {}
+
+func (x *ParkedBatch) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_ingest_v1_ingest_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ParkedBatch.ProtoReflect.Descriptor instead.
+func (*ParkedBatch) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_ingest_v1_ingest_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *ParkedBatch) GetBootId() string {
+	if x != nil {
+		return x.BootId
+	}
+	return ""
+}
+
+func (x *ParkedBatch) GetSeqStart() uint64 {
+	if x != nil {
+		return x.SeqStart
+	}
+	return 0
+}
+
+func (x *ParkedBatch) GetSeqEnd() uint64 {
+	if x != nil {
+		return x.SeqEnd
+	}
+	return 0
+}
+
+func (x *ParkedBatch) GetFrameSha256() []byte {
+	if x != nil {
+		return x.FrameSha256
+	}
+	return nil
+}
+
+func (x *ParkedBatch) GetResolution() uint64 {
+	if x != nil {
+		return x.Resolution
+	}
+	return 0
+}
+
+func (x *ParkedBatch) GetKeptBootId() string {
+	if x != nil {
+		return x.KeptBootId
+	}
+	return ""
+}
+
+func (x *ParkedBatch) GetKeptSeqEnd() uint64 {
+	if x != nil {
+		return x.KeptSeqEnd
+	}
+	return 0
+}
+
+// SettleConflictsResponse has an answer for each parked batch, in the order of the request.
+type SettleConflictsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The answers.
+	Settlements   []*ConflictSettlement `protobuf:"bytes,1,rep,name=settlements,proto3" json:"settlements,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SettleConflictsResponse) Reset() {
+	*x = SettleConflictsResponse{}
+	mi := &file_lightmetrics_ingest_v1_ingest_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SettleConflictsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SettleConflictsResponse) ProtoMessage() {}
+
+func (x *SettleConflictsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_ingest_v1_ingest_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SettleConflictsResponse.ProtoReflect.Descriptor instead.
+func (*SettleConflictsResponse) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_ingest_v1_ingest_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *SettleConflictsResponse) GetSettlements() []*ConflictSettlement {
+	if x != nil {
+		return x.Settlements
+	}
+	return nil
+}
+
+// ConflictSettlement is what was decided about a parked batch.
+type ConflictSettlement struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// SHA-256 of the frame, 32 bytes.
+	FrameSha256 []byte `protobuf:"bytes,1,opt,name=frame_sha256,json=frameSha256,proto3" json:"frame_sha256,omitempty"`
+	// The decision.
+	Action ResolutionAction `protobuf:"varint,2,opt,name=action,proto3,enum=lightmetrics.ingest.v1.ResolutionAction" json:"action,omitempty"`
+	// Number of the resolution; 0 where nothing is decided.
+	Resolution uint64 `protobuf:"varint,3,opt,name=resolution,proto3" json:"resolution,omitempty"`
+	// What the sender did is recorded: it may forget the batch.
+	Settled       bool `protobuf:"varint,4,opt,name=settled,proto3" json:"settled,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConflictSettlement) Reset() {
+	*x = ConflictSettlement{}
+	mi := &file_lightmetrics_ingest_v1_ingest_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConflictSettlement) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConflictSettlement) ProtoMessage() {}
+
+func (x *ConflictSettlement) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_ingest_v1_ingest_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConflictSettlement.ProtoReflect.Descriptor instead.
+func (*ConflictSettlement) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_ingest_v1_ingest_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ConflictSettlement) GetFrameSha256() []byte {
+	if x != nil {
+		return x.FrameSha256
+	}
+	return nil
+}
+
+func (x *ConflictSettlement) GetAction() ResolutionAction {
+	if x != nil {
+		return x.Action
+	}
+	return ResolutionAction_RESOLUTION_ACTION_UNSPECIFIED
+}
+
+func (x *ConflictSettlement) GetResolution() uint64 {
+	if x != nil {
+		return x.Resolution
+	}
+	return 0
+}
+
+func (x *ConflictSettlement) GetSettled() bool {
+	if x != nil {
+		return x.Settled
+	}
+	return false
+}
+
 var File_lightmetrics_ingest_v1_ingest_proto protoreflect.FileDescriptor
 
 const file_lightmetrics_ingest_v1_ingest_proto_rawDesc = "" +
@@ -893,17 +1220,46 @@ const file_lightmetrics_ingest_v1_ingest_proto_rawDesc = "" +
 	"\tduplicate\x18\x01 \x01(\bR\tduplicate\x12B\n" +
 	"\n" +
 	"acceptance\x18\x02 \x01(\v2\".lightmetrics.ingest.v1.AcceptanceR\n" +
-	"acceptance*\xb9\x01\n" +
+	"acceptance\"p\n" +
+	"\x16SettleConflictsRequest\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12;\n" +
+	"\x06parked\x18\x02 \x03(\v2#.lightmetrics.ingest.v1.ParkedBatchR\x06parked\"\xe3\x01\n" +
+	"\vParkedBatch\x12\x17\n" +
+	"\aboot_id\x18\x01 \x01(\tR\x06bootId\x12\x1b\n" +
+	"\tseq_start\x18\x02 \x01(\x04R\bseqStart\x12\x17\n" +
+	"\aseq_end\x18\x03 \x01(\x04R\x06seqEnd\x12!\n" +
+	"\fframe_sha256\x18\x04 \x01(\fR\vframeSha256\x12\x1e\n" +
+	"\n" +
+	"resolution\x18\x05 \x01(\x04R\n" +
+	"resolution\x12 \n" +
+	"\fkept_boot_id\x18\x06 \x01(\tR\n" +
+	"keptBootId\x12 \n" +
+	"\fkept_seq_end\x18\a \x01(\x04R\n" +
+	"keptSeqEnd\"g\n" +
+	"\x17SettleConflictsResponse\x12L\n" +
+	"\vsettlements\x18\x01 \x03(\v2*.lightmetrics.ingest.v1.ConflictSettlementR\vsettlements\"\xb3\x01\n" +
+	"\x12ConflictSettlement\x12!\n" +
+	"\fframe_sha256\x18\x01 \x01(\fR\vframeSha256\x12@\n" +
+	"\x06action\x18\x02 \x01(\x0e2(.lightmetrics.ingest.v1.ResolutionActionR\x06action\x12\x1e\n" +
+	"\n" +
+	"resolution\x18\x03 \x01(\x04R\n" +
+	"resolution\x12\x18\n" +
+	"\asettled\x18\x04 \x01(\bR\asettled*\xb9\x01\n" +
 	"\vBatchStatus\x12\x1c\n" +
 	"\x18BATCH_STATUS_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15BATCH_STATUS_ACCEPTED\x10\x01\x12\x1a\n" +
 	"\x16BATCH_STATUS_DUPLICATE\x10\x02\x12\"\n" +
 	"\x1eBATCH_STATUS_IDENTITY_CONFLICT\x10\x03\x12\x19\n" +
 	"\x15BATCH_STATUS_REJECTED\x10\x04\x12\x16\n" +
-	"\x12BATCH_STATUS_RETRY\x10\x052\x86\x02\n" +
+	"\x12BATCH_STATUS_RETRY\x10\x05*}\n" +
+	"\x10ResolutionAction\x12!\n" +
+	"\x1dRESOLUTION_ACTION_UNSPECIFIED\x10\x00\x12%\n" +
+	"!RESOLUTION_ACTION_ACCEPT_EXISTING\x10\x01\x12\x1f\n" +
+	"\x1bRESOLUTION_ACTION_KEEP_BOTH\x10\x022\xfa\x02\n" +
 	"\rIngestService\x12p\n" +
 	"\rStreamBatches\x12,.lightmetrics.ingest.v1.StreamBatchesRequest\x1a-.lightmetrics.ingest.v1.StreamBatchesResponse(\x010\x01\x12\x82\x01\n" +
-	"\vSubmitBatch\x12*.lightmetrics.ingest.v1.SubmitBatchRequest\x1a+.lightmetrics.ingest.v1.SubmitBatchResponse\"\x1a\x82\xd3\xe4\x93\x02\x14:\x05frame\"\v/v1/batchesBIZGlightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1;ingestv1b\x06proto3"
+	"\vSubmitBatch\x12*.lightmetrics.ingest.v1.SubmitBatchRequest\x1a+.lightmetrics.ingest.v1.SubmitBatchResponse\"\x1a\x82\xd3\xe4\x93\x02\x14:\x05frame\"\v/v1/batches\x12r\n" +
+	"\x0fSettleConflicts\x12..lightmetrics.ingest.v1.SettleConflictsRequest\x1a/.lightmetrics.ingest.v1.SettleConflictsResponseBIZGlightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1;ingestv1b\x06proto3"
 
 var (
 	file_lightmetrics_ingest_v1_ingest_proto_rawDescOnce sync.Once
@@ -917,39 +1273,49 @@ func file_lightmetrics_ingest_v1_ingest_proto_rawDescGZIP() []byte {
 	return file_lightmetrics_ingest_v1_ingest_proto_rawDescData
 }
 
-var file_lightmetrics_ingest_v1_ingest_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_lightmetrics_ingest_v1_ingest_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_lightmetrics_ingest_v1_ingest_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_lightmetrics_ingest_v1_ingest_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_lightmetrics_ingest_v1_ingest_proto_goTypes = []any{
-	(BatchStatus)(0),              // 0: lightmetrics.ingest.v1.BatchStatus
-	(*StreamBatchesRequest)(nil),  // 1: lightmetrics.ingest.v1.StreamBatchesRequest
-	(*Hello)(nil),                 // 2: lightmetrics.ingest.v1.Hello
-	(*StreamBatchesResponse)(nil), // 3: lightmetrics.ingest.v1.StreamBatchesResponse
-	(*Welcome)(nil),               // 4: lightmetrics.ingest.v1.Welcome
-	(*BatchResult)(nil),           // 5: lightmetrics.ingest.v1.BatchResult
-	(*Acceptance)(nil),            // 6: lightmetrics.ingest.v1.Acceptance
-	(*Conflict)(nil),              // 7: lightmetrics.ingest.v1.Conflict
-	(*SubmitBatchRequest)(nil),    // 8: lightmetrics.ingest.v1.SubmitBatchRequest
-	(*SubmitBatchResponse)(nil),   // 9: lightmetrics.ingest.v1.SubmitBatchResponse
-	(*durationpb.Duration)(nil),   // 10: google.protobuf.Duration
+	(BatchStatus)(0),                // 0: lightmetrics.ingest.v1.BatchStatus
+	(ResolutionAction)(0),           // 1: lightmetrics.ingest.v1.ResolutionAction
+	(*StreamBatchesRequest)(nil),    // 2: lightmetrics.ingest.v1.StreamBatchesRequest
+	(*Hello)(nil),                   // 3: lightmetrics.ingest.v1.Hello
+	(*StreamBatchesResponse)(nil),   // 4: lightmetrics.ingest.v1.StreamBatchesResponse
+	(*Welcome)(nil),                 // 5: lightmetrics.ingest.v1.Welcome
+	(*BatchResult)(nil),             // 6: lightmetrics.ingest.v1.BatchResult
+	(*Acceptance)(nil),              // 7: lightmetrics.ingest.v1.Acceptance
+	(*Conflict)(nil),                // 8: lightmetrics.ingest.v1.Conflict
+	(*SubmitBatchRequest)(nil),      // 9: lightmetrics.ingest.v1.SubmitBatchRequest
+	(*SubmitBatchResponse)(nil),     // 10: lightmetrics.ingest.v1.SubmitBatchResponse
+	(*SettleConflictsRequest)(nil),  // 11: lightmetrics.ingest.v1.SettleConflictsRequest
+	(*ParkedBatch)(nil),             // 12: lightmetrics.ingest.v1.ParkedBatch
+	(*SettleConflictsResponse)(nil), // 13: lightmetrics.ingest.v1.SettleConflictsResponse
+	(*ConflictSettlement)(nil),      // 14: lightmetrics.ingest.v1.ConflictSettlement
+	(*durationpb.Duration)(nil),     // 15: google.protobuf.Duration
 }
 var file_lightmetrics_ingest_v1_ingest_proto_depIdxs = []int32{
-	2,  // 0: lightmetrics.ingest.v1.StreamBatchesRequest.hello:type_name -> lightmetrics.ingest.v1.Hello
-	4,  // 1: lightmetrics.ingest.v1.StreamBatchesResponse.welcome:type_name -> lightmetrics.ingest.v1.Welcome
-	5,  // 2: lightmetrics.ingest.v1.StreamBatchesResponse.result:type_name -> lightmetrics.ingest.v1.BatchResult
+	3,  // 0: lightmetrics.ingest.v1.StreamBatchesRequest.hello:type_name -> lightmetrics.ingest.v1.Hello
+	5,  // 1: lightmetrics.ingest.v1.StreamBatchesResponse.welcome:type_name -> lightmetrics.ingest.v1.Welcome
+	6,  // 2: lightmetrics.ingest.v1.StreamBatchesResponse.result:type_name -> lightmetrics.ingest.v1.BatchResult
 	0,  // 3: lightmetrics.ingest.v1.BatchResult.status:type_name -> lightmetrics.ingest.v1.BatchStatus
-	10, // 4: lightmetrics.ingest.v1.BatchResult.retry_delay:type_name -> google.protobuf.Duration
-	7,  // 5: lightmetrics.ingest.v1.BatchResult.conflict:type_name -> lightmetrics.ingest.v1.Conflict
-	6,  // 6: lightmetrics.ingest.v1.BatchResult.acceptance:type_name -> lightmetrics.ingest.v1.Acceptance
-	6,  // 7: lightmetrics.ingest.v1.SubmitBatchResponse.acceptance:type_name -> lightmetrics.ingest.v1.Acceptance
-	1,  // 8: lightmetrics.ingest.v1.IngestService.StreamBatches:input_type -> lightmetrics.ingest.v1.StreamBatchesRequest
-	8,  // 9: lightmetrics.ingest.v1.IngestService.SubmitBatch:input_type -> lightmetrics.ingest.v1.SubmitBatchRequest
-	3,  // 10: lightmetrics.ingest.v1.IngestService.StreamBatches:output_type -> lightmetrics.ingest.v1.StreamBatchesResponse
-	9,  // 11: lightmetrics.ingest.v1.IngestService.SubmitBatch:output_type -> lightmetrics.ingest.v1.SubmitBatchResponse
-	10, // [10:12] is the sub-list for method output_type
-	8,  // [8:10] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	15, // 4: lightmetrics.ingest.v1.BatchResult.retry_delay:type_name -> google.protobuf.Duration
+	8,  // 5: lightmetrics.ingest.v1.BatchResult.conflict:type_name -> lightmetrics.ingest.v1.Conflict
+	7,  // 6: lightmetrics.ingest.v1.BatchResult.acceptance:type_name -> lightmetrics.ingest.v1.Acceptance
+	7,  // 7: lightmetrics.ingest.v1.SubmitBatchResponse.acceptance:type_name -> lightmetrics.ingest.v1.Acceptance
+	12, // 8: lightmetrics.ingest.v1.SettleConflictsRequest.parked:type_name -> lightmetrics.ingest.v1.ParkedBatch
+	14, // 9: lightmetrics.ingest.v1.SettleConflictsResponse.settlements:type_name -> lightmetrics.ingest.v1.ConflictSettlement
+	1,  // 10: lightmetrics.ingest.v1.ConflictSettlement.action:type_name -> lightmetrics.ingest.v1.ResolutionAction
+	2,  // 11: lightmetrics.ingest.v1.IngestService.StreamBatches:input_type -> lightmetrics.ingest.v1.StreamBatchesRequest
+	9,  // 12: lightmetrics.ingest.v1.IngestService.SubmitBatch:input_type -> lightmetrics.ingest.v1.SubmitBatchRequest
+	11, // 13: lightmetrics.ingest.v1.IngestService.SettleConflicts:input_type -> lightmetrics.ingest.v1.SettleConflictsRequest
+	4,  // 14: lightmetrics.ingest.v1.IngestService.StreamBatches:output_type -> lightmetrics.ingest.v1.StreamBatchesResponse
+	10, // 15: lightmetrics.ingest.v1.IngestService.SubmitBatch:output_type -> lightmetrics.ingest.v1.SubmitBatchResponse
+	13, // 16: lightmetrics.ingest.v1.IngestService.SettleConflicts:output_type -> lightmetrics.ingest.v1.SettleConflictsResponse
+	14, // [14:17] is the sub-list for method output_type
+	11, // [11:14] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_lightmetrics_ingest_v1_ingest_proto_init() }
@@ -970,8 +1336,8 @@ func file_lightmetrics_ingest_v1_ingest_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lightmetrics_ingest_v1_ingest_proto_rawDesc), len(file_lightmetrics_ingest_v1_ingest_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   9,
+			NumEnums:      2,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

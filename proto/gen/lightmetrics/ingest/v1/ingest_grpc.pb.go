@@ -21,8 +21,9 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	IngestService_StreamBatches_FullMethodName = "/lightmetrics.ingest.v1.IngestService/StreamBatches"
-	IngestService_SubmitBatch_FullMethodName   = "/lightmetrics.ingest.v1.IngestService/SubmitBatch"
+	IngestService_StreamBatches_FullMethodName   = "/lightmetrics.ingest.v1.IngestService/StreamBatches"
+	IngestService_SubmitBatch_FullMethodName     = "/lightmetrics.ingest.v1.IngestService/SubmitBatch"
+	IngestService_SettleConflicts_FullMethodName = "/lightmetrics.ingest.v1.IngestService/SettleConflicts"
 )
 
 // IngestServiceClient is the client API for IngestService service.
@@ -40,6 +41,9 @@ type IngestServiceClient interface {
 	// invalid frame INVALID_ARGUMENT (400; 413 when too large), overload
 	// RESOURCE_EXHAUSTED (429), an unavailable store UNAVAILABLE (503).
 	SubmitBatch(ctx context.Context, in *SubmitBatchRequest, opts ...grpc.CallOption) (*SubmitBatchResponse, error)
+	// SettleConflicts asks what was decided about parked batches, and says what the agent did about
+	// them. A sender that has none does not call it.
+	SettleConflicts(ctx context.Context, in *SettleConflictsRequest, opts ...grpc.CallOption) (*SettleConflictsResponse, error)
 }
 
 type ingestServiceClient struct {
@@ -73,6 +77,16 @@ func (c *ingestServiceClient) SubmitBatch(ctx context.Context, in *SubmitBatchRe
 	return out, nil
 }
 
+func (c *ingestServiceClient) SettleConflicts(ctx context.Context, in *SettleConflictsRequest, opts ...grpc.CallOption) (*SettleConflictsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SettleConflictsResponse)
+	err := c.cc.Invoke(ctx, IngestService_SettleConflicts_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // IngestServiceServer is the server API for IngestService service.
 // All implementations must embed UnimplementedIngestServiceServer
 // for forward compatibility.
@@ -88,6 +102,9 @@ type IngestServiceServer interface {
 	// invalid frame INVALID_ARGUMENT (400; 413 when too large), overload
 	// RESOURCE_EXHAUSTED (429), an unavailable store UNAVAILABLE (503).
 	SubmitBatch(context.Context, *SubmitBatchRequest) (*SubmitBatchResponse, error)
+	// SettleConflicts asks what was decided about parked batches, and says what the agent did about
+	// them. A sender that has none does not call it.
+	SettleConflicts(context.Context, *SettleConflictsRequest) (*SettleConflictsResponse, error)
 	mustEmbedUnimplementedIngestServiceServer()
 }
 
@@ -103,6 +120,9 @@ func (UnimplementedIngestServiceServer) StreamBatches(grpc.BidiStreamingServer[S
 }
 func (UnimplementedIngestServiceServer) SubmitBatch(context.Context, *SubmitBatchRequest) (*SubmitBatchResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SubmitBatch not implemented")
+}
+func (UnimplementedIngestServiceServer) SettleConflicts(context.Context, *SettleConflictsRequest) (*SettleConflictsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SettleConflicts not implemented")
 }
 func (UnimplementedIngestServiceServer) mustEmbedUnimplementedIngestServiceServer() {}
 func (UnimplementedIngestServiceServer) testEmbeddedByValue()                       {}
@@ -150,6 +170,24 @@ func _IngestService_SubmitBatch_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _IngestService_SettleConflicts_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SettleConflictsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(IngestServiceServer).SettleConflicts(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: IngestService_SettleConflicts_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(IngestServiceServer).SettleConflicts(ctx, req.(*SettleConflictsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // IngestService_ServiceDesc is the grpc.ServiceDesc for IngestService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -160,6 +198,10 @@ var IngestService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "SubmitBatch",
 			Handler:    _IngestService_SubmitBatch_Handler,
+		},
+		{
+			MethodName: "SettleConflicts",
+			Handler:    _IngestService_SettleConflicts_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

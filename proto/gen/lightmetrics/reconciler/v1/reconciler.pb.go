@@ -1129,6 +1129,1299 @@ func (x *JournalStatus) GetPollError() string {
 	return ""
 }
 
+// ListConflictsRequest selects conflicts.
+type ListConflictsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only this agent, when set.
+	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// At most this many; 0 means 100, at most 1,000.
+	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// From the response before.
+	PageToken string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Only those about which nothing is decided.
+	Unresolved    bool `protobuf:"varint,4,opt,name=unresolved,proto3" json:"unresolved,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListConflictsRequest) Reset() {
+	*x = ListConflictsRequest{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListConflictsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListConflictsRequest) ProtoMessage() {}
+
+func (x *ListConflictsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListConflictsRequest.ProtoReflect.Descriptor instead.
+func (*ListConflictsRequest) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ListConflictsRequest) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *ListConflictsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListConflictsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListConflictsRequest) GetUnresolved() bool {
+	if x != nil {
+		return x.Unresolved
+	}
+	return false
+}
+
+// ListConflictsResponse is a page of conflicts, by identity.
+type ListConflictsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The conflicts.
+	Conflicts []*Conflict `protobuf:"bytes,1,rep,name=conflicts,proto3" json:"conflicts,omitempty"`
+	// For the next page; empty at the end. A page may have fewer conflicts than asked for before that.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// Boots in which ranges are covered by more than one identity; with the first page, at most 1,000.
+	Overlaps []*OverlappingBoot `protobuf:"bytes,3,rep,name=overlaps,proto3" json:"overlaps,omitempty"`
+	// Senders of which nothing is taken; with the first page.
+	Quarantined   []*Resolution `protobuf:"bytes,4,rep,name=quarantined,proto3" json:"quarantined,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListConflictsResponse) Reset() {
+	*x = ListConflictsResponse{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListConflictsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListConflictsResponse) ProtoMessage() {}
+
+func (x *ListConflictsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListConflictsResponse.ProtoReflect.Descriptor instead.
+func (*ListConflictsResponse) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ListConflictsResponse) GetConflicts() []*Conflict {
+	if x != nil {
+		return x.Conflicts
+	}
+	return nil
+}
+
+func (x *ListConflictsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+func (x *ListConflictsResponse) GetOverlaps() []*OverlappingBoot {
+	if x != nil {
+		return x.Overlaps
+	}
+	return nil
+}
+
+func (x *ListConflictsResponse) GetQuarantined() []*Resolution {
+	if x != nil {
+		return x.Quarantined
+	}
+	return nil
+}
+
+// Conflict is a frame that lost its identity to another.
+type Conflict struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent.
+	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// The boot.
+	BootId string `protobuf:"bytes,2,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
+	// First sequence number.
+	SeqStart uint64 `protobuf:"varint,3,opt,name=seq_start,json=seqStart,proto3" json:"seq_start,omitempty"`
+	// Last sequence number.
+	SeqEnd uint64 `protobuf:"varint,4,opt,name=seq_end,json=seqEnd,proto3" json:"seq_end,omitempty"`
+	// SHA-256 of the accepted frame, lower-case hex; empty where the record can't be read.
+	AcceptedSha256 string `protobuf:"bytes,5,opt,name=accepted_sha256,json=acceptedSha256,proto3" json:"accepted_sha256,omitempty"`
+	// SHA-256 of the frame that lost, lower-case hex.
+	SubmittedSha256 string `protobuf:"bytes,6,opt,name=submitted_sha256,json=submittedSha256,proto3" json:"submitted_sha256,omitempty"`
+	// When the conflict was first seen, Unix nanoseconds.
+	ObservedAtUnixNs int64 `protobuf:"varint,7,opt,name=observed_at_unix_ns,json=observedAtUnixNs,proto3" json:"observed_at_unix_ns,omitempty"`
+	// Collector that saw it.
+	CollectorId string `protobuf:"bytes,8,opt,name=collector_id,json=collectorId,proto3" json:"collector_id,omitempty"`
+	// Key of the quarantine record.
+	QuarantineKey string `protobuf:"bytes,9,opt,name=quarantine_key,json=quarantineKey,proto3" json:"quarantine_key,omitempty"`
+	// Key of the identity manifest.
+	AcceptedManifestKey string `protobuf:"bytes,10,opt,name=accepted_manifest_key,json=acceptedManifestKey,proto3" json:"accepted_manifest_key,omitempty"`
+	// Key of the accepted frame.
+	AcceptedBlobKey string `protobuf:"bytes,11,opt,name=accepted_blob_key,json=acceptedBlobKey,proto3" json:"accepted_blob_key,omitempty"`
+	// Key of the frame that lost.
+	SubmittedBlobKey string `protobuf:"bytes,12,opt,name=submitted_blob_key,json=submittedBlobKey,proto3" json:"submitted_blob_key,omitempty"`
+	// Id of the batch among those that its agent has parked.
+	ParkedId string `protobuf:"bytes,13,opt,name=parked_id,json=parkedId,proto3" json:"parked_id,omitempty"`
+	// What was decided; absent while nothing is.
+	Resolution *Resolution `protobuf:"bytes,14,opt,name=resolution,proto3" json:"resolution,omitempty"`
+	// What the agent did about it; absent until it says so.
+	Settlement *Settlement `protobuf:"bytes,15,opt,name=settlement,proto3" json:"settlement,omitempty"`
+	// Why the record can't be read; empty where it can.
+	Error         string `protobuf:"bytes,16,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Conflict) Reset() {
+	*x = Conflict{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Conflict) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Conflict) ProtoMessage() {}
+
+func (x *Conflict) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Conflict.ProtoReflect.Descriptor instead.
+func (*Conflict) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *Conflict) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *Conflict) GetBootId() string {
+	if x != nil {
+		return x.BootId
+	}
+	return ""
+}
+
+func (x *Conflict) GetSeqStart() uint64 {
+	if x != nil {
+		return x.SeqStart
+	}
+	return 0
+}
+
+func (x *Conflict) GetSeqEnd() uint64 {
+	if x != nil {
+		return x.SeqEnd
+	}
+	return 0
+}
+
+func (x *Conflict) GetAcceptedSha256() string {
+	if x != nil {
+		return x.AcceptedSha256
+	}
+	return ""
+}
+
+func (x *Conflict) GetSubmittedSha256() string {
+	if x != nil {
+		return x.SubmittedSha256
+	}
+	return ""
+}
+
+func (x *Conflict) GetObservedAtUnixNs() int64 {
+	if x != nil {
+		return x.ObservedAtUnixNs
+	}
+	return 0
+}
+
+func (x *Conflict) GetCollectorId() string {
+	if x != nil {
+		return x.CollectorId
+	}
+	return ""
+}
+
+func (x *Conflict) GetQuarantineKey() string {
+	if x != nil {
+		return x.QuarantineKey
+	}
+	return ""
+}
+
+func (x *Conflict) GetAcceptedManifestKey() string {
+	if x != nil {
+		return x.AcceptedManifestKey
+	}
+	return ""
+}
+
+func (x *Conflict) GetAcceptedBlobKey() string {
+	if x != nil {
+		return x.AcceptedBlobKey
+	}
+	return ""
+}
+
+func (x *Conflict) GetSubmittedBlobKey() string {
+	if x != nil {
+		return x.SubmittedBlobKey
+	}
+	return ""
+}
+
+func (x *Conflict) GetParkedId() string {
+	if x != nil {
+		return x.ParkedId
+	}
+	return ""
+}
+
+func (x *Conflict) GetResolution() *Resolution {
+	if x != nil {
+		return x.Resolution
+	}
+	return nil
+}
+
+func (x *Conflict) GetSettlement() *Settlement {
+	if x != nil {
+		return x.Settlement
+	}
+	return nil
+}
+
+func (x *Conflict) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+// Resolution is a decision.
+type Resolution struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its number.
+	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// accept_existing, keep_both, quarantine or release.
+	Action string `protobuf:"bytes,2,opt,name=action,proto3" json:"action,omitempty"`
+	// The agent.
+	AgentId string `protobuf:"bytes,3,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// The boot, of quarantine and release of one.
+	BootId string `protobuf:"bytes,4,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
+	// Who decided.
+	Principal string `protobuf:"bytes,5,opt,name=principal,proto3" json:"principal,omitempty"`
+	// When, Unix nanoseconds.
+	DecidedAtUnixNs int64 `protobuf:"varint,6,opt,name=decided_at_unix_ns,json=decidedAtUnixNs,proto3" json:"decided_at_unix_ns,omitempty"`
+	// The operator's words.
+	Note          string `protobuf:"bytes,7,opt,name=note,proto3" json:"note,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Resolution) Reset() {
+	*x = Resolution{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Resolution) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Resolution) ProtoMessage() {}
+
+func (x *Resolution) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Resolution.ProtoReflect.Descriptor instead.
+func (*Resolution) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *Resolution) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Resolution) GetAction() string {
+	if x != nil {
+		return x.Action
+	}
+	return ""
+}
+
+func (x *Resolution) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *Resolution) GetBootId() string {
+	if x != nil {
+		return x.BootId
+	}
+	return ""
+}
+
+func (x *Resolution) GetPrincipal() string {
+	if x != nil {
+		return x.Principal
+	}
+	return ""
+}
+
+func (x *Resolution) GetDecidedAtUnixNs() int64 {
+	if x != nil {
+		return x.DecidedAtUnixNs
+	}
+	return 0
+}
+
+func (x *Resolution) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
+// Settlement is what an agent did about its parked batch.
+type Settlement struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When its collector recorded it, Unix nanoseconds.
+	SettledAtUnixNs int64 `protobuf:"varint,1,opt,name=settled_at_unix_ns,json=settledAtUnixNs,proto3" json:"settled_at_unix_ns,omitempty"`
+	// The collector.
+	CollectorId string `protobuf:"bytes,2,opt,name=collector_id,json=collectorId,proto3" json:"collector_id,omitempty"`
+	// With keep_both: the boot that has the records.
+	KeptBootId string `protobuf:"bytes,3,opt,name=kept_boot_id,json=keptBootId,proto3" json:"kept_boot_id,omitempty"`
+	// With keep_both: they have the numbers 1 through this one.
+	KeptSeqEnd    uint64 `protobuf:"varint,4,opt,name=kept_seq_end,json=keptSeqEnd,proto3" json:"kept_seq_end,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Settlement) Reset() {
+	*x = Settlement{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Settlement) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Settlement) ProtoMessage() {}
+
+func (x *Settlement) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Settlement.ProtoReflect.Descriptor instead.
+func (*Settlement) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *Settlement) GetSettledAtUnixNs() int64 {
+	if x != nil {
+		return x.SettledAtUnixNs
+	}
+	return 0
+}
+
+func (x *Settlement) GetCollectorId() string {
+	if x != nil {
+		return x.CollectorId
+	}
+	return ""
+}
+
+func (x *Settlement) GetKeptBootId() string {
+	if x != nil {
+		return x.KeptBootId
+	}
+	return ""
+}
+
+func (x *Settlement) GetKeptSeqEnd() uint64 {
+	if x != nil {
+		return x.KeptSeqEnd
+	}
+	return 0
+}
+
+// OverlappingBoot is a boot in which identities overlap.
+type OverlappingBoot struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent.
+	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// The boot.
+	BootId string `protobuf:"bytes,2,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
+	// Ranges that more than one identity covers; at most 1,000.
+	Overlaps      []*SeqRange `protobuf:"bytes,3,rep,name=overlaps,proto3" json:"overlaps,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OverlappingBoot) Reset() {
+	*x = OverlappingBoot{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OverlappingBoot) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OverlappingBoot) ProtoMessage() {}
+
+func (x *OverlappingBoot) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OverlappingBoot.ProtoReflect.Descriptor instead.
+func (*OverlappingBoot) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *OverlappingBoot) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *OverlappingBoot) GetBootId() string {
+	if x != nil {
+		return x.BootId
+	}
+	return ""
+}
+
+func (x *OverlappingBoot) GetOverlaps() []*SeqRange {
+	if x != nil {
+		return x.Overlaps
+	}
+	return nil
+}
+
+// GetConflictRequest names a conflict.
+type GetConflictRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// SHA-256 of the frame that lost, lower-case hex.
+	SubmittedSha256 string `protobuf:"bytes,1,opt,name=submitted_sha256,json=submittedSha256,proto3" json:"submitted_sha256,omitempty"`
+	// The agent.
+	AgentId string `protobuf:"bytes,2,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// The boot.
+	BootId string `protobuf:"bytes,3,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
+	// First sequence number.
+	SeqStart uint64 `protobuf:"varint,4,opt,name=seq_start,json=seqStart,proto3" json:"seq_start,omitempty"`
+	// Last sequence number.
+	SeqEnd uint64 `protobuf:"varint,5,opt,name=seq_end,json=seqEnd,proto3" json:"seq_end,omitempty"`
+	// At most this many differences; 0 means 20, at most 1,000.
+	Differences   int32 `protobuf:"varint,6,opt,name=differences,proto3" json:"differences,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetConflictRequest) Reset() {
+	*x = GetConflictRequest{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetConflictRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetConflictRequest) ProtoMessage() {}
+
+func (x *GetConflictRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetConflictRequest.ProtoReflect.Descriptor instead.
+func (*GetConflictRequest) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *GetConflictRequest) GetSubmittedSha256() string {
+	if x != nil {
+		return x.SubmittedSha256
+	}
+	return ""
+}
+
+func (x *GetConflictRequest) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *GetConflictRequest) GetBootId() string {
+	if x != nil {
+		return x.BootId
+	}
+	return ""
+}
+
+func (x *GetConflictRequest) GetSeqStart() uint64 {
+	if x != nil {
+		return x.SeqStart
+	}
+	return 0
+}
+
+func (x *GetConflictRequest) GetSeqEnd() uint64 {
+	if x != nil {
+		return x.SeqEnd
+	}
+	return 0
+}
+
+func (x *GetConflictRequest) GetDifferences() int32 {
+	if x != nil {
+		return x.Differences
+	}
+	return 0
+}
+
+// GetConflictResponse is a conflict with its two frames.
+type GetConflictResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The conflict.
+	Conflict *Conflict `protobuf:"bytes,1,opt,name=conflict,proto3" json:"conflict,omitempty"`
+	// The accepted frame.
+	Accepted *FrameSide `protobuf:"bytes,2,opt,name=accepted,proto3" json:"accepted,omitempty"`
+	// The frame that lost.
+	Submitted *FrameSide `protobuf:"bytes,3,opt,name=submitted,proto3" json:"submitted,omitempty"`
+	// Records with the same series, time and value.
+	Same uint64 `protobuf:"varint,4,opt,name=same,proto3" json:"same,omitempty"`
+	// Records with the same series and time, and another value.
+	Different uint64 `protobuf:"varint,5,opt,name=different,proto3" json:"different,omitempty"`
+	// Records that only the accepted frame has.
+	OnlyAccepted uint64 `protobuf:"varint,6,opt,name=only_accepted,json=onlyAccepted,proto3" json:"only_accepted,omitempty"`
+	// Records that only the frame that lost has.
+	OnlySubmitted uint64 `protobuf:"varint,7,opt,name=only_submitted,json=onlySubmitted,proto3" json:"only_submitted,omitempty"`
+	// The first records that the frames do not share.
+	Differences   []*RecordDifference `protobuf:"bytes,8,rep,name=differences,proto3" json:"differences,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetConflictResponse) Reset() {
+	*x = GetConflictResponse{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetConflictResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetConflictResponse) ProtoMessage() {}
+
+func (x *GetConflictResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetConflictResponse.ProtoReflect.Descriptor instead.
+func (*GetConflictResponse) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *GetConflictResponse) GetConflict() *Conflict {
+	if x != nil {
+		return x.Conflict
+	}
+	return nil
+}
+
+func (x *GetConflictResponse) GetAccepted() *FrameSide {
+	if x != nil {
+		return x.Accepted
+	}
+	return nil
+}
+
+func (x *GetConflictResponse) GetSubmitted() *FrameSide {
+	if x != nil {
+		return x.Submitted
+	}
+	return nil
+}
+
+func (x *GetConflictResponse) GetSame() uint64 {
+	if x != nil {
+		return x.Same
+	}
+	return 0
+}
+
+func (x *GetConflictResponse) GetDifferent() uint64 {
+	if x != nil {
+		return x.Different
+	}
+	return 0
+}
+
+func (x *GetConflictResponse) GetOnlyAccepted() uint64 {
+	if x != nil {
+		return x.OnlyAccepted
+	}
+	return 0
+}
+
+func (x *GetConflictResponse) GetOnlySubmitted() uint64 {
+	if x != nil {
+		return x.OnlySubmitted
+	}
+	return 0
+}
+
+func (x *GetConflictResponse) GetDifferences() []*RecordDifference {
+	if x != nil {
+		return x.Differences
+	}
+	return nil
+}
+
+// FrameSide is one frame of a conflict.
+type FrameSide struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When it was accepted, or its conflict was seen, Unix nanoseconds.
+	AtUnixNs int64 `protobuf:"varint,1,opt,name=at_unix_ns,json=atUnixNs,proto3" json:"at_unix_ns,omitempty"`
+	// The collector.
+	CollectorId string `protobuf:"bytes,2,opt,name=collector_id,json=collectorId,proto3" json:"collector_id,omitempty"`
+	// Length of the frame.
+	FrameBytes uint64 `protobuf:"varint,3,opt,name=frame_bytes,json=frameBytes,proto3" json:"frame_bytes,omitempty"`
+	// Its records.
+	Records uint64 `protobuf:"varint,4,opt,name=records,proto3" json:"records,omitempty"`
+	// Its series.
+	Series uint64 `protobuf:"varint,5,opt,name=series,proto3" json:"series,omitempty"`
+	// First sample, Unix nanoseconds.
+	MinTimeUnixNs int64 `protobuf:"varint,6,opt,name=min_time_unix_ns,json=minTimeUnixNs,proto3" json:"min_time_unix_ns,omitempty"`
+	// Last sample, Unix nanoseconds.
+	MaxTimeUnixNs int64 `protobuf:"varint,7,opt,name=max_time_unix_ns,json=maxTimeUnixNs,proto3" json:"max_time_unix_ns,omitempty"`
+	// Why it can't be read; empty where it can.
+	Error         string `protobuf:"bytes,8,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FrameSide) Reset() {
+	*x = FrameSide{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FrameSide) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FrameSide) ProtoMessage() {}
+
+func (x *FrameSide) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FrameSide.ProtoReflect.Descriptor instead.
+func (*FrameSide) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *FrameSide) GetAtUnixNs() int64 {
+	if x != nil {
+		return x.AtUnixNs
+	}
+	return 0
+}
+
+func (x *FrameSide) GetCollectorId() string {
+	if x != nil {
+		return x.CollectorId
+	}
+	return ""
+}
+
+func (x *FrameSide) GetFrameBytes() uint64 {
+	if x != nil {
+		return x.FrameBytes
+	}
+	return 0
+}
+
+func (x *FrameSide) GetRecords() uint64 {
+	if x != nil {
+		return x.Records
+	}
+	return 0
+}
+
+func (x *FrameSide) GetSeries() uint64 {
+	if x != nil {
+		return x.Series
+	}
+	return 0
+}
+
+func (x *FrameSide) GetMinTimeUnixNs() int64 {
+	if x != nil {
+		return x.MinTimeUnixNs
+	}
+	return 0
+}
+
+func (x *FrameSide) GetMaxTimeUnixNs() int64 {
+	if x != nil {
+		return x.MaxTimeUnixNs
+	}
+	return 0
+}
+
+func (x *FrameSide) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+// RecordDifference is a record that the frames do not share.
+type RecordDifference struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The series.
+	Series string `protobuf:"bytes,1,opt,name=series,proto3" json:"series,omitempty"`
+	// Time of the sample, Unix nanoseconds.
+	TimeUnixNs int64 `protobuf:"varint,2,opt,name=time_unix_ns,json=timeUnixNs,proto3" json:"time_unix_ns,omitempty"`
+	// Number of the record in the accepted frame; 0 where it has none.
+	AcceptedSeq uint64 `protobuf:"varint,3,opt,name=accepted_seq,json=acceptedSeq,proto3" json:"accepted_seq,omitempty"`
+	// Number of the record in the frame that lost; 0 where it has none.
+	SubmittedSeq uint64 `protobuf:"varint,4,opt,name=submitted_seq,json=submittedSeq,proto3" json:"submitted_seq,omitempty"`
+	// Value in the accepted frame.
+	Accepted string `protobuf:"bytes,5,opt,name=accepted,proto3" json:"accepted,omitempty"`
+	// Value in the frame that lost.
+	Submitted     string `protobuf:"bytes,6,opt,name=submitted,proto3" json:"submitted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecordDifference) Reset() {
+	*x = RecordDifference{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecordDifference) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecordDifference) ProtoMessage() {}
+
+func (x *RecordDifference) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecordDifference.ProtoReflect.Descriptor instead.
+func (*RecordDifference) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *RecordDifference) GetSeries() string {
+	if x != nil {
+		return x.Series
+	}
+	return ""
+}
+
+func (x *RecordDifference) GetTimeUnixNs() int64 {
+	if x != nil {
+		return x.TimeUnixNs
+	}
+	return 0
+}
+
+func (x *RecordDifference) GetAcceptedSeq() uint64 {
+	if x != nil {
+		return x.AcceptedSeq
+	}
+	return 0
+}
+
+func (x *RecordDifference) GetSubmittedSeq() uint64 {
+	if x != nil {
+		return x.SubmittedSeq
+	}
+	return 0
+}
+
+func (x *RecordDifference) GetAccepted() string {
+	if x != nil {
+		return x.Accepted
+	}
+	return ""
+}
+
+func (x *RecordDifference) GetSubmitted() string {
+	if x != nil {
+		return x.Submitted
+	}
+	return ""
+}
+
+// ConflictName names a parked batch of an agent.
+type ConflictName struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The boot.
+	BootId string `protobuf:"bytes,1,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
+	// First sequence number.
+	SeqStart uint64 `protobuf:"varint,2,opt,name=seq_start,json=seqStart,proto3" json:"seq_start,omitempty"`
+	// Last sequence number.
+	SeqEnd uint64 `protobuf:"varint,3,opt,name=seq_end,json=seqEnd,proto3" json:"seq_end,omitempty"`
+	// SHA-256 of the frame that lost, lower-case hex.
+	SubmittedSha256 string `protobuf:"bytes,4,opt,name=submitted_sha256,json=submittedSha256,proto3" json:"submitted_sha256,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *ConflictName) Reset() {
+	*x = ConflictName{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConflictName) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConflictName) ProtoMessage() {}
+
+func (x *ConflictName) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConflictName.ProtoReflect.Descriptor instead.
+func (*ConflictName) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *ConflictName) GetBootId() string {
+	if x != nil {
+		return x.BootId
+	}
+	return ""
+}
+
+func (x *ConflictName) GetSeqStart() uint64 {
+	if x != nil {
+		return x.SeqStart
+	}
+	return 0
+}
+
+func (x *ConflictName) GetSeqEnd() uint64 {
+	if x != nil {
+		return x.SeqEnd
+	}
+	return 0
+}
+
+func (x *ConflictName) GetSubmittedSha256() string {
+	if x != nil {
+		return x.SubmittedSha256
+	}
+	return ""
+}
+
+// ResolveConflictsRequest is a decision about parked batches.
+type ResolveConflictsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent of all of them.
+	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// accept_existing or keep_both.
+	Action string `protobuf:"bytes,2,opt,name=action,proto3" json:"action,omitempty"`
+	// 1 to 500.
+	Conflicts []*ConflictName `protobuf:"bytes,3,rep,name=conflicts,proto3" json:"conflicts,omitempty"`
+	// Why, for the record.
+	Note          string `protobuf:"bytes,4,opt,name=note,proto3" json:"note,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResolveConflictsRequest) Reset() {
+	*x = ResolveConflictsRequest{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResolveConflictsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResolveConflictsRequest) ProtoMessage() {}
+
+func (x *ResolveConflictsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResolveConflictsRequest.ProtoReflect.Descriptor instead.
+func (*ResolveConflictsRequest) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *ResolveConflictsRequest) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *ResolveConflictsRequest) GetAction() string {
+	if x != nil {
+		return x.Action
+	}
+	return ""
+}
+
+func (x *ResolveConflictsRequest) GetConflicts() []*ConflictName {
+	if x != nil {
+		return x.Conflicts
+	}
+	return nil
+}
+
+func (x *ResolveConflictsRequest) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
+// ResolveConflictsResponse is the decision that stands.
+type ResolveConflictsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The decision.
+	Resolution *Resolution `protobuf:"bytes,1,opt,name=resolution,proto3" json:"resolution,omitempty"`
+	// This call has made it; false where it was made before.
+	Decided       bool `protobuf:"varint,2,opt,name=decided,proto3" json:"decided,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResolveConflictsResponse) Reset() {
+	*x = ResolveConflictsResponse{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResolveConflictsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResolveConflictsResponse) ProtoMessage() {}
+
+func (x *ResolveConflictsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResolveConflictsResponse.ProtoReflect.Descriptor instead.
+func (*ResolveConflictsResponse) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *ResolveConflictsResponse) GetResolution() *Resolution {
+	if x != nil {
+		return x.Resolution
+	}
+	return nil
+}
+
+func (x *ResolveConflictsResponse) GetDecided() bool {
+	if x != nil {
+		return x.Decided
+	}
+	return false
+}
+
+// SetQuarantineRequest is a decision about a sender.
+type SetQuarantineRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent.
+	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// Only this boot, when set.
+	BootId string `protobuf:"bytes,2,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
+	// Release it.
+	Release bool `protobuf:"varint,3,opt,name=release,proto3" json:"release,omitempty"`
+	// Why, for the record.
+	Note          string `protobuf:"bytes,4,opt,name=note,proto3" json:"note,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetQuarantineRequest) Reset() {
+	*x = SetQuarantineRequest{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetQuarantineRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetQuarantineRequest) ProtoMessage() {}
+
+func (x *SetQuarantineRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetQuarantineRequest.ProtoReflect.Descriptor instead.
+func (*SetQuarantineRequest) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *SetQuarantineRequest) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *SetQuarantineRequest) GetBootId() string {
+	if x != nil {
+		return x.BootId
+	}
+	return ""
+}
+
+func (x *SetQuarantineRequest) GetRelease() bool {
+	if x != nil {
+		return x.Release
+	}
+	return false
+}
+
+func (x *SetQuarantineRequest) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
+// SetQuarantineResponse is the decision that stands.
+type SetQuarantineResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The decision.
+	Resolution *Resolution `protobuf:"bytes,1,opt,name=resolution,proto3" json:"resolution,omitempty"`
+	// This call has made it; false where it was made before.
+	Decided       bool `protobuf:"varint,2,opt,name=decided,proto3" json:"decided,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetQuarantineResponse) Reset() {
+	*x = SetQuarantineResponse{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetQuarantineResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetQuarantineResponse) ProtoMessage() {}
+
+func (x *SetQuarantineResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetQuarantineResponse.ProtoReflect.Descriptor instead.
+func (*SetQuarantineResponse) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *SetQuarantineResponse) GetResolution() *Resolution {
+	if x != nil {
+		return x.Resolution
+	}
+	return nil
+}
+
+func (x *SetQuarantineResponse) GetDecided() bool {
+	if x != nil {
+		return x.Decided
+	}
+	return false
+}
+
 var File_lightmetrics_reconciler_v1_reconciler_proto protoreflect.FileDescriptor
 
 const file_lightmetrics_reconciler_v1_reconciler_proto_rawDesc = "" +
@@ -1222,7 +2515,124 @@ const file_lightmetrics_reconciler_v1_reconciler_proto_rawDesc = "" +
 	"\x0fwaiting_entries\x18\x04 \x01(\x04R\x0ewaitingEntries\x12'\n" +
 	"\x0fwaiting_seconds\x18\x05 \x01(\x01R\x0ewaitingSeconds\x12\x1d\n" +
 	"\n" +
-	"poll_error\x18\x06 \x01(\tR\tpollError2\xb0\x05\n" +
+	"poll_error\x18\x06 \x01(\tR\tpollError\"\x8d\x01\n" +
+	"\x14ListConflictsRequest\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1b\n" +
+	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\x12\x1e\n" +
+	"\n" +
+	"unresolved\x18\x04 \x01(\bR\n" +
+	"unresolved\"\x96\x02\n" +
+	"\x15ListConflictsResponse\x12B\n" +
+	"\tconflicts\x18\x01 \x03(\v2$.lightmetrics.reconciler.v1.ConflictR\tconflicts\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12G\n" +
+	"\boverlaps\x18\x03 \x03(\v2+.lightmetrics.reconciler.v1.OverlappingBootR\boverlaps\x12H\n" +
+	"\vquarantined\x18\x04 \x03(\v2&.lightmetrics.reconciler.v1.ResolutionR\vquarantined\"\x92\x05\n" +
+	"\bConflict\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x17\n" +
+	"\aboot_id\x18\x02 \x01(\tR\x06bootId\x12\x1b\n" +
+	"\tseq_start\x18\x03 \x01(\x04R\bseqStart\x12\x17\n" +
+	"\aseq_end\x18\x04 \x01(\x04R\x06seqEnd\x12'\n" +
+	"\x0faccepted_sha256\x18\x05 \x01(\tR\x0eacceptedSha256\x12)\n" +
+	"\x10submitted_sha256\x18\x06 \x01(\tR\x0fsubmittedSha256\x12-\n" +
+	"\x13observed_at_unix_ns\x18\a \x01(\x03R\x10observedAtUnixNs\x12!\n" +
+	"\fcollector_id\x18\b \x01(\tR\vcollectorId\x12%\n" +
+	"\x0equarantine_key\x18\t \x01(\tR\rquarantineKey\x122\n" +
+	"\x15accepted_manifest_key\x18\n" +
+	" \x01(\tR\x13acceptedManifestKey\x12*\n" +
+	"\x11accepted_blob_key\x18\v \x01(\tR\x0facceptedBlobKey\x12,\n" +
+	"\x12submitted_blob_key\x18\f \x01(\tR\x10submittedBlobKey\x12\x1b\n" +
+	"\tparked_id\x18\r \x01(\tR\bparkedId\x12F\n" +
+	"\n" +
+	"resolution\x18\x0e \x01(\v2&.lightmetrics.reconciler.v1.ResolutionR\n" +
+	"resolution\x12F\n" +
+	"\n" +
+	"settlement\x18\x0f \x01(\v2&.lightmetrics.reconciler.v1.SettlementR\n" +
+	"settlement\x12\x14\n" +
+	"\x05error\x18\x10 \x01(\tR\x05error\"\xcf\x01\n" +
+	"\n" +
+	"Resolution\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x16\n" +
+	"\x06action\x18\x02 \x01(\tR\x06action\x12\x19\n" +
+	"\bagent_id\x18\x03 \x01(\tR\aagentId\x12\x17\n" +
+	"\aboot_id\x18\x04 \x01(\tR\x06bootId\x12\x1c\n" +
+	"\tprincipal\x18\x05 \x01(\tR\tprincipal\x12+\n" +
+	"\x12decided_at_unix_ns\x18\x06 \x01(\x03R\x0fdecidedAtUnixNs\x12\x12\n" +
+	"\x04note\x18\a \x01(\tR\x04note\"\xa0\x01\n" +
+	"\n" +
+	"Settlement\x12+\n" +
+	"\x12settled_at_unix_ns\x18\x01 \x01(\x03R\x0fsettledAtUnixNs\x12!\n" +
+	"\fcollector_id\x18\x02 \x01(\tR\vcollectorId\x12 \n" +
+	"\fkept_boot_id\x18\x03 \x01(\tR\n" +
+	"keptBootId\x12 \n" +
+	"\fkept_seq_end\x18\x04 \x01(\x04R\n" +
+	"keptSeqEnd\"\x87\x01\n" +
+	"\x0fOverlappingBoot\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x17\n" +
+	"\aboot_id\x18\x02 \x01(\tR\x06bootId\x12@\n" +
+	"\boverlaps\x18\x03 \x03(\v2$.lightmetrics.reconciler.v1.SeqRangeR\boverlaps\"\xcb\x01\n" +
+	"\x12GetConflictRequest\x12)\n" +
+	"\x10submitted_sha256\x18\x01 \x01(\tR\x0fsubmittedSha256\x12\x19\n" +
+	"\bagent_id\x18\x02 \x01(\tR\aagentId\x12\x17\n" +
+	"\aboot_id\x18\x03 \x01(\tR\x06bootId\x12\x1b\n" +
+	"\tseq_start\x18\x04 \x01(\x04R\bseqStart\x12\x17\n" +
+	"\aseq_end\x18\x05 \x01(\x04R\x06seqEnd\x12 \n" +
+	"\vdifferences\x18\x06 \x01(\x05R\vdifferences\"\xad\x03\n" +
+	"\x13GetConflictResponse\x12@\n" +
+	"\bconflict\x18\x01 \x01(\v2$.lightmetrics.reconciler.v1.ConflictR\bconflict\x12A\n" +
+	"\baccepted\x18\x02 \x01(\v2%.lightmetrics.reconciler.v1.FrameSideR\baccepted\x12C\n" +
+	"\tsubmitted\x18\x03 \x01(\v2%.lightmetrics.reconciler.v1.FrameSideR\tsubmitted\x12\x12\n" +
+	"\x04same\x18\x04 \x01(\x04R\x04same\x12\x1c\n" +
+	"\tdifferent\x18\x05 \x01(\x04R\tdifferent\x12#\n" +
+	"\ronly_accepted\x18\x06 \x01(\x04R\fonlyAccepted\x12%\n" +
+	"\x0eonly_submitted\x18\a \x01(\x04R\ronlySubmitted\x12N\n" +
+	"\vdifferences\x18\b \x03(\v2,.lightmetrics.reconciler.v1.RecordDifferenceR\vdifferences\"\x87\x02\n" +
+	"\tFrameSide\x12\x1c\n" +
+	"\n" +
+	"at_unix_ns\x18\x01 \x01(\x03R\batUnixNs\x12!\n" +
+	"\fcollector_id\x18\x02 \x01(\tR\vcollectorId\x12\x1f\n" +
+	"\vframe_bytes\x18\x03 \x01(\x04R\n" +
+	"frameBytes\x12\x18\n" +
+	"\arecords\x18\x04 \x01(\x04R\arecords\x12\x16\n" +
+	"\x06series\x18\x05 \x01(\x04R\x06series\x12'\n" +
+	"\x10min_time_unix_ns\x18\x06 \x01(\x03R\rminTimeUnixNs\x12'\n" +
+	"\x10max_time_unix_ns\x18\a \x01(\x03R\rmaxTimeUnixNs\x12\x14\n" +
+	"\x05error\x18\b \x01(\tR\x05error\"\xce\x01\n" +
+	"\x10RecordDifference\x12\x16\n" +
+	"\x06series\x18\x01 \x01(\tR\x06series\x12 \n" +
+	"\ftime_unix_ns\x18\x02 \x01(\x03R\n" +
+	"timeUnixNs\x12!\n" +
+	"\faccepted_seq\x18\x03 \x01(\x04R\vacceptedSeq\x12#\n" +
+	"\rsubmitted_seq\x18\x04 \x01(\x04R\fsubmittedSeq\x12\x1a\n" +
+	"\baccepted\x18\x05 \x01(\tR\baccepted\x12\x1c\n" +
+	"\tsubmitted\x18\x06 \x01(\tR\tsubmitted\"\x88\x01\n" +
+	"\fConflictName\x12\x17\n" +
+	"\aboot_id\x18\x01 \x01(\tR\x06bootId\x12\x1b\n" +
+	"\tseq_start\x18\x02 \x01(\x04R\bseqStart\x12\x17\n" +
+	"\aseq_end\x18\x03 \x01(\x04R\x06seqEnd\x12)\n" +
+	"\x10submitted_sha256\x18\x04 \x01(\tR\x0fsubmittedSha256\"\xa8\x01\n" +
+	"\x17ResolveConflictsRequest\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x16\n" +
+	"\x06action\x18\x02 \x01(\tR\x06action\x12F\n" +
+	"\tconflicts\x18\x03 \x03(\v2(.lightmetrics.reconciler.v1.ConflictNameR\tconflicts\x12\x12\n" +
+	"\x04note\x18\x04 \x01(\tR\x04note\"|\n" +
+	"\x18ResolveConflictsResponse\x12F\n" +
+	"\n" +
+	"resolution\x18\x01 \x01(\v2&.lightmetrics.reconciler.v1.ResolutionR\n" +
+	"resolution\x12\x18\n" +
+	"\adecided\x18\x02 \x01(\bR\adecided\"x\n" +
+	"\x14SetQuarantineRequest\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x17\n" +
+	"\aboot_id\x18\x02 \x01(\tR\x06bootId\x12\x18\n" +
+	"\arelease\x18\x03 \x01(\bR\arelease\x12\x12\n" +
+	"\x04note\x18\x04 \x01(\tR\x04note\"y\n" +
+	"\x15SetQuarantineResponse\x12F\n" +
+	"\n" +
+	"resolution\x18\x01 \x01(\v2&.lightmetrics.reconciler.v1.ResolutionR\n" +
+	"resolution\x12\x18\n" +
+	"\adecided\x18\x02 \x01(\bR\adecided2\xb3\n" +
+	"\n" +
 	"\x11ReconcilerService\x12\x83\x01\n" +
 	"\vListLedgers\x12..lightmetrics.reconciler.v1.ListLedgersRequest\x1a/.lightmetrics.reconciler.v1.ListLedgersResponse\"\x13\x82\xd3\xe4\x93\x02\r\x12\v/v1/ledgers\x12|\n" +
 	"\tGetStatus\x12,.lightmetrics.reconciler.v1.GetStatusRequest\x1a-.lightmetrics.reconciler.v1.GetStatusResponse\"\x12\x82\xd3\xe4\x93\x02\f\x12\n" +
@@ -1231,7 +2641,11 @@ const file_lightmetrics_reconciler_v1_reconciler_proto_rawDesc = "" +
 	"GetGarbage\x12-.lightmetrics.reconciler.v1.GetGarbageRequest\x1a..lightmetrics.reconciler.v1.GetGarbageResponse\"\x0e\x82\xd3\xe4\x93\x02\b\x12\x06/v1/gc\x12\x84\x01\n" +
 	"\n" +
 	"StartSweep\x12-.lightmetrics.reconciler.v1.StartSweepRequest\x1a..lightmetrics.reconciler.v1.StartSweepResponse\"\x17\x82\xd3\xe4\x93\x02\x11:\x01*\"\f/v1/gc/sweep\x12\x92\x01\n" +
-	"\x0eReleaseBreaker\x121.lightmetrics.reconciler.v1.ReleaseBreakerRequest\x1a2.lightmetrics.reconciler.v1.ReleaseBreakerResponse\"\x19\x82\xd3\xe4\x93\x02\x13:\x01*\"\x0e/v1/gc/breakerBQZOlightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1;reconcilerv1b\x06proto3"
+	"\x0eReleaseBreaker\x121.lightmetrics.reconciler.v1.ReleaseBreakerRequest\x1a2.lightmetrics.reconciler.v1.ReleaseBreakerResponse\"\x19\x82\xd3\xe4\x93\x02\x13:\x01*\"\x0e/v1/gc/breaker\x12\x96\x01\n" +
+	"\rListConflicts\x120.lightmetrics.reconciler.v1.ListConflictsRequest\x1a1.lightmetrics.reconciler.v1.ListConflictsResponse\" \x82\xd3\xe4\x93\x02\x1a\x12\x18/v1/reconciler/conflicts\x12\xa3\x01\n" +
+	"\vGetConflict\x12..lightmetrics.reconciler.v1.GetConflictRequest\x1a/.lightmetrics.reconciler.v1.GetConflictResponse\"3\x82\xd3\xe4\x93\x02-\x12+/v1/reconciler/conflicts/{submitted_sha256}\x12\xa4\x01\n" +
+	"\x10ResolveConflicts\x123.lightmetrics.reconciler.v1.ResolveConflictsRequest\x1a4.lightmetrics.reconciler.v1.ResolveConflictsResponse\"%\x82\xd3\xe4\x93\x02\x1f:\x01*\"\x1a/v1/reconciler/resolutions\x12\x9a\x01\n" +
+	"\rSetQuarantine\x120.lightmetrics.reconciler.v1.SetQuarantineRequest\x1a1.lightmetrics.reconciler.v1.SetQuarantineResponse\"$\x82\xd3\xe4\x93\x02\x1e:\x01*\"\x19/v1/reconciler/quarantineBQZOlightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1;reconcilerv1b\x06proto3"
 
 var (
 	file_lightmetrics_reconciler_v1_reconciler_proto_rawDescOnce sync.Once
@@ -1245,25 +2659,40 @@ func file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP() []byte {
 	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescData
 }
 
-var file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_lightmetrics_reconciler_v1_reconciler_proto_goTypes = []any{
-	(*GetGarbageRequest)(nil),      // 0: lightmetrics.reconciler.v1.GetGarbageRequest
-	(*GetGarbageResponse)(nil),     // 1: lightmetrics.reconciler.v1.GetGarbageResponse
-	(*StartSweepRequest)(nil),      // 2: lightmetrics.reconciler.v1.StartSweepRequest
-	(*StartSweepResponse)(nil),     // 3: lightmetrics.reconciler.v1.StartSweepResponse
-	(*ReleaseBreakerRequest)(nil),  // 4: lightmetrics.reconciler.v1.ReleaseBreakerRequest
-	(*ReleaseBreakerResponse)(nil), // 5: lightmetrics.reconciler.v1.ReleaseBreakerResponse
-	(*GarbageState)(nil),           // 6: lightmetrics.reconciler.v1.GarbageState
-	(*GarbageSweep)(nil),           // 7: lightmetrics.reconciler.v1.GarbageSweep
-	(*GarbageBreaker)(nil),         // 8: lightmetrics.reconciler.v1.GarbageBreaker
-	(*ListLedgersRequest)(nil),     // 9: lightmetrics.reconciler.v1.ListLedgersRequest
-	(*ListLedgersResponse)(nil),    // 10: lightmetrics.reconciler.v1.ListLedgersResponse
-	(*Ledger)(nil),                 // 11: lightmetrics.reconciler.v1.Ledger
-	(*SeqRange)(nil),               // 12: lightmetrics.reconciler.v1.SeqRange
-	(*GetStatusRequest)(nil),       // 13: lightmetrics.reconciler.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),      // 14: lightmetrics.reconciler.v1.GetStatusResponse
-	(*JournalStatus)(nil),          // 15: lightmetrics.reconciler.v1.JournalStatus
-	nil,                            // 16: lightmetrics.reconciler.v1.GetStatusResponse.RepairsEntry
+	(*GetGarbageRequest)(nil),        // 0: lightmetrics.reconciler.v1.GetGarbageRequest
+	(*GetGarbageResponse)(nil),       // 1: lightmetrics.reconciler.v1.GetGarbageResponse
+	(*StartSweepRequest)(nil),        // 2: lightmetrics.reconciler.v1.StartSweepRequest
+	(*StartSweepResponse)(nil),       // 3: lightmetrics.reconciler.v1.StartSweepResponse
+	(*ReleaseBreakerRequest)(nil),    // 4: lightmetrics.reconciler.v1.ReleaseBreakerRequest
+	(*ReleaseBreakerResponse)(nil),   // 5: lightmetrics.reconciler.v1.ReleaseBreakerResponse
+	(*GarbageState)(nil),             // 6: lightmetrics.reconciler.v1.GarbageState
+	(*GarbageSweep)(nil),             // 7: lightmetrics.reconciler.v1.GarbageSweep
+	(*GarbageBreaker)(nil),           // 8: lightmetrics.reconciler.v1.GarbageBreaker
+	(*ListLedgersRequest)(nil),       // 9: lightmetrics.reconciler.v1.ListLedgersRequest
+	(*ListLedgersResponse)(nil),      // 10: lightmetrics.reconciler.v1.ListLedgersResponse
+	(*Ledger)(nil),                   // 11: lightmetrics.reconciler.v1.Ledger
+	(*SeqRange)(nil),                 // 12: lightmetrics.reconciler.v1.SeqRange
+	(*GetStatusRequest)(nil),         // 13: lightmetrics.reconciler.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),        // 14: lightmetrics.reconciler.v1.GetStatusResponse
+	(*JournalStatus)(nil),            // 15: lightmetrics.reconciler.v1.JournalStatus
+	(*ListConflictsRequest)(nil),     // 16: lightmetrics.reconciler.v1.ListConflictsRequest
+	(*ListConflictsResponse)(nil),    // 17: lightmetrics.reconciler.v1.ListConflictsResponse
+	(*Conflict)(nil),                 // 18: lightmetrics.reconciler.v1.Conflict
+	(*Resolution)(nil),               // 19: lightmetrics.reconciler.v1.Resolution
+	(*Settlement)(nil),               // 20: lightmetrics.reconciler.v1.Settlement
+	(*OverlappingBoot)(nil),          // 21: lightmetrics.reconciler.v1.OverlappingBoot
+	(*GetConflictRequest)(nil),       // 22: lightmetrics.reconciler.v1.GetConflictRequest
+	(*GetConflictResponse)(nil),      // 23: lightmetrics.reconciler.v1.GetConflictResponse
+	(*FrameSide)(nil),                // 24: lightmetrics.reconciler.v1.FrameSide
+	(*RecordDifference)(nil),         // 25: lightmetrics.reconciler.v1.RecordDifference
+	(*ConflictName)(nil),             // 26: lightmetrics.reconciler.v1.ConflictName
+	(*ResolveConflictsRequest)(nil),  // 27: lightmetrics.reconciler.v1.ResolveConflictsRequest
+	(*ResolveConflictsResponse)(nil), // 28: lightmetrics.reconciler.v1.ResolveConflictsResponse
+	(*SetQuarantineRequest)(nil),     // 29: lightmetrics.reconciler.v1.SetQuarantineRequest
+	(*SetQuarantineResponse)(nil),    // 30: lightmetrics.reconciler.v1.SetQuarantineResponse
+	nil,                              // 31: lightmetrics.reconciler.v1.GetStatusResponse.RepairsEntry
 }
 var file_lightmetrics_reconciler_v1_reconciler_proto_depIdxs = []int32{
 	6,  // 0: lightmetrics.reconciler.v1.GetGarbageResponse.state:type_name -> lightmetrics.reconciler.v1.GarbageState
@@ -1275,23 +2704,44 @@ var file_lightmetrics_reconciler_v1_reconciler_proto_depIdxs = []int32{
 	11, // 6: lightmetrics.reconciler.v1.ListLedgersResponse.ledgers:type_name -> lightmetrics.reconciler.v1.Ledger
 	12, // 7: lightmetrics.reconciler.v1.Ledger.gaps:type_name -> lightmetrics.reconciler.v1.SeqRange
 	12, // 8: lightmetrics.reconciler.v1.Ledger.overlaps:type_name -> lightmetrics.reconciler.v1.SeqRange
-	16, // 9: lightmetrics.reconciler.v1.GetStatusResponse.repairs:type_name -> lightmetrics.reconciler.v1.GetStatusResponse.RepairsEntry
+	31, // 9: lightmetrics.reconciler.v1.GetStatusResponse.repairs:type_name -> lightmetrics.reconciler.v1.GetStatusResponse.RepairsEntry
 	15, // 10: lightmetrics.reconciler.v1.GetStatusResponse.journal:type_name -> lightmetrics.reconciler.v1.JournalStatus
-	9,  // 11: lightmetrics.reconciler.v1.ReconcilerService.ListLedgers:input_type -> lightmetrics.reconciler.v1.ListLedgersRequest
-	13, // 12: lightmetrics.reconciler.v1.ReconcilerService.GetStatus:input_type -> lightmetrics.reconciler.v1.GetStatusRequest
-	0,  // 13: lightmetrics.reconciler.v1.ReconcilerService.GetGarbage:input_type -> lightmetrics.reconciler.v1.GetGarbageRequest
-	2,  // 14: lightmetrics.reconciler.v1.ReconcilerService.StartSweep:input_type -> lightmetrics.reconciler.v1.StartSweepRequest
-	4,  // 15: lightmetrics.reconciler.v1.ReconcilerService.ReleaseBreaker:input_type -> lightmetrics.reconciler.v1.ReleaseBreakerRequest
-	10, // 16: lightmetrics.reconciler.v1.ReconcilerService.ListLedgers:output_type -> lightmetrics.reconciler.v1.ListLedgersResponse
-	14, // 17: lightmetrics.reconciler.v1.ReconcilerService.GetStatus:output_type -> lightmetrics.reconciler.v1.GetStatusResponse
-	1,  // 18: lightmetrics.reconciler.v1.ReconcilerService.GetGarbage:output_type -> lightmetrics.reconciler.v1.GetGarbageResponse
-	3,  // 19: lightmetrics.reconciler.v1.ReconcilerService.StartSweep:output_type -> lightmetrics.reconciler.v1.StartSweepResponse
-	5,  // 20: lightmetrics.reconciler.v1.ReconcilerService.ReleaseBreaker:output_type -> lightmetrics.reconciler.v1.ReleaseBreakerResponse
-	16, // [16:21] is the sub-list for method output_type
-	11, // [11:16] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	18, // 11: lightmetrics.reconciler.v1.ListConflictsResponse.conflicts:type_name -> lightmetrics.reconciler.v1.Conflict
+	21, // 12: lightmetrics.reconciler.v1.ListConflictsResponse.overlaps:type_name -> lightmetrics.reconciler.v1.OverlappingBoot
+	19, // 13: lightmetrics.reconciler.v1.ListConflictsResponse.quarantined:type_name -> lightmetrics.reconciler.v1.Resolution
+	19, // 14: lightmetrics.reconciler.v1.Conflict.resolution:type_name -> lightmetrics.reconciler.v1.Resolution
+	20, // 15: lightmetrics.reconciler.v1.Conflict.settlement:type_name -> lightmetrics.reconciler.v1.Settlement
+	12, // 16: lightmetrics.reconciler.v1.OverlappingBoot.overlaps:type_name -> lightmetrics.reconciler.v1.SeqRange
+	18, // 17: lightmetrics.reconciler.v1.GetConflictResponse.conflict:type_name -> lightmetrics.reconciler.v1.Conflict
+	24, // 18: lightmetrics.reconciler.v1.GetConflictResponse.accepted:type_name -> lightmetrics.reconciler.v1.FrameSide
+	24, // 19: lightmetrics.reconciler.v1.GetConflictResponse.submitted:type_name -> lightmetrics.reconciler.v1.FrameSide
+	25, // 20: lightmetrics.reconciler.v1.GetConflictResponse.differences:type_name -> lightmetrics.reconciler.v1.RecordDifference
+	26, // 21: lightmetrics.reconciler.v1.ResolveConflictsRequest.conflicts:type_name -> lightmetrics.reconciler.v1.ConflictName
+	19, // 22: lightmetrics.reconciler.v1.ResolveConflictsResponse.resolution:type_name -> lightmetrics.reconciler.v1.Resolution
+	19, // 23: lightmetrics.reconciler.v1.SetQuarantineResponse.resolution:type_name -> lightmetrics.reconciler.v1.Resolution
+	9,  // 24: lightmetrics.reconciler.v1.ReconcilerService.ListLedgers:input_type -> lightmetrics.reconciler.v1.ListLedgersRequest
+	13, // 25: lightmetrics.reconciler.v1.ReconcilerService.GetStatus:input_type -> lightmetrics.reconciler.v1.GetStatusRequest
+	0,  // 26: lightmetrics.reconciler.v1.ReconcilerService.GetGarbage:input_type -> lightmetrics.reconciler.v1.GetGarbageRequest
+	2,  // 27: lightmetrics.reconciler.v1.ReconcilerService.StartSweep:input_type -> lightmetrics.reconciler.v1.StartSweepRequest
+	4,  // 28: lightmetrics.reconciler.v1.ReconcilerService.ReleaseBreaker:input_type -> lightmetrics.reconciler.v1.ReleaseBreakerRequest
+	16, // 29: lightmetrics.reconciler.v1.ReconcilerService.ListConflicts:input_type -> lightmetrics.reconciler.v1.ListConflictsRequest
+	22, // 30: lightmetrics.reconciler.v1.ReconcilerService.GetConflict:input_type -> lightmetrics.reconciler.v1.GetConflictRequest
+	27, // 31: lightmetrics.reconciler.v1.ReconcilerService.ResolveConflicts:input_type -> lightmetrics.reconciler.v1.ResolveConflictsRequest
+	29, // 32: lightmetrics.reconciler.v1.ReconcilerService.SetQuarantine:input_type -> lightmetrics.reconciler.v1.SetQuarantineRequest
+	10, // 33: lightmetrics.reconciler.v1.ReconcilerService.ListLedgers:output_type -> lightmetrics.reconciler.v1.ListLedgersResponse
+	14, // 34: lightmetrics.reconciler.v1.ReconcilerService.GetStatus:output_type -> lightmetrics.reconciler.v1.GetStatusResponse
+	1,  // 35: lightmetrics.reconciler.v1.ReconcilerService.GetGarbage:output_type -> lightmetrics.reconciler.v1.GetGarbageResponse
+	3,  // 36: lightmetrics.reconciler.v1.ReconcilerService.StartSweep:output_type -> lightmetrics.reconciler.v1.StartSweepResponse
+	5,  // 37: lightmetrics.reconciler.v1.ReconcilerService.ReleaseBreaker:output_type -> lightmetrics.reconciler.v1.ReleaseBreakerResponse
+	17, // 38: lightmetrics.reconciler.v1.ReconcilerService.ListConflicts:output_type -> lightmetrics.reconciler.v1.ListConflictsResponse
+	23, // 39: lightmetrics.reconciler.v1.ReconcilerService.GetConflict:output_type -> lightmetrics.reconciler.v1.GetConflictResponse
+	28, // 40: lightmetrics.reconciler.v1.ReconcilerService.ResolveConflicts:output_type -> lightmetrics.reconciler.v1.ResolveConflictsResponse
+	30, // 41: lightmetrics.reconciler.v1.ReconcilerService.SetQuarantine:output_type -> lightmetrics.reconciler.v1.SetQuarantineResponse
+	33, // [33:42] is the sub-list for method output_type
+	24, // [24:33] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_lightmetrics_reconciler_v1_reconciler_proto_init() }
@@ -1305,7 +2755,7 @@ func file_lightmetrics_reconciler_v1_reconciler_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lightmetrics_reconciler_v1_reconciler_proto_rawDesc), len(file_lightmetrics_reconciler_v1_reconciler_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

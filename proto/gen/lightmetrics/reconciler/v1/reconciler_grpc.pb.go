@@ -21,11 +21,15 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	ReconcilerService_ListLedgers_FullMethodName    = "/lightmetrics.reconciler.v1.ReconcilerService/ListLedgers"
-	ReconcilerService_GetStatus_FullMethodName      = "/lightmetrics.reconciler.v1.ReconcilerService/GetStatus"
-	ReconcilerService_GetGarbage_FullMethodName     = "/lightmetrics.reconciler.v1.ReconcilerService/GetGarbage"
-	ReconcilerService_StartSweep_FullMethodName     = "/lightmetrics.reconciler.v1.ReconcilerService/StartSweep"
-	ReconcilerService_ReleaseBreaker_FullMethodName = "/lightmetrics.reconciler.v1.ReconcilerService/ReleaseBreaker"
+	ReconcilerService_ListLedgers_FullMethodName      = "/lightmetrics.reconciler.v1.ReconcilerService/ListLedgers"
+	ReconcilerService_GetStatus_FullMethodName        = "/lightmetrics.reconciler.v1.ReconcilerService/GetStatus"
+	ReconcilerService_GetGarbage_FullMethodName       = "/lightmetrics.reconciler.v1.ReconcilerService/GetGarbage"
+	ReconcilerService_StartSweep_FullMethodName       = "/lightmetrics.reconciler.v1.ReconcilerService/StartSweep"
+	ReconcilerService_ReleaseBreaker_FullMethodName   = "/lightmetrics.reconciler.v1.ReconcilerService/ReleaseBreaker"
+	ReconcilerService_ListConflicts_FullMethodName    = "/lightmetrics.reconciler.v1.ReconcilerService/ListConflicts"
+	ReconcilerService_GetConflict_FullMethodName      = "/lightmetrics.reconciler.v1.ReconcilerService/GetConflict"
+	ReconcilerService_ResolveConflicts_FullMethodName = "/lightmetrics.reconciler.v1.ReconcilerService/ResolveConflicts"
+	ReconcilerService_SetQuarantine_FullMethodName    = "/lightmetrics.reconciler.v1.ReconcilerService/SetQuarantine"
 )
 
 // ReconcilerServiceClient is the client API for ReconcilerService service.
@@ -45,6 +49,16 @@ type ReconcilerServiceClient interface {
 	StartSweep(ctx context.Context, in *StartSweepRequest, opts ...grpc.CallOption) (*StartSweepResponse, error)
 	// ReleaseBreaker lets the collection go on after an operator has checked why its breaker tripped.
 	ReleaseBreaker(ctx context.Context, in *ReleaseBreakerRequest, opts ...grpc.CallOption) (*ReleaseBreakerResponse, error)
+	// ListConflicts lists conflicts by identity, with what was decided and done about them, and, with
+	// its first page, overlaps and senders in quarantine.
+	ListConflicts(ctx context.Context, in *ListConflictsRequest, opts ...grpc.CallOption) (*ListConflictsResponse, error)
+	// GetConflict compares the two frames of a conflict, record by record.
+	GetConflict(ctx context.Context, in *GetConflictRequest, opts ...grpc.CallOption) (*GetConflictResponse, error)
+	// ResolveConflicts decides about parked batches of an agent. The first decision about a batch stands:
+	// another one is FAILED_PRECONDITION, RESOLUTION_STANDS, and names it.
+	ResolveConflicts(ctx context.Context, in *ResolveConflictsRequest, opts ...grpc.CallOption) (*ResolveConflictsResponse, error)
+	// SetQuarantine has collectors take nothing of an agent or a boot, or releases it.
+	SetQuarantine(ctx context.Context, in *SetQuarantineRequest, opts ...grpc.CallOption) (*SetQuarantineResponse, error)
 }
 
 type reconcilerServiceClient struct {
@@ -105,6 +119,46 @@ func (c *reconcilerServiceClient) ReleaseBreaker(ctx context.Context, in *Releas
 	return out, nil
 }
 
+func (c *reconcilerServiceClient) ListConflicts(ctx context.Context, in *ListConflictsRequest, opts ...grpc.CallOption) (*ListConflictsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListConflictsResponse)
+	err := c.cc.Invoke(ctx, ReconcilerService_ListConflicts_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *reconcilerServiceClient) GetConflict(ctx context.Context, in *GetConflictRequest, opts ...grpc.CallOption) (*GetConflictResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetConflictResponse)
+	err := c.cc.Invoke(ctx, ReconcilerService_GetConflict_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *reconcilerServiceClient) ResolveConflicts(ctx context.Context, in *ResolveConflictsRequest, opts ...grpc.CallOption) (*ResolveConflictsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ResolveConflictsResponse)
+	err := c.cc.Invoke(ctx, ReconcilerService_ResolveConflicts_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *reconcilerServiceClient) SetQuarantine(ctx context.Context, in *SetQuarantineRequest, opts ...grpc.CallOption) (*SetQuarantineResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SetQuarantineResponse)
+	err := c.cc.Invoke(ctx, ReconcilerService_SetQuarantine_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ReconcilerServiceServer is the server API for ReconcilerService service.
 // All implementations must embed UnimplementedReconcilerServiceServer
 // for forward compatibility.
@@ -122,6 +176,16 @@ type ReconcilerServiceServer interface {
 	StartSweep(context.Context, *StartSweepRequest) (*StartSweepResponse, error)
 	// ReleaseBreaker lets the collection go on after an operator has checked why its breaker tripped.
 	ReleaseBreaker(context.Context, *ReleaseBreakerRequest) (*ReleaseBreakerResponse, error)
+	// ListConflicts lists conflicts by identity, with what was decided and done about them, and, with
+	// its first page, overlaps and senders in quarantine.
+	ListConflicts(context.Context, *ListConflictsRequest) (*ListConflictsResponse, error)
+	// GetConflict compares the two frames of a conflict, record by record.
+	GetConflict(context.Context, *GetConflictRequest) (*GetConflictResponse, error)
+	// ResolveConflicts decides about parked batches of an agent. The first decision about a batch stands:
+	// another one is FAILED_PRECONDITION, RESOLUTION_STANDS, and names it.
+	ResolveConflicts(context.Context, *ResolveConflictsRequest) (*ResolveConflictsResponse, error)
+	// SetQuarantine has collectors take nothing of an agent or a boot, or releases it.
+	SetQuarantine(context.Context, *SetQuarantineRequest) (*SetQuarantineResponse, error)
 	mustEmbedUnimplementedReconcilerServiceServer()
 }
 
@@ -146,6 +210,18 @@ func (UnimplementedReconcilerServiceServer) StartSweep(context.Context, *StartSw
 }
 func (UnimplementedReconcilerServiceServer) ReleaseBreaker(context.Context, *ReleaseBreakerRequest) (*ReleaseBreakerResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReleaseBreaker not implemented")
+}
+func (UnimplementedReconcilerServiceServer) ListConflicts(context.Context, *ListConflictsRequest) (*ListConflictsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListConflicts not implemented")
+}
+func (UnimplementedReconcilerServiceServer) GetConflict(context.Context, *GetConflictRequest) (*GetConflictResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetConflict not implemented")
+}
+func (UnimplementedReconcilerServiceServer) ResolveConflicts(context.Context, *ResolveConflictsRequest) (*ResolveConflictsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ResolveConflicts not implemented")
+}
+func (UnimplementedReconcilerServiceServer) SetQuarantine(context.Context, *SetQuarantineRequest) (*SetQuarantineResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetQuarantine not implemented")
 }
 func (UnimplementedReconcilerServiceServer) mustEmbedUnimplementedReconcilerServiceServer() {}
 func (UnimplementedReconcilerServiceServer) testEmbeddedByValue()                           {}
@@ -258,6 +334,78 @@ func _ReconcilerService_ReleaseBreaker_Handler(srv interface{}, ctx context.Cont
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ReconcilerService_ListConflicts_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListConflictsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReconcilerServiceServer).ListConflicts(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ReconcilerService_ListConflicts_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReconcilerServiceServer).ListConflicts(ctx, req.(*ListConflictsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ReconcilerService_GetConflict_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetConflictRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReconcilerServiceServer).GetConflict(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ReconcilerService_GetConflict_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReconcilerServiceServer).GetConflict(ctx, req.(*GetConflictRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ReconcilerService_ResolveConflicts_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ResolveConflictsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReconcilerServiceServer).ResolveConflicts(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ReconcilerService_ResolveConflicts_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReconcilerServiceServer).ResolveConflicts(ctx, req.(*ResolveConflictsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ReconcilerService_SetQuarantine_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetQuarantineRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReconcilerServiceServer).SetQuarantine(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ReconcilerService_SetQuarantine_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReconcilerServiceServer).SetQuarantine(ctx, req.(*SetQuarantineRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ReconcilerService_ServiceDesc is the grpc.ServiceDesc for ReconcilerService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -284,6 +432,22 @@ var ReconcilerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ReleaseBreaker",
 			Handler:    _ReconcilerService_ReleaseBreaker_Handler,
+		},
+		{
+			MethodName: "ListConflicts",
+			Handler:    _ReconcilerService_ListConflicts_Handler,
+		},
+		{
+			MethodName: "GetConflict",
+			Handler:    _ReconcilerService_GetConflict_Handler,
+		},
+		{
+			MethodName: "ResolveConflicts",
+			Handler:    _ReconcilerService_ResolveConflicts_Handler,
+		},
+		{
+			MethodName: "SetQuarantine",
+			Handler:    _ReconcilerService_SetQuarantine_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

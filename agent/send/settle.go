@@ -1,0 +1,194 @@
+package send
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"lightmetrics.dev/lightmetrics/agent/queue"
+	"lightmetrics.dev/lightmetrics/agent/send/wire"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/resolution"
+	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
+)
+
+// reasonQuarantined is a collector's: nothing is taken of this agent or boot for now.
+const reasonQuarantined = "SENDER_QUARANTINED"
+
+// settleTimeout bounds one question, with the records that the collector writes.
+const settleTimeout = 45 * time.Second
+
+// settleLoop settles parked batches now and every SettleInterval, until ctx ends. It never ends the
+// session: what is not settled stays parked.
+func (s *Sender) settleLoop(ctx context.Context, conn grpc.ClientConnInterface) error {
+	t := time.NewTicker(s.cfg.SettleInterval)
+	defer t.Stop()
+	s.settleAtHello(ctx, conn)
+	for {
+		select {
+		case <-t.C:
+			s.settleParked(ctx, conn)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// settleAtHello settles parked batches unless that was tried within SettleInterval: streams may end soon
+// after each other.
+func (s *Sender) settleAtHello(ctx context.Context, conn grpc.ClientConnInterface) {
+	if now := s.now(); s.settledAt.IsZero() || now.Sub(s.settledAt) >= s.cfg.SettleInterval {
+		s.settleParked(ctx, conn)
+	}
+}
+
+// settleParked asks what was decided about the parked batches, and does it.
+func (s *Sender) settleParked(ctx context.Context, conn grpc.ClientConnInterface) {
+	s.settledAt = s.now()
+	byAgent := map[string][]queue.HeldBatch{} // the setting agent_id may have changed
+	for _, b := range s.queue.HeldBatches(queue.Parked) {
+		byAgent[b.AgentID] = append(byAgent[b.AgentID], b)
+	}
+	for agent, list := range byAgent {
+		for len(list) > 0 {
+			n := min(len(list), resolution.MaxConflicts)
+			if err := s.settleSome(ctx, conn, agent, list[:n]); err != nil {
+				if ctx.Err() == nil {
+					// A collector of a former release does not know the call.
+					s.log.Debug("parked batches could not be settled", "agent_id", agent, "error", err)
+				}
+				break
+			}
+			list = list[n:]
+		}
+	}
+}
+
+// settleSome acts on what was decided about parked batches of one agent. The order is what makes each
+// crash harmless: the records are queued before the collector is told, and the parked frame is removed
+// after it has recorded that. Before that everything is done again, with the same result.
+func (s *Sender) settleSome(ctx context.Context, conn grpc.ClientConnInterface, agent string, list []queue.HeldBatch) error {
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	parked := make([]*ingestv1.ParkedBatch, len(list))
+	for i, b := range list {
+		parked[i] = &ingestv1.ParkedBatch{BootId: b.BootID, SeqStart: b.SeqStart, SeqEnd: b.SeqEnd, FrameSha256: b.FrameSHA256[:]}
+	}
+	answers, err := s.askSettled(ctx, conn, agent, parked)
+	if err != nil {
+		return err
+	}
+	var done []*ingestv1.ParkedBatch
+	var of []queue.HeldBatch
+	for i, a := range answers {
+		p := parked[i]
+		switch a.GetAction() {
+		case ingestv1.ResolutionAction_RESOLUTION_ACTION_ACCEPT_EXISTING:
+		case ingestv1.ResolutionAction_RESOLUTION_ACTION_KEEP_BOTH:
+			id, err := s.keepBoth(list[i])
+			if err != nil {
+				s.log.Error("the records of a parked batch could not be queued under new numbers; it stays parked", "id", list[i].ID, "error", err)
+				s.noteError("keep both " + list[i].ID + ": " + err.Error())
+				continue
+			}
+			p.KeptBootId, p.KeptSeqEnd = id.Boot, id.SeqEnd
+		default: // nothing is decided, or something that this release does not know
+			continue
+		}
+		p.Resolution = a.GetResolution()
+		done, of = append(done, p), append(of, list[i])
+	}
+	if len(done) == 0 {
+		return nil
+	}
+	if answers, err = s.askSettled(ctx, conn, agent, done); err != nil {
+		return err
+	}
+	for i, a := range answers {
+		if !a.GetSettled() {
+			continue
+		}
+		if err := ignoreNotFound(s.queue.RemoveHeld(queue.Parked, of[i].ID)); err != nil {
+			s.log.Error("a settled batch could not be removed", "id", of[i].ID, "error", err)
+			continue
+		}
+		s.metrics.settled.WithLabelValues(settledAs(a.GetAction())).Inc()
+		s.log.Warn("a parked batch is settled by an operator's decision", "id", of[i].ID, "identity", of[i].Identity().String(), "action", settledAs(a.GetAction()),
+			"resolution", a.GetResolution(), "kept_boot_id", done[i].GetKeptBootId())
+	}
+	return nil
+}
+
+func settledAs(a ingestv1.ResolutionAction) string {
+	if a == ingestv1.ResolutionAction_RESOLUTION_ACTION_KEEP_BOTH {
+		return string(resolution.KeepBoth)
+	}
+	return string(resolution.AcceptExisting)
+}
+
+// askSettled returns an answer for each batch of the question.
+func (s *Sender) askSettled(ctx context.Context, conn grpc.ClientConnInterface, agent string, parked []*ingestv1.ParkedBatch) ([]*ingestv1.ConflictSettlement, error) {
+	out, err := wire.Settle(ctx, conn, &ingestv1.SettleConflictsRequest{AgentId: agent, Parked: parked})
+	if err != nil {
+		return nil, err
+	}
+	list := out.GetSettlements()
+	if len(list) != len(parked) {
+		return nil, fmt.Errorf("%d answers about %d parked batches", len(list), len(parked))
+	}
+	for i, a := range list {
+		// Acting on an answer about another frame could drop one that nobody has decided about.
+		if d, err := identity.DigestFromBytes(a.GetFrameSha256()); err != nil || string(d[:]) != string(parked[i].GetFrameSha256()) {
+			return nil, errors.New("an answer about a batch that was not asked about")
+		}
+	}
+	return list, nil
+}
+
+// keepBoth queues the records of a parked batch under the identity that follows from its frame.
+func (s *Sender) keepBoth(b queue.HeldBatch) (identity.Batch, error) {
+	raw, err := s.queue.HeldFrame(queue.Parked, b.ID)
+	if err != nil {
+		return identity.Batch{}, err
+	}
+	id, renumbered, err := resolution.Renumber(raw)
+	if err != nil {
+		return identity.Batch{}, err
+	}
+	return id, s.queue.QueueAs(id, resolution.KeptSpool(b.FrameSHA256), b.QueuedAt, renumbered)
+}
+
+// hold leaves the batches of a boot in the queue until its collector may be asked again: others are
+// sent meanwhile.
+func (s *Sender) hold(boot identity.Boot, d time.Duration) {
+	now := s.now()
+	for b, until := range s.holding {
+		if !now.Before(until) {
+			delete(s.holding, b)
+		}
+	}
+	s.holding[boot] = now.Add(max(d, s.cfg.BackoffInitial))
+	text := fmt.Sprintf("boot %s of agent %s is in quarantine: its batches stay in the queue", boot.Boot, boot.Agent)
+	s.log.Error(text)
+	s.noteError(text)
+}
+
+// refusedHello handles a stream that was refused.
+func (x *session) refusedHello(ctx context.Context, conn grpc.ClientConnInterface, err error) error {
+	switch rpc.Reason(err) {
+	case reasonBootClash:
+		return x.handleBootClash("", err.Error())
+	case reasonQuarantined:
+		// A decision about parked batches reaches a quarantined agent, too.
+		x.s.settleAtHello(ctx, conn)
+		x.s.hold(x.boot, rpc.RetryAfter(err))
+		if boot, spool := x.s.nextBoot(); boot != x.boot || spool != x.spool {
+			return errOtherBoot
+		}
+	}
+	return fmt.Errorf("open stream: %w", err)
+}

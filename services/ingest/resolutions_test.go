@@ -1,0 +1,142 @@
+package ingest_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/resolution"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
+	"lightmetrics.dev/lightmetrics/services/ingest"
+)
+
+func often(c *ingest.Config) { c.ResolutionsInterval = 5 * time.Millisecond }
+
+func hello(b identity.Boot) *ingestv1.Hello {
+	return &ingestv1.Hello{AgentId: b.Agent, BootId: b.Boot, SpoolId: "spool-1"}
+}
+
+func fatal(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// decide adds a decision to the log of the bucket, as a reconciler does.
+func decide(t testing.TB, s objstore.Store, action resolution.Action, bootID string, cs ...resolution.Conflict) *resolution.Resolution {
+	t.Helper()
+	a, err := accept.ReadAuthority(bound(t), s)
+	fatal(t, err)
+	r, _, err := resolution.NewLog(s).Decide(bound(t), resolution.Resolution{AuthorityID: a.AuthorityID, Action: action, AgentID: boot.Agent, BootID: bootID, Conflicts: cs,
+		Principal: "ann", DecidedAt: 5, AttemptID: "x"})
+	fatal(t, err)
+	return r
+}
+
+// A quarantined sender is refused with a reason to try again, on streams that are open and on new ones, until it is released.
+func TestQuarantine(t *testing.T) {
+	store := newStore()
+	c := start(t, store, often)
+	st, _ := c.mustOpen(t, boot, 0)
+	seq := uint64(1)
+	send := func() *ingestv1.BatchResult {
+		t.Helper()
+		f := encode(t, boot, seq, 3, 1)
+		seq += 3
+		return st.ask(f)
+	}
+	if r := send(); r.GetStatus() != ingestv1.BatchStatus_BATCH_STATUS_ACCEPTED {
+		t.Fatalf("before: %v", r)
+	}
+	for _, of := range []string{"", boot.Boot} {
+		decide(t, store, resolution.Quarantine, of)
+		eventually(t, "the stream is refused", func() bool { return send().GetReason() == ingest.ReasonSenderQuarantined })
+		r := send()
+		if r.GetStatus() != ingestv1.BatchStatus_BATCH_STATUS_RETRY || r.GetRetryDelay().AsDuration() < time.Second {
+			t.Errorf("boot %q: %v", of, r)
+		}
+		if _, _, err := c.open(t, hello(boot)); status.Code(err) != codes.Unavailable || rpc.Reason(err) != ingest.ReasonSenderQuarantined {
+			t.Errorf("boot %q: hello: %v", of, err)
+		}
+		if _, _, err := c.open(t, hello(identity.Boot{Agent: boot.Agent, Boot: "other"})); (err == nil) != (of != "") {
+			t.Errorf("boot %q: hello of another boot: %v", of, err)
+		}
+		if _, _, err := c.open(t, hello(identity.Boot{Agent: "another", Boot: "b"})); err != nil {
+			t.Errorf("another agent: %v", err)
+		}
+		decide(t, store, resolution.Release, of)
+		eventually(t, "the stream goes on", func() bool { return send().GetStatus() == ingestv1.BatchStatus_BATCH_STATUS_ACCEPTED })
+	}
+}
+
+// A collector that starts takes nothing before it knows what is in quarantine.
+func TestQuarantineOutlivesTheCollector(t *testing.T) {
+	store := newStore()
+	c := start(t, store, nil)
+	decide(t, store, resolution.Quarantine, "")
+	c.stop()
+	again := start(t, store, nil)
+	if _, _, err := again.open(t, hello(boot)); rpc.Reason(err) != ingest.ReasonSenderQuarantined {
+		t.Errorf("after a restart: %v", err)
+	}
+}
+
+// What was decided is told to who has the batch parked, and what it did is recorded once.
+func TestSettleConflicts(t *testing.T) {
+	store := newStore()
+	c := start(t, store, often)
+	lost := encode(t, boot, 1, 3, 7)
+	sum := identity.Sum(lost)
+	id := identity.Batch{Agent: boot.Agent, Boot: boot.Boot, SeqStart: 1, SeqEnd: 3}
+	parked := &ingestv1.ParkedBatch{BootId: boot.Boot, SeqStart: 1, SeqEnd: 3, FrameSha256: sum[:]}
+	ask := func() *ingestv1.ConflictSettlement {
+		t.Helper()
+		out, err := c.client.SettleConflicts(bound(t), &ingestv1.SettleConflictsRequest{AgentId: boot.Agent, Parked: []*ingestv1.ParkedBatch{parked}})
+		fatal(t, err)
+		if len(out.GetSettlements()) != 1 {
+			t.Fatalf("%v", out)
+		}
+		return out.GetSettlements()[0]
+	}
+	if s := ask(); s.GetResolution() != 0 || s.GetAction() != 0 || s.GetSettled() {
+		t.Errorf("nothing is decided: %v", s)
+	}
+	parked.Resolution = 1
+	if s := ask(); s.GetSettled() {
+		t.Errorf("settled by what was never decided: %v", s)
+	}
+	parked.Resolution = 0
+	d := decide(t, store, resolution.KeepBoth, "", resolution.Conflict{BootID: boot.Boot, SeqStart: 1, SeqEnd: 3, SubmittedSHA256: sum})
+	eventually(t, "the decision is told", func() bool { return ask().GetResolution() == d.Number })
+	if s := ask(); s.GetAction() != ingestv1.ResolutionAction_RESOLUTION_ACTION_KEEP_BOTH || s.GetSettled() || !slices.Equal(s.GetFrameSha256(), sum[:]) {
+		t.Errorf("%v", s)
+	}
+	parked.Resolution, parked.KeptBootId, parked.KeptSeqEnd = d.Number, "elsewhere", 3
+	_, err := c.client.SettleConflicts(bound(t), &ingestv1.SettleConflictsRequest{AgentId: boot.Agent, Parked: []*ingestv1.ParkedBatch{parked}})
+	if status.Code(err) != codes.InvalidArgument {
+		t.Errorf("another boot than the frame's: %v", err)
+	}
+	parked.KeptBootId = resolution.Kept(boot.Agent, sum).Boot
+	for range 2 {
+		if s := ask(); !s.GetSettled() {
+			t.Errorf("%v", s)
+		}
+	}
+	b, _, err := store.Get(bound(t), layout.Settled(id, sum), objstore.GetOptions{})
+	fatal(t, err)
+	if s, err := resolution.ParseSettled(layout.Settled(id, sum), b); err != nil || s.Number != d.Number || s.KeptSeqEnd != 3 || s.CollectorID == "" {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if _, err := c.client.SettleConflicts(bound(t), &ingestv1.SettleConflictsRequest{AgentId: boot.Agent, Parked: make([]*ingestv1.ParkedBatch, resolution.MaxConflicts+1)}); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("too many: %v", err)
+	}
+}
