@@ -54,8 +54,11 @@ func (s *service) resolve() (string, rpc.ClientConfig, error) {
 	addr := s.addr
 	if s.flagset != nil && !s.flagset.Changed("addr") {
 		of := d.Query
-		if s.name == "coordinator" {
+		switch s.name {
+		case "coordinator":
 			of = d.Coordinator
+		case "reconciler":
+			of = d.Reconciler
 		}
 		addr = cmp.Or(os.Getenv("LMCTL_"+strings.ToUpper(s.name)+"_ADDR"), of, s.addr)
 	}

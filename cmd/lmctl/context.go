@@ -21,6 +21,7 @@ import (
 type deployment struct {
 	Query       string `yaml:"query,omitempty" json:"query,omitempty"`
 	Coordinator string `yaml:"coordinator,omitempty" json:"coordinator,omitempty"`
+	Reconciler  string `yaml:"reconciler,omitempty" json:"reconciler,omitempty"`
 	Agent       string `yaml:"agent,omitempty" json:"agent,omitempty"`
 	TokenFile   string `yaml:"token_file,omitempty" json:"token_file,omitempty"`
 	CAFile      string `yaml:"ca_file,omitempty" json:"ca_file,omitempty"`
@@ -149,7 +150,7 @@ func contextAdd() *cobra.Command {
 			if !contextName.MatchString(args[0]) {
 				return &cli.ExitError{Code: cli.ExitUsage, Err: fmt.Errorf("context %q: want letters, digits, dot, underscore and hyphen", args[0])}
 			}
-			for _, a := range []struct{ face, addr string }{{"query", d.Query}, {"coordinator", d.Coordinator}, {"agent", d.Agent}} {
+			for _, a := range []struct{ face, addr string }{{"query", d.Query}, {"coordinator", d.Coordinator}, {"reconciler", d.Reconciler}, {"agent", d.Agent}} {
 				if a.addr == "" {
 					continue
 				}
@@ -173,6 +174,7 @@ func contextAdd() *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&d.Query, "query", "", "address of a query service")
 	f.StringVar(&d.Coordinator, "coordinator", "", "address of a coordinator")
+	f.StringVar(&d.Reconciler, "reconciler", "", "address of a reconciler")
 	f.StringVar(&d.Agent, "agent", "", "address of an agent")
 	f.StringVar(&d.TokenFile, "token-file", "", "file that holds the bearer token")
 	f.StringVar(&d.CAFile, "ca-file", "", "PEM certificates that sign the servers'")
@@ -236,13 +238,13 @@ func contextList(out *format) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			t := table{header: []string{"", "NAME", "QUERY", "COORDINATOR", "AGENT"}}
+			t := table{header: []string{"", "NAME", "QUERY", "COORDINATOR", "RECONCILER", "AGENT"}}
 			for _, name := range slices.Sorted(maps.Keys(c.Contexts)) {
 				mark, d := "", c.Contexts[name]
 				if name == c.Current {
 					mark = "*"
 				}
-				t.rows = append(t.rows, []string{mark, name, d.Query, d.Coordinator, d.Agent})
+				t.rows = append(t.rows, []string{mark, name, d.Query, d.Coordinator, d.Reconciler, d.Agent})
 			}
 			return out.write(cmd.OutOrStdout(), map[string]any{"current": c.Current, "contexts": c.Contexts}, t)
 		}}
@@ -265,7 +267,7 @@ func contextShow(out *format) *cobra.Command {
 				return err
 			}
 			return out.write(cmd.OutOrStdout(), d, table{header: []string{"WHAT", "VALUE"}, rows: [][]string{
-				{"query", d.Query}, {"coordinator", d.Coordinator}, {"agent", d.Agent}, {"token_file", d.TokenFile},
+				{"query", d.Query}, {"coordinator", d.Coordinator}, {"reconciler", d.Reconciler}, {"agent", d.Agent}, {"token_file", d.TokenFile},
 				{"ca_file", d.CAFile}, {"cert_file", d.CertFile}, {"key_file", d.KeyFile}, {"server_name", d.ServerName}}})
 		}}
 }

@@ -24,7 +24,7 @@ const askTimeout = 30 * time.Second
 
 // service is how to reach a service over gRPC.
 type service struct {
-	name    string // query or coordinator
+	name    string // query, coordinator or reconciler
 	addr    string
 	client  rpc.ClientConfig
 	flagset *pflag.FlagSet // nil: the address is as it stands

@@ -12,13 +12,18 @@ var (
 	readers   = []rpc.Role{rpc.RoleReader, rpc.RoleOperator}
 )
 
-// access allows ledgers, status and garbage to people, and changes to operators.
+// access allows ledgers, status, garbage and conflicts to people, and decisions to operators.
 var access = rpc.Access{
 	reconcilerv1.ReconcilerService_ListLedgers_FullMethodName:    readers,
 	reconcilerv1.ReconcilerService_GetStatus_FullMethodName:      readers,
 	reconcilerv1.ReconcilerService_GetGarbage_FullMethodName:     readers,
 	reconcilerv1.ReconcilerService_StartSweep_FullMethodName:     operators,
 	reconcilerv1.ReconcilerService_ReleaseBreaker_FullMethodName: operators,
+
+	reconcilerv1.ReconcilerService_ListConflicts_FullMethodName:    readers,
+	reconcilerv1.ReconcilerService_GetConflict_FullMethodName:      readers,
+	reconcilerv1.ReconcilerService_ResolveConflicts_FullMethodName: operators,
+	reconcilerv1.ReconcilerService_SetQuarantine_FullMethodName:    operators,
 }
 
 // journalAccess allows hints and watches to other services. A reconciler has no frames; the method has a line because

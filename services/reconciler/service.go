@@ -14,6 +14,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/framelog"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/resolution"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/sharedid"
 	"lightmetrics.dev/lightmetrics/internal/derived/audit"
 	"lightmetrics.dev/lightmetrics/internal/derived/ledgers"
@@ -60,6 +61,8 @@ type Service struct {
 	garbage *collect.Keeper
 	m       *metrics
 
+	conflicts conflicts
+
 	bad *seen // foreign keys that were reported
 
 	reconciled  atomic.Uint64
@@ -92,6 +95,8 @@ func New(cfg Config, d Deps) (*Service, error) {
 		shared:   sharedid.New(),
 		bad:      newSeen(rememberBad),
 		stopping: make(chan struct{}),
+
+		conflicts: conflicts{log: resolution.NewLog(store)},
 	}
 	srv.Probe("store", cfg.Probe(store))
 	srv.Readiness().Check("journal", s.notRead)
