@@ -171,7 +171,7 @@ func (s *Sender) hold(boot identity.Boot, d time.Duration) {
 			delete(s.holding, b)
 		}
 	}
-	s.holding[boot] = now.Add(max(d, s.cfg.BackoffInitial))
+	s.holding[boot] = now.Add(min(max(d, s.cfg.BackoffInitial), s.cfg.BackoffMax))
 	text := fmt.Sprintf("boot %s of agent %s is in quarantine: its batches stay in the queue", boot.Boot, boot.Agent)
 	s.log.Error(text)
 	s.noteError(text)

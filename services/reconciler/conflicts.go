@@ -1,6 +1,7 @@
 package reconciler
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/base64"
@@ -139,7 +140,7 @@ func (g server) overlapping(agent string) (out []*reconcilerv1.OverlappingBoot) 
 func (g server) conflict(ctx context.Context, id identity.Batch, sum identity.Digest) (*reconcilerv1.Conflict, *accept.ConflictRecord, error) {
 	c := &reconcilerv1.Conflict{AgentId: id.Agent, BootId: id.Boot, SeqStart: id.SeqStart, SeqEnd: id.SeqEnd, SubmittedSha256: sum.String(),
 		QuarantineKey: layout.Quarantine(id, sum), ParkedId: layout.SeqName(id.SeqStart, id.SeqEnd) + "-" + sum.String()[:16]}
-	body, _, err := g.s.store.Get(ctx, c.QuarantineKey, objstore.GetOptions{Limit: accept.MaxRecordBytes})
+	body, _, err := g.s.store.Get(ctx, c.QuarantineKey, objstore.GetOptions{Limit: accept.MaxObjectBytes})
 	var rec accept.ConflictRecord
 	if err == nil {
 		rec, err = accept.ParseConflictRecord(body)
@@ -147,7 +148,7 @@ func (g server) conflict(ctx context.Context, id identity.Batch, sum identity.Di
 	switch {
 	case err == nil:
 		c.AcceptedSha256, c.ObservedAtUnixNs, c.CollectorId = rec.AcceptedSHA256.String(), rec.ObservedAt, rec.CollectorID
-		c.AcceptedManifestKey, c.AcceptedBlobKey, c.SubmittedBlobKey = rec.AcceptedManifestKey, rec.AcceptedBlobKey, rec.SubmittedBlobKey
+		c.AcceptedManifestKey, c.AcceptedBlobKey, c.SubmittedBlobKey = rec.AcceptedManifestKey, cmp.Or(rec.AcceptedBlobKey, rec.AcceptedManifestKey), rec.FrameKey()
 	case record.Opaque(err):
 		c.Error = err.Error()
 	default:
@@ -220,12 +221,12 @@ func (g server) GetConflict(ctx context.Context, req *reconcilerv1.GetConflictRe
 
 // winner reads the accepted frame.
 func (g server) winner(ctx context.Context, rec *accept.ConflictRecord, b *frame.Batch, side *reconcilerv1.FrameSide) (bool, error) {
-	body, _, err := g.s.store.Get(ctx, rec.AcceptedManifestKey, objstore.GetOptions{})
+	body, _, err := g.s.store.Get(ctx, rec.AcceptedManifestKey, objstore.GetOptions{Limit: accept.MaxObjectBytes})
 	if err == nil {
 		var m accept.Manifest
 		if m, err = accept.ParseManifest(body); err == nil {
 			side.AtUnixNs, side.CollectorId = m.AcceptedAt, m.CollectorID
-			body, err = accept.ReadFrame(ctx, g.s.store, m.RawBlobKey, m.FrameSHA256, m.FrameBytes)
+			body, err = accept.ReadFrame(ctx, g.s.store, m.FrameKey(), m.FrameSHA256, m.FrameBytes)
 		}
 	}
 	return decodeSide(body, err, b, side)
@@ -234,7 +235,7 @@ func (g server) winner(ctx context.Context, rec *accept.ConflictRecord, b *frame
 // loser reads the frame that lost.
 func (g server) loser(ctx context.Context, rec *accept.ConflictRecord, b *frame.Batch, side *reconcilerv1.FrameSide) (bool, error) {
 	side.AtUnixNs, side.CollectorId = rec.ObservedAt, rec.CollectorID
-	body, err := accept.ReadFrame(ctx, g.s.store, rec.SubmittedBlobKey, rec.SubmittedSHA256, objstore.DefaultGetLimit)
+	body, err := accept.ReadFrame(ctx, g.s.store, rec.FrameKey(), rec.SubmittedSHA256, objstore.DefaultGetLimit)
 	return decodeSide(body, err, b, side)
 }
 

@@ -36,27 +36,41 @@ func encoded(t *testing.T, b identity.Boot, seq uint64, values ...float64) []byt
 	return out
 }
 
-// plantConflict does what collectors do with two frames of one identity.
-func plantConflict(t *testing.T, s objstore.Store, id identity.Batch, won, lost []byte) identity.Digest {
+// plantConflict does what collectors do with two frames of one identity, which their records may carry.
+func plantConflict(t *testing.T, s objstore.Store, id identity.Batch, inline bool, won, lost []byte) identity.Digest {
 	t.Helper()
 	w, l := identity.Sum(won), identity.Sum(lost)
 	m, _ := manifest(id)
 	m.FrameSHA256, m.FrameBytes, m.RawBlobKey = w, uint64(len(won)), layout.Blob(w, 0)
+	c := accept.ConflictRecord{AuthorityID: testAuthority, Identity: id, AcceptedBlobKey: m.RawBlobKey, AcceptedSHA256: w,
+		SubmittedBlobKey: layout.Blob(l, 0), SubmittedSHA256: l, AcceptedManifestKey: layout.Accepted(id), ObservedAt: 9, CollectorID: "c2"}
+	if inline {
+		m.Inline, m.RawBlobKey = true, ""
+		c.AcceptedBlobKey, c.SubmittedBlobKey, c.SubmittedBytes = "", "", uint64(len(lost))
+		create(t, s, layout.Accepted(id), m.MarshalWith(won))
+		create(t, s, layout.Quarantine(id, l), c.MarshalWith(lost))
+		return l
+	}
 	create(t, s, m.RawBlobKey, won)
 	create(t, s, layout.Blob(l, 0), lost)
 	create(t, s, layout.Accepted(id), m.Marshal())
-	create(t, s, layout.Quarantine(id, l), accept.ConflictRecord{AuthorityID: testAuthority, Identity: id, AcceptedBlobKey: m.RawBlobKey, AcceptedSHA256: w,
-		SubmittedBlobKey: layout.Blob(l, 0), SubmittedSHA256: l, AcceptedManifestKey: layout.Accepted(id), ObservedAt: 9, CollectorID: "c2"}.Marshal())
+	create(t, s, layout.Quarantine(id, l), c.Marshal())
 	return l
 }
 
 // Conflicts are listed in pages, compared, decided about once, and listed with what was decided and done.
 func TestConflictsAreListedComparedAndSettled(t *testing.T) {
+	for _, inline := range []bool{false, true} {
+		t.Run(fmt.Sprintf("inline=%v", inline), func(t *testing.T) { testConflicts(t, inline) })
+	}
+}
+
+func testConflicts(t *testing.T, inline bool) {
 	s := newStore()
 	b := identity.Boot{Agent: "a", Boot: "boot"}
 	var lost []identity.Digest
 	for seq := uint64(1); seq < 7; seq += 2 {
-		lost = append(lost, plantConflict(t, s, batch("a", seq, seq+1), encoded(t, b, seq, 1, 2), encoded(t, b, seq, 1, 3+float64(seq))))
+		lost = append(lost, plantConflict(t, s, batch("a", seq, seq+1), inline, encoded(t, b, seq, 1, 2), encoded(t, b, seq, 1, 3+float64(seq))))
 	}
 	r := start(t, quiet(), s)
 	api := r.client()

@@ -1298,9 +1298,9 @@ type Conflict struct {
 	QuarantineKey string `protobuf:"bytes,9,opt,name=quarantine_key,json=quarantineKey,proto3" json:"quarantine_key,omitempty"`
 	// Key of the identity manifest.
 	AcceptedManifestKey string `protobuf:"bytes,10,opt,name=accepted_manifest_key,json=acceptedManifestKey,proto3" json:"accepted_manifest_key,omitempty"`
-	// Key of the accepted frame.
+	// Key of the object that has the accepted frame.
 	AcceptedBlobKey string `protobuf:"bytes,11,opt,name=accepted_blob_key,json=acceptedBlobKey,proto3" json:"accepted_blob_key,omitempty"`
-	// Key of the frame that lost.
+	// Key of the object that has the frame that lost.
 	SubmittedBlobKey string `protobuf:"bytes,12,opt,name=submitted_blob_key,json=submittedBlobKey,proto3" json:"submitted_blob_key,omitempty"`
 	// Id of the batch among those that its agent has parked.
 	ParkedId string `protobuf:"bytes,13,opt,name=parked_id,json=parkedId,proto3" json:"parked_id,omitempty"`
