@@ -63,6 +63,9 @@ func LimitMemory(c Config) {
 	if limit == 0 {
 		l := c.Limits
 		limit = int64(l.InFlightBytes) + int64(l.DecodingBytes) + int64(l.Receivers)*int64(l.FrameBytes) + int64(c.Journal.FramesMemory) + processMemory
+		if c.InlineBelow > 0 {
+			limit += int64(l.InFlightBytes) // a manifest with its frame is a copy of it
+		}
 		if l.AgentSeries > 0 {
 			limit += int64(l.AgentsTracked) * agentSeriesBytes
 		}

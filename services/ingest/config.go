@@ -24,7 +24,8 @@ type Config struct {
 	AuthorityID string      `koanf:"authority_id" help:"acceptance authority that the bucket must be; empty takes the bucket's own"`
 	Store       StoreConfig `koanf:"store"`
 
-	Acceptance string `koanf:"acceptance" help:"s3_manifest or local_spool"`
+	Acceptance  string       `koanf:"acceptance" help:"s3_manifest or local_spool"`
+	InlineBelow config.Bytes `koanf:"inline_below" help:"frames of fewer bytes are stored in their manifests, with one request in place of three; at most 1MiB, 0 is none. Every service must know such manifests first"`
 	// AcceptTimeout bounds one submission from its decode to its outcome.
 	AcceptTimeout time.Duration `koanf:"accept_timeout" help:"longest time that one submission may take at the store"`
 	// QualifyInterval is the time between two probes of the store.
@@ -162,6 +163,9 @@ func (c Config) Validate() error {
 		}
 	}
 	positive("accept_timeout", c.AcceptTimeout > 0)
+	if c.InlineBelow < 0 || c.InlineBelow > accept.MaxInlineFrame {
+		errs = append(errs, fmt.Errorf("inline_below is %v, not 0 to %v", c.InlineBelow, config.Bytes(accept.MaxInlineFrame)))
+	}
 	positive("qualify_interval", c.QualifyInterval > 0)
 	if c.Orphans.ReportInterval < 0 {
 		errs = append(errs, errors.New("orphans.report_interval must not be negative"))

@@ -53,7 +53,7 @@ func (s *Service) qualify(ctx context.Context) (*authority, error) {
 	}
 	p, err := accept.New(accept.Config{
 		Store: s.store, Journal: j, AuthorityID: id, BoundAt: bound, CollectorID: s.collectorID, Mode: accept.Mode(s.cfg.Acceptance),
-		Clock: clock{s.now}, Rand: rand.Reader, Policy: rules, Events: s.metrics.events(s.tel.Log),
+		Clock: clock{s.now}, Rand: rand.Reader, Policy: rules, InlineBelow: s.cfg.InlineBelow.Int(), Events: s.metrics.events(s.tel.Log),
 	})
 	if err != nil {
 		return nil, err

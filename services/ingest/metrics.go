@@ -24,6 +24,8 @@ type metrics struct {
 	probes   *prometheus.CounterVec // outcome
 
 	ownWrites *prometheus.CounterVec
+	inlined   prometheus.Counter
+	unneeded  prometheus.Counter
 	skipped   *prometheus.CounterVec // why
 	corrupt   *prometheus.CounterVec // step
 
@@ -64,6 +66,8 @@ func newMetrics(r *prometheus.Registry, s *Service) (*metrics, error) {
 		landed:   counter("landed_total", "Batches that left the local spool, by outcome (accepted, duplicate, conflict, parked).", "outcome"),
 		probes:   counter("store_probes_total", "Probes of the store's semantics, by outcome.", "outcome"),
 
+		inlined:   one("inlined_total", "Batches that were accepted with their frame in the manifest (inline_below)."),
+		unneeded:  one("blobs_unneeded_total", "Blobs that were written or found, and that nothing refers to, because the manifest that exists carries the frame."),
 		ownWrites: counter("own_writes_total", "Creates whose answer was lost and whose object was found to be this collector's own."),
 		skipped:   counter("generations_skipped_total", "Generations of blobs that could not be relied on, by reason.", "why"),
 		corrupt:   counter("corrupt_records_total", "Records in the bucket that do not parse, by step.", "step"),
@@ -81,7 +85,7 @@ func newMetrics(r *prometheus.Registry, s *Service) (*metrics, error) {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "lightmetrics_ingest_" + name, Help: help}, fn)
 	}
 	for _, c := range []prometheus.Collector{
-		m.batches, m.records, m.bytes, m.latency, m.hellos, m.sheds, m.ownWrites, m.skipped, m.corrupt, m.notified, m.landed, m.probes,
+		m.batches, m.records, m.bytes, m.latency, m.hellos, m.sheds, m.inlined, m.unneeded, m.ownWrites, m.skipped, m.corrupt, m.notified, m.landed, m.probes,
 		m.segments, m.journalFailures, m.fences, m.segmentEntries, m.journalWait, m.framesRead, m.framesReadBytes, m.orphanReports,
 		gauge("unresolved_frames", "Frames of submissions that ended without an outcome and were not sent again, which wait to be reported to the garbage collection.", func() float64 { return float64(s.abandoned.waiting.Load()) }),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "lightmetrics_ingest_unresolved_frames_dropped_total", Help: "Such frames that are left to the sweep of the garbage collection, because too many waited."},
@@ -196,6 +200,9 @@ func (m *metrics) decided(r accept.Result, bytes int, took time.Duration) {
 		}
 		m.outcomes[r.Outcome].Store(c)
 	}
+	if r.Outcome == accept.Accepted && r.Manifest.Inline {
+		m.inlined.Inc()
+	}
 	c.batches.Inc()
 	c.bytes.Add(float64(bytes))
 	c.records.Add(float64(r.Manifest.Identity.Count()))
@@ -211,6 +218,7 @@ type outcomeMetrics struct {
 // events are the callbacks of the acceptance protocol.
 func (m *metrics) events(log *slog.Logger) accept.Events {
 	return accept.Events{
+		BlobUnneeded:      func(string) { m.unneeded.Inc() },
 		OwnWrite:          func(string) { m.ownWrites.WithLabelValues().Inc() },
 		GenerationSkipped: func(_ string, why accept.Skip) { m.skipped.WithLabelValues(string(why)).Inc() },
 		CorruptRecord: func(step accept.Step, key string, err error) {

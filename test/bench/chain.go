@@ -141,11 +141,12 @@ func (w *chainWork) rounds(ctx context.Context, e *env) (map[string][]chainRun, 
 		run  func(context.Context, *env, string) (chainRun, error)
 	}{
 		{"ours", w.ours},
+		{"inline", w.inline},
 		{"victoriametrics", w.peer(peers.NewVictoriaMetrics)},
 		{"prometheus", w.peer(peers.NewPrometheus)},
 	}
 	if e.alone {
-		systems = systems[:1]
+		systems = systems[:2]
 	}
 	out := map[string][]chainRun{}
 	for round := range min(e.pairs, chainRounds) {
@@ -277,6 +278,15 @@ func (w *chainWork) results(name, note string, runs map[string][]chainRun) []Res
 		size,
 		beside("bytes-beside-prometheus", "prometheus", bytes, "B/sample", "its head as a block"),
 	}
+	inline := func(figure string, f func(chainRun) float64, unit, note string) Result {
+		return compare(name+"/inline/"+figure, of("inline", f), unit, "ours with blobs", of("ours", f), durability, note)
+	}
+	store := func(r chainRun) float64 { return r.used["store"].cpu / m }
+	collector := func(r chainRun) float64 { return r.used["collector"].cpu / m }
+	rs = append(rs,
+		inline("cpu", cpu, unit, "ours with ingest.inline_below "+inlineBelow+": the manifest carries the frame"),
+		inline("cpu-until-queryable", queryable, unit, ""), inline("cpu-of-collector", collector, unit, ""), inline("cpu-of-store", store, unit, ""),
+		inline("bytes", bytes, "B/sample", runs["inline"][0].families))
 	var names []string
 	for process := range ours[0].used {
 		names = append(names, process)

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"gopkg.in/yaml.v3"
@@ -30,10 +31,14 @@ var worker = cluster.RollupName(0)
 
 // newOurs prepares all services with default settings, but for pprof, followers that watch collectors, a window of live
 // samples, and a worker whose hours are not due before rollUp sets when.
-func newOurs(e *env, dir, window string) (*ours, error) {
+// inline: manifests carry the frames.
+func newOurs(e *env, dir, window string, inline bool) (*ours, error) {
 	c, err := cluster.New(cluster.Options{Bin: e.bin, Dir: dir, Collectors: 1, Rollups: 1, Shards: requestShards, Adjust: func(process string, settings map[string]any) {
 		if process != "agent" {
 			settings["pprof"] = true
+		}
+		if inline && strings.HasPrefix(process, "collector-") {
+			settings["inline_below"] = inlineBelow
 		}
 		switch process {
 		case worker:
@@ -172,8 +177,17 @@ func (o *ours) merge(ctx context.Context, after time.Duration) error {
 const unchanged = int(12 * time.Second / awaitEvery)
 
 // ours runs all services.
-func (w *chainWork) ours(ctx context.Context, e *env, dir string) (r chainRun, err error) {
-	o, err := newOurs(e, dir, chainWindow)
+func (w *chainWork) ours(ctx context.Context, e *env, dir string) (chainRun, error) {
+	return w.runOurs(ctx, e, dir, false)
+}
+
+// inline is ours with frames in their manifests.
+func (w *chainWork) inline(ctx context.Context, e *env, dir string) (chainRun, error) {
+	return w.runOurs(ctx, e, dir, true)
+}
+
+func (w *chainWork) runOurs(ctx context.Context, e *env, dir string, inline bool) (r chainRun, err error) {
+	o, err := newOurs(e, dir, chainWindow, inline)
 	if err != nil {
 		return r, err
 	}
@@ -191,6 +205,9 @@ func (w *chainWork) ours(ctx context.Context, e *env, dir string) (r chainRun, e
 		return r, err
 	}
 	name := fmt.Sprintf("chain-%d", w.rows*tsbs.SeriesPerHost)
+	if inline {
+		name += "-inline"
+	}
 	profiled := o.profileAll(ctx, e, name+"-sending", "store", "collector", "reconciler", "query", "coordinator", "rollup")
 	if r.senders, r.sending, err = w.send(ctx, write); err != nil {
 		return r, err

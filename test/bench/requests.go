@@ -19,11 +19,20 @@ import (
 // requestCase is one shape of load on all services together.
 type requestCase struct {
 	collectors, boots, samples, batches int
+	// inline: manifests carry the frames.
+	inline bool
 }
 
 func (c requestCase) String() string {
-	return fmt.Sprintf("requests/%d-collectors/%d-boots/%d-samples", c.collectors, c.boots, c.samples)
+	name := fmt.Sprintf("requests/%d-collectors/%d-boots/%d-samples", c.collectors, c.boots, c.samples)
+	if c.inline {
+		name += "/inline"
+	}
+	return name
 }
+
+// inlineBelow is ingest.inline_below of the cases with frames in their manifests.
+const inlineBelow = "16KiB"
 
 const (
 	requestShards = 32
@@ -38,7 +47,7 @@ const (
 // in a minute of steady load.
 func requestCases(quick bool) (all []requestCase) {
 	if quick {
-		return []requestCase{{1, 100, 500, 1000}, {2, 500, 500, 1000}}
+		return []requestCase{{1, 100, 500, 1000, false}, {2, 500, 500, 1000, false}, {2, 500, 500, 1000, true}}
 	}
 	for _, samples := range []int{500, 10_000} {
 		for _, boots := range []int{100, 10_000} {
@@ -47,11 +56,11 @@ func requestCases(quick bool) (all []requestCase) {
 				if samples > 500 { // as many samples as fit into the query node's memory
 					batches = 3000
 				}
-				all = append(all, requestCase{collectors, boots, samples, max(batches, boots)})
+				all = append(all, requestCase{collectors, boots, samples, max(batches, boots), false})
 			}
 		}
 	}
-	return all
+	return append(all, requestCase{10, 100, 500, 30_000, true})
 }
 
 // benchRequests starts all services with default settings and counts what they ask the store: per accepted
@@ -83,7 +92,17 @@ func benchRequestsOf(ctx context.Context, e *env, rc requestCase, price prices) 
 	defer os.RemoveAll(dir)
 	hour := time.Now().Truncate(time.Hour).Add(-time.Hour)
 	due := time.Since(hour.Add(time.Hour)) + rc.rollupAfter(e.quick)
-	c, err := cluster.New(cluster.Options{Bin: e.bin, Dir: dir, Collectors: rc.collectors, Rollups: 1, Shards: requestShards, Adjust: defaultSettings(due), Env: slowCollectors})
+	adjust := defaultSettings(due)
+	if rc.inline {
+		defaults := adjust
+		adjust = func(process string, settings map[string]any) {
+			defaults(process, settings)
+			if strings.HasPrefix(process, "collector-") {
+				settings["inline_below"] = inlineBelow
+			}
+		}
+	}
+	c, err := cluster.New(cluster.Options{Bin: e.bin, Dir: dir, Collectors: rc.collectors, Rollups: 1, Shards: requestShards, Adjust: adjust, Env: slowCollectors})
 	if err != nil {
 		return nil, err
 	}
@@ -146,7 +165,7 @@ func counted(rc requestCase, got asked, n float64, price prices, bytes stored, w
 	frames, others := bytes.split()
 	lasting := others - bytes[strings.TrimSuffix(layout.LivePacksPrefix, "/")]
 	goal := rc.samples == 500
-	return []Result{
+	rs := []Result{
 		{Name: rc.String() + "/all-services", Value: requests * 1000, Unit: "per 1,000 accepted", Baseline: "two PUTs and a GET", BaselineValue: 3000, Ratio: requests / 3,
 			Goal: fmt.Sprintf("<= %.0f", goalRequests*1000), Pass: requests <= goalRequests, Durability: durability, Note: fmt.Sprintf("%s; without %.0f greetings of streams; per 1,000: %s", what, greetings, got.per(n/1000))},
 		{Name: rc.String() + "/cost", Value: perBillion, Unit: "$/billion samples", Goal: goalOf(goal, goalDollars), Pass: perBillion <= goalDollars || !goal,
@@ -154,6 +173,10 @@ func counted(rc requestCase, got asked, n float64, price prices, bytes stored, w
 		{Name: rc.String() + "/bytes", Value: lasting / frames, Unit: "bytes per byte of frames", Goal: goalOf(goal, goalBytes), Pass: lasting/frames <= goalBytes || !goal, Durability: durability,
 			Note: fmt.Sprintf("everything in the bucket but frames (%.1f MB), chunks, deltas and their indexes, and packs of frames, which go when their hours are rolled up; %.2f with packs; all families: %s", frames/1e6, others/frames, bytes.largest(frames))},
 	}
+	if rc.inline { // frames and records are one family of keys
+		return rs[:2]
+	}
+	return rs
 }
 
 func goalOf(has bool, g float64) string {

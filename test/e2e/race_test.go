@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -35,6 +36,35 @@ func TestTwoCollectorsRaceOneIdentityOverVersityGW(t *testing.T) {
 	gw := peers.StartVersityGW(t)
 	race(t, newCluster(t, cluster.Options{Collectors: 2, Bucket: peers.Bucket,
 		StoreEndpoint: gw.Endpoint, AccessKeyID: gw.AccessKeyID, SecretAccessKey: config.Secret(gw.SecretAccessKey)}), n)
+}
+
+// inline lets the named collectors have their manifests carry frames.
+func inline(collectors ...string) func(string, map[string]any) {
+	return func(process string, settings map[string]any) {
+		if slices.Contains(collectors, process) {
+			settings["inline_below"] = "16KiB"
+		}
+	}
+}
+
+// TestTwoCollectorsRaceOneIdentityInline is the same where one collector lets manifests carry frames and the other writes
+// blobs, and where both do: both race for the same keys.
+func TestTwoCollectorsRaceOneIdentityInline(t *testing.T) {
+	for name, collectors := range map[string][]string{"one": {"collector-2"}, "both": {"collector-1", "collector-2"}} {
+		t.Run(name, func(t *testing.T) {
+			n := size(t, "RACES", 2_000, 50_000)
+			c := newCluster(t, cluster.Options{Collectors: 2, Adjust: inline(collectors...)})
+			must(t, c.StartStore(within(t, time.Minute)))
+			race(t, c, n)
+			inlined := 0.0
+			for i := range c.Collectors {
+				inlined += metric(within(t, time.Minute), t, c.Addr.Collectors[i].HTTP, "lightmetrics_ingest_inlined_total")
+			}
+			if most := float64(n / racers * racers); inlined == 0 || inlined > most || len(collectors) == 2 && inlined < most*9/10 {
+				t.Errorf("%v of %v manifests carry their frames", inlined, most)
+			}
+		})
+	}
 }
 
 // tally counts outcomes of a pair, and answers that were lost.

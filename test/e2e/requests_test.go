@@ -15,8 +15,10 @@ import (
 	"testing"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/derived/fsck"
 	"lightmetrics.dev/lightmetrics/internal/harness/cluster"
 	"lightmetrics.dev/lightmetrics/internal/harness/load"
+	"lightmetrics.dev/lightmetrics/internal/harness/proc"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -103,6 +105,67 @@ func TestRequestsOfTheGuide(t *testing.T) {
 			n, err := countKeys(ctx, c, family)
 			return n == batches, errors.Join(err, fmt.Errorf("%d of %d in %s", n, batches, family))
 		}))
+	}
+}
+
+// TestInlineFrames: batches of a collector whose manifests carry the frames, and of one that writes blobs, are in answers and in
+// blocks alike; a query node that starts later, when no collector has the frames in memory, reads them from the manifests.
+func TestInlineFrames(t *testing.T) {
+	const boots, each = 10, 10
+	ctx := within(t, 4*time.Minute)
+	c := newCluster(t, cluster.Options{Collectors: 2, Rollups: 1, Shards: 2, Adjust: inline("collector-2")})
+	for _, start := range []func(context.Context) error{c.StartStore, c.StartReconciler, c.StartCoordinator, func(ctx context.Context) error { return c.StartCollector(ctx, 0) },
+		func(ctx context.Context) error { return c.StartCollector(ctx, 1) }, func(ctx context.Context) error { return c.StartRollup(ctx, 0) }, c.StartQuery} {
+		must(t, start(ctx))
+	}
+	at := time.Now().Truncate(time.Hour).Add(-30 * time.Minute)
+	for i := range boots {
+		boot := identity.Boot{Agent: fmt.Sprintf("inline-%d", i), Boot: "boot"}
+		s, other := load.NewSender(boot, c.Addr.Collectors[i%2].GRPC), load.NewSender(boot, c.Addr.Collectors[(i+1)%2].GRPC)
+		for k := range each {
+			f := makeFrame(t, boot, "requests", uint64(2*k+1), 1, at.Add(time.Duration(k)*time.Minute), 1)
+			if r, err := s.Send(ctx, f); err != nil || r.GetStatus().String() != load.Accepted {
+				t.Fatalf("answered %v, %v", r, err)
+			}
+			if r, err := other.Send(ctx, f); err != nil || r.GetStatus().String() != load.Duplicate {
+				t.Fatalf("the other collector answered %v, %v", r, err)
+			}
+		}
+		s.Close()
+		other.Close()
+	}
+	if n := metric(ctx, t, c.Addr.Collectors[1].HTTP, "lightmetrics_ingest_inlined_total"); n != boots*each/2 {
+		t.Errorf("%v manifests carry their frames", n)
+	}
+	if n := metric(ctx, t, c.Addr.Collectors[0].HTTP, "lightmetrics_ingest_blobs_unneeded_total"); n != boots*each/2 {
+		t.Errorf("%v blobs are said to be left over", n)
+	}
+	answers := func(what string) {
+		t.Helper()
+		must(t, cluster.Poll(ctx, what, func() (bool, error) {
+			v, w, err := c.Scalar(ctx, "sum(count_over_time(requests[3h]))", time.Now())
+			return v == 2*boots*each && len(w) == 0, errors.Join(err, fmt.Errorf("%v, %v", v, w))
+		}))
+	}
+	answers("the batches to be answered")
+	must(t, cluster.Poll(ctx, "the batches to be in blocks", func() (bool, error) {
+		blocks, late, err := c.RolledUp(ctx, at.Truncate(time.Hour), time.Now())
+		return blocks+late == boots*each, errors.Join(err, fmt.Errorf("%d in blocks, %d in deltas", blocks, late))
+	}))
+	for _, p := range []**proc.Process{&c.Query, &c.Rollups[0], &c.Collectors[0], &c.Collectors[1]} {
+		must(t, cluster.Stop(p))
+	}
+	must(t, c.StartQuery(ctx))
+	answers("the batches to be answered from the store")
+	store, err := c.OpenStore(ctx)
+	must(t, err)
+	report, err := fsck.Run(ctx, store, fsck.Options{AuthorityID: cluster.Authority})
+	must(t, err)
+	for _, f := range report.Findings {
+		t.Error(f)
+	}
+	if report.Manifests != boots*each {
+		t.Errorf("%d manifests", report.Manifests)
 	}
 }
 
