@@ -14,47 +14,105 @@ import (
 // embeddedAccount is the account of the embedded store's users.
 const embeddedAccount = "arn:aws:iam::000000000000:user/"
 
+func usage(err error) error {
+	return &cli.ExitError{Code: cli.ExitUsage, Err: errors.Join(err, errors.New("lmctl bucket-policy --help has examples"))}
+}
+
+// policyFlags are those of bucket-policy.
+type policyFlags struct {
+	o                                  bucketpolicy.Options
+	provider                           string
+	principals, reconcilers, roleNames []string
+	lifecycle                          bool
+}
+
+// options reads the flags.
+func (f *policyFlags) options() (o bucketpolicy.Options, roles []bucketpolicy.Role, err error) {
+	o = f.o
+	if o.Provider, err = bucketpolicy.ProviderOf(f.provider); err != nil {
+		return o, nil, err
+	}
+	// As in a bucket's URL: without its slash a prefix would also cover those that merely begin with it.
+	if o.Prefix != "" && !strings.HasSuffix(o.Prefix, "/") {
+		o.Prefix += "/"
+	}
+	o.Principals = map[bucketpolicy.Role][]string{}
+	for _, r := range f.reconcilers {
+		f.principals = append(f.principals, string(bucketpolicy.Reconciler)+"="+r)
+	}
+	for _, p := range f.principals {
+		role, name, ok := strings.Cut(p, "=")
+		if !ok {
+			return o, nil, fmt.Errorf("--principal %q: want ROLE=PRINCIPAL", p)
+		}
+		// The user's name, as it stands in objectstore.users.
+		if o.Provider.Name == "embedded" && !strings.HasPrefix(name, "arn:") {
+			name = embeddedAccount + name
+		}
+		r := bucketpolicy.Role(role)
+		o.Principals[r] = append(o.Principals[r], name)
+	}
+	roles, err = bucketpolicy.RolesOf(f.roleNames)
+	return o, roles, err
+}
+
+func (f *policyFlags) text() ([]byte, bucketpolicy.Provider, error) {
+	o, roles, err := f.options()
+	switch {
+	case err != nil:
+		return nil, o.Provider, err
+	case f.lifecycle:
+		return bucketpolicy.Lifecycle(), o.Provider, nil
+	case len(roles) == 0:
+		text, err := bucketpolicy.Bucket(o)
+		return text, o.Provider, err
+	case !o.Provider.Identity:
+		return nil, o.Provider, fmt.Errorf("--role: credentials of %s have no policies of their own; without --role the bucket's policy has everything", o.Provider.Name)
+	}
+	text, err := bucketpolicy.User(o, roles...)
+	return text, o.Provider, err
+}
+
 func bucketPolicyCommand() *cobra.Command {
-	var o bucketpolicy.Options
-	var provider string
+	var f policyFlags
 	cmd := &cobra.Command{
-		Use:   "bucket-policy --bucket BUCKET --reconciler PRINCIPAL",
-		Short: "Print the policy that the authority's bucket needs",
-		Long: "Prints a bucket policy, for PutBucketPolicy: acceptance records and segments of the journal are created once and\n" +
-			"never overwritten, records are never deleted, and only reconcilers fold the journal and delete from it.\n" +
-			"It only denies. What else each service may do is for the policies of its own credentials.\n" +
-			"\"lmctl store qualify URL --strict\", with a collector's credentials, proves that a bucket has it.",
-		Example: "  lmctl bucket-policy --bucket metrics --prefix prod/ --reconciler arn:aws:iam::123456789012:role/lightmetrics-reconciler\n" +
-			"  lmctl bucket-policy --provider embedded --bucket lightmetrics --reconciler lightmetrics-reconciler",
+		Use:   "bucket-policy --bucket BUCKET (--role ROLE | --principal ROLE=PRINCIPAL ...)",
+		Short: "Print the policies that services and the authority's bucket need",
+		Long: "With --role, prints the policy of the credentials of a service: the least that it needs. Several roles make the\n" +
+			"policy of one process that has them all, as \"reconciler,gc\".\n" +
+			"Without, prints the policy of the bucket, for PutBucketPolicy: what was accepted is created once, never overwritten\n" +
+			"and never deleted, and only reconcilers fold the journal, only gc and rollup delete frames. It needs to know them by\n" +
+			"--principal. Where credentials have no policies of their own (versitygw) it has everything that services may do.\n" +
+			"What the provider lacks is said on standard error. \"lmctl store qualify URL --strict --role ROLE\", with the\n" +
+			"credentials of each service, proves that a bucket has both.",
+		Example: "  lmctl bucket-policy --bucket metrics --prefix prod/ --role ingest\n" +
+			"  lmctl bucket-policy --bucket metrics --prefix prod/ --principal reconciler=arn:aws:iam::123456789012:role/lightmetrics-reconciler \\\n" +
+			"    --principal gc=arn:aws:iam::123456789012:role/lightmetrics-reconciler --principal rollup=arn:aws:iam::123456789012:role/lightmetrics-rollup\n" +
+			"  lmctl bucket-policy --provider embedded --bucket lightmetrics --role reconciler,gc\n" +
+			"  lmctl bucket-policy --provider versitygw --bucket metrics --principal ingest=AKIA1 --principal reconciler=AKIA2\n" +
+			"  lmctl bucket-policy --lifecycle",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			switch provider {
-			case "aws":
-			case "embedded":
-				for i, r := range o.Reconcilers {
-					// The user's name, as it stands in objectstore.users.
-					if !strings.HasPrefix(r, "arn:") {
-						o.Reconcilers[i] = embeddedAccount + r
-					}
-				}
-			default:
-				return &cli.ExitError{Code: cli.ExitUsage, Err: fmt.Errorf("--provider %q: want aws or embedded", provider)}
-			}
-			// As in a bucket's URL: without its slash a prefix would also cover those that merely begin with it.
-			if o.Prefix != "" && !strings.HasSuffix(o.Prefix, "/") {
-				o.Prefix += "/"
-			}
-			text, err := bucketpolicy.Bucket(o)
+			text, provider, err := f.text()
 			if err != nil {
-				return &cli.ExitError{Code: cli.ExitUsage, Err: errors.Join(err, errors.New("lmctl bucket-policy --help has examples"))}
+				return usage(err)
+			}
+			for _, n := range provider.Notes {
+				fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s\n", provider.Name, n)
 			}
 			_, err = cmd.OutOrStdout().Write(text)
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&provider, "provider", "aws", "aws, or embedded: the store of this project")
-	cmd.Flags().StringVar(&o.Bucket, "bucket", "", "name of the bucket")
-	cmd.Flags().StringVar(&o.Prefix, "prefix", "", "prefix of the authority")
-	cmd.Flags().StringSliceVar(&o.Reconcilers, "reconciler", nil, "ARN of the reconcilers' role or user, or a user's name in the embedded store; may be repeated")
+	flags := cmd.Flags()
+	flags.StringVar(&f.provider, "provider", "aws", "aws, minio, ceph, versitygw, or embedded: the store of this project")
+	flags.StringVar(&f.o.Bucket, "bucket", "", "name of the bucket")
+	flags.StringVar(&f.o.Prefix, "prefix", "", "prefix of the authority")
+	flags.BoolVar(&f.o.TLSOnly, "tls-only", false, "requests without TLS are denied (aws)")
+	flags.StringVar(&f.o.Encryption, "encryption", "", "AES256 or aws:kms: writes that ask for another encryption are denied (aws)")
+	flags.StringSliceVar(&f.roleNames, "role", nil, "print the policy of credentials with these roles: "+bucketpolicy.Names(bucketpolicy.Roles))
+	flags.StringSliceVar(&f.principals, "principal", nil, "ROLE=PRINCIPAL, the ARN of a role or user, a user's name in the embedded store, or an access key id (versitygw); may be repeated")
+	flags.StringSliceVar(&f.reconcilers, "reconciler", nil, "the same as --principal reconciler=…")
+	flags.BoolVar(&f.lifecycle, "lifecycle", false, "print the lifecycle configuration that the bucket may have")
 	return cmd
 }

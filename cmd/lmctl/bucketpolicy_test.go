@@ -22,7 +22,8 @@ func printPolicy(t *testing.T, args ...string) (string, int) {
 // replace for the bucket and the reconciler.
 func TestShippedPolicyIsThePrintedOne(t *testing.T) {
 	const file = "../../deploy/policies/bucket-policy.json"
-	out, code := printPolicy(t, "--bucket", "BUCKET", "--reconciler", "arn:aws:iam::ACCOUNT:role/RECONCILER")
+	out, code := printPolicy(t, "--bucket", "BUCKET", "--principal", "reconciler=arn:aws:iam::ACCOUNT:role/RECONCILER",
+		"--principal", "gc=arn:aws:iam::ACCOUNT:role/RECONCILER", "--principal", "rollup=arn:aws:iam::ACCOUNT:role/ROLLUP")
 	if code != cli.ExitOK {
 		t.Fatalf("%d: %s", code, out)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/bucketpolicy"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/qualify"
 	"lightmetrics.dev/lightmetrics/internal/cli"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
@@ -16,12 +17,16 @@ import (
 func storeCommand(out *format) *cobra.Command {
 	cmd := &cobra.Command{Use: "store", Short: "The object store"}
 	var strict bool
+	var roleNames []string
+	var provider string
 	q := &cobra.Command{
-		Use:   "qualify URL",
+		Use:   "qualify URL [--strict] [--role ROLE]",
 		Short: "Probe a store for the semantics that acceptance relies on",
 		Long: "Probes conditional creates, their races, read and list after write, If-Match and checksum refusal under\n" +
 			"probe/v1/. With --strict also that the bucket has the policy that \"lmctl bucket-policy\" prints, as a collector's\n" +
-			"credentials meet it; nothing is written for that. Exits 1 when a check fails.\n\n" + bucketHelp,
+			"credentials meet it, and the bucket's lifecycle and versioning; nothing is written for that.\n" +
+			"With --role, instead, that the credentials may do what a service of this role needs and nothing else: each kind of\n" +
+			"request to each family of keys, in a way that changes nothing. Exits 1 when a check fails.\n\n" + bucketHelp,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
@@ -29,7 +34,21 @@ func storeCommand(out *format) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			report, err := qualify.Run(ctx, store, qualify.Options{RunID: runID(), Strict: strict, Now: time.Now})
+			roles, err := bucketpolicy.RolesOf(roleNames)
+			if err != nil {
+				return &cli.ExitError{Code: cli.ExitUsage, Err: err}
+			}
+			kind, err := bucketpolicy.ProviderOf(provider)
+			if err != nil {
+				return &cli.ExitError{Code: cli.ExitUsage, Err: err}
+			}
+			var report qualify.Report
+			o := qualify.Options{RunID: runID(), Strict: strict, Now: time.Now}
+			if len(roles) > 0 {
+				report, err = qualify.Role(ctx, store, kind, roles, o)
+			} else {
+				report, err = qualify.Run(ctx, store, o)
+			}
 			// The table is printed also when the probe broke off: it says how far it came.
 			if werr := out.write(cmd.OutOrStdout(), report, qualifyTable(report)); werr != nil {
 				return werr
@@ -51,7 +70,9 @@ func storeCommand(out *format) *cobra.Command {
 			return e
 		},
 	}
-	q.Flags().BoolVar(&strict, "strict", false, "probe the bucket's policy too")
+	q.Flags().BoolVar(&strict, "strict", false, "probe the bucket's policy, lifecycle and versioning too")
+	q.Flags().StringSliceVar(&roleNames, "role", nil, "probe what the credentials may do, against what these roles need: "+bucketpolicy.Names(bucketpolicy.Roles))
+	q.Flags().StringVar(&provider, "provider", "aws", "aws, minio, ceph, versitygw or embedded: what its policies can tell apart is what --role wants of it")
 	cmd.AddCommand(q, storeCheckCommand(out), storeRepairCommand(out))
 	return cmd
 }

@@ -30,11 +30,12 @@ type VersityGW struct {
 
 // StartVersityGW builds versitygw unless build/peers has it, and serves an empty
 // bucket until the test ends. It fails the test when it cannot. Objects are not
-// fsynced; the keys "a" and "a/b" cannot both exist.
-func StartVersityGW(t testing.TB) VersityGW {
+// fsynced; the keys "a" and "a/b" cannot both exist. users are access key ids that have the same secret and
+// no rights but those of the bucket's policy.
+func StartVersityGW(t testing.TB, users ...string) VersityGW {
 	t.Helper()
 	t.Log("build versitygw; minutes the first time, from the module proxy alone")
-	gw, stop, err := ServeVersityGW(t.TempDir())
+	gw, stop, err := ServeVersityGW(t.TempDir(), users...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,13 +45,13 @@ func StartVersityGW(t testing.TB) VersityGW {
 
 // ServeVersityGW is StartVersityGW outside of a test: the bucket lies in dir, and stop
 // ends the server.
-func ServeVersityGW(dir string) (gw VersityGW, stop func(), err error) {
+func ServeVersityGW(dir string, users ...string) (gw VersityGW, stop func(), err error) {
 	bin, err := versityOnce()
 	if err != nil {
 		return gw, nil, fmt.Errorf("build versitygw: %w", err)
 	}
 	gw = VersityGW{AccessKeyID: "peer", SecretAccessKey: "peer-secret-of-this-test"}
-	cmd := exec.Command(bin, "-dir", dir, "-bucket", Bucket, "-access", gw.AccessKeyID, "-secret", gw.SecretAccessKey)
+	cmd := exec.Command(bin, "-dir", dir, "-bucket", Bucket, "-access", gw.AccessKeyID, "-secret", gw.SecretAccessKey, "-users", strings.Join(users, ","))
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe() // held open: the server ends with it, even when the parent is killed
 	if err != nil {

@@ -4,10 +4,15 @@ package storeconformance
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/bucketpolicy"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/qualify"
@@ -26,10 +31,10 @@ const (
 	collectorKey = "collector-key"
 )
 
-// collectorPolicy is that of a user who is no reconciler.
+// collectorPolicy is that of a collector.
 func collectorPolicy(t *testing.T) string {
 	t.Helper()
-	b, err := bucketpolicy.User(bucket, false)
+	b, err := bucketpolicy.User(bucketpolicy.Options{Bucket: bucket}, bucketpolicy.Ingest)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,6 +49,13 @@ func start(t *testing.T) string {
 	cfg.Users = []objectstore.User{
 		{Name: "admin", AccessKeyID: admin, Secret: secret},
 		{Name: "collector", AccessKeyID: collectorKey, Secret: secret, Policy: collectorPolicy(t)},
+	}
+	for _, r := range bucketpolicy.Roles {
+		policy, err := bucketpolicy.User(bucketpolicy.Options{Bucket: bucket}, r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.Users = append(cfg.Users, objectstore.User{Name: string(r), AccessKeyID: string(r), Secret: secret, Policy: string(policy)})
 	}
 	svc, err := objectstore.New(cfg, objectstore.Deps{})
 	if err != nil {
@@ -95,5 +107,88 @@ func TestObjectStoreQualifies(t *testing.T) {
 	t.Logf("\n%s", table.String())
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// TestRolesOverObjectStore: each role's credentials do what its service needs, and every other request
+// fails, for each kind of request and each family of keys.
+func TestRolesOverObjectStore(t *testing.T) {
+	endpoint := start(t)
+	provider, err := bucketpolicy.ProviderOf("embedded")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range bucketpolicy.Roles {
+		report, err := qualify.Role(t.Context(), open(t, endpoint, string(r), ""), provider, []bucketpolicy.Role{r}, qualify.Options{RunID: "embedded"})
+		if err != nil {
+			t.Errorf("%s: %v", r, err)
+		}
+		if want := len(bucketpolicy.Families) * len(bucketpolicy.Ops); len(report.Rows) != want {
+			t.Errorf("%s: %d rows, want %d", r, len(report.Rows), want)
+		}
+		// Whoever has another role's credentials is found, too.
+		for _, other := range bucketpolicy.Roles {
+			if other == r {
+				continue
+			}
+			if _, err := qualify.Role(t.Context(), open(t, endpoint, string(other), ""), provider, []bucketpolicy.Role{r}, qualify.Options{RunID: "embedded"}); err == nil {
+				t.Errorf("credentials of %s pass for %s", other, r)
+			}
+		}
+	}
+}
+
+// TestNobodyGoesAroundTheBucketsPolicy: a user without a policy of its own meets the bucket's: no copy
+// comes onto a record, and only those who are named delete frames.
+func TestNobodyGoesAroundTheBucketsPolicy(t *testing.T) {
+	endpoint := start(t)
+	policy, err := bucketpolicy.Bucket(bucketpolicy.Options{Bucket: bucket, Principals: map[bucketpolicy.Role][]string{
+		bucketpolicy.Reconciler: {"arn:aws:iam::000000000000:user/reconciler"}, bucketpolicy.GC: {"arn:aws:iam::000000000000:user/gc"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := awss3.New(awss3.Options{BaseEndpoint: &endpoint, Region: "us-east-1", UsePathStyle: true,
+		Credentials: credentials.NewStaticCredentialsProvider(admin, secret, "")})
+	if _, err := client.PutBucketPolicy(t.Context(), &awss3.PutBucketPolicyInput{Bucket: aws.String(bucket), Policy: aws.String(string(policy))}); err != nil {
+		t.Fatalf("%v\n%s", err, policy)
+	}
+	all := open(t, endpoint, admin, "")
+	if _, err := all.Create(t.Context(), "probe/v1/source", []byte("x"), objstore.PutOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"accepted/v1/a", "quarantine/v1/identity-conflict/a"} {
+		_, err := client.CopyObject(t.Context(), &awss3.CopyObjectInput{Bucket: aws.String(bucket), Key: &key, CopySource: aws.String(bucket + "/probe/v1/source"), IfNoneMatch: aws.String("*")})
+		if err == nil || !strings.Contains(err.Error(), "AccessDenied") {
+			t.Errorf("a copy onto %s: %v", key, err)
+		}
+		if _, err := all.Create(t.Context(), key, []byte("x"), objstore.PutOptions{}); err != nil {
+			t.Errorf("a create of %s: %v", key, err)
+		}
+		if _, err := all.Put(t.Context(), key, []byte("y"), objstore.PutOptions{}); !errors.Is(err, objstore.ErrDenied) {
+			t.Errorf("a put of %s: %v", key, err)
+		}
+		if err := all.Delete(t.Context(), key); !errors.Is(err, objstore.ErrDenied) {
+			t.Errorf("a delete of %s: %v", key, err)
+		}
+	}
+	const frame = "raw-blobs/v1/sha256/aa/bb/x"
+	if err := all.Delete(t.Context(), frame); !errors.Is(err, objstore.ErrDenied) {
+		t.Errorf("a delete of a frame: %v", err)
+	}
+	if err := open(t, endpoint, "gc", "").Delete(t.Context(), frame); err != nil {
+		t.Errorf("a delete of a frame by gc: %v", err)
+	}
+	// The settings are told to operators alone.
+	for key, want := range map[string]qualify.Status{"operator": qualify.Pass, collectorKey: qualify.Skipped} {
+		report, _ := qualify.Run(t.Context(), open(t, endpoint, key, ""), qualify.Options{RunID: "settings", Strict: true})
+		seen := 0
+		for _, row := range report.Rows {
+			if strings.HasPrefix(row.Check, "settings: ") && row.Status == want {
+				seen++
+			}
+		}
+		if seen != 2 {
+			t.Errorf("%s: %+v", key, report.Rows)
+		}
 	}
 }

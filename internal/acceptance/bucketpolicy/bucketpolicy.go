@@ -1,95 +1,116 @@
-// Package bucketpolicy has the policy that a bucket of an acceptance authority needs: records of
-// acceptance are created once and never changed, and only the reconciler folds the journal.
-// internal/acceptance/qualify probes whether a bucket has it.
+// Package bucketpolicy has who may do what in the bucket of an acceptance authority, as one table: the
+// least that each service needs, and what the bucket refuses to everybody. Policies for several kinds of
+// stores, the page of the guide and the tests are made of the table. internal/acceptance/qualify probes
+// whether a bucket holds to it.
 package bucketpolicy
 
 import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
-
-	"lightmetrics.dev/lightmetrics/internal/layout"
 )
 
 // Options of a policy.
 type Options struct {
+	// Provider of the store; the zero value is the embedded one.
+	Provider Provider
 	// Bucket is the bucket's name.
 	Bucket string
 	// Prefix of the authority, empty or ending in a slash.
 	Prefix string
-	// Reconcilers are the principals that fold the journal, as ARNs in which * and ? are wildcards,
-	// such as arn:aws:iam::123456789012:role/lightmetrics-reconciler; at least one.
-	Reconcilers []string
+	// Principals have the roles: ARNs in which * and ? are wildcards, such as
+	// arn:aws:iam::123456789012:role/lightmetrics-reconciler, or access key ids where the provider has no ARNs.
+	Principals map[Role][]string
+	// TLSOnly denies requests without TLS.
+	TLSOnly bool
+	// Encryption, if it is not empty, is the only one that writes may ask for: AES256 or aws:kms.
+	Encryption string
 }
 
-// Statement is one statement of a policy document. Principal is empty in a user's policy.
+// Statement is one statement of a policy document. Principal is nil in a user's policy.
 type Statement struct {
 	Sid       string
 	Effect    string
-	Principal string `json:",omitempty"`
+	Principal any `json:",omitempty"`
 	Action    []string
 	Resource  []string
 	Condition map[string]map[string][]string `json:",omitempty"`
 }
 
 var (
-	put    = []string{"s3:PutObject"}
-	remove = []string{"s3:DeleteObject", "s3:DeleteObjectVersion"}
+	putAction = []string{"s3:PutObject"}
+	// Deletes of versions are denied and never granted here: nothing of this system deletes a version by its id.
+	removeActions = []string{"s3:DeleteObject", "s3:DeleteObjectVersion"}
 )
 
-// createdOnce are the keys that are never written twice. A star ends each, so that the probe has a
-// key of its own beside every single object.
-var createdOnce = []string{
-	layout.AcceptedPrefix, layout.JournalOpenPrefix, layout.JournalRunPrefix, layout.JournalFoldedPrefix,
+func (o Options) provider() Provider {
+	if o.Provider.Name == "" {
+		p, _ := ProviderOf("embedded")
+		return p
+	}
+	return o.Provider
 }
 
-// movedByMatch are the keys that are replaced, and only by who knows what is there. The begin of the journal is, once an audit
-// has entered what a lost file had. Of condemned
-// generations the markers are never replaced, and the records of hours only raised.
-var movedByMatch = []string{layout.JournalHeadKey, layout.JournalBeginKey, layout.AuthorityKey, layout.CondemnedPrefix}
+func (o Options) bucketARN() string { return "arn:aws:s3:::" + o.Bucket }
 
-// neverDeleted are the keys that nobody deletes.
-var neverDeleted = []string{layout.AcceptedPrefix, layout.AuthorityKey, layout.JournalBeginKey, layout.JournalHeadKey, layout.CondemnedPrefix}
-
-// folded are the keys that only reconcilers write, and journal those that only they delete.
-var (
-	folded  = []string{layout.JournalHeadKey, layout.JournalFoldedPrefix}
-	journal = []string{layout.JournalOpenPrefix, layout.JournalRunPrefix, layout.JournalFoldedPrefix}
-)
-
-// resources are the ARNs of keys, or of all keys under prefixes.
+// resources are the ARNs of all keys under prefixes.
 func (o Options) resources(keys []string) []string {
 	out := make([]string, 0, len(keys))
 	for _, k := range keys {
-		out = append(out, "arn:aws:s3:::"+o.Bucket+"/"+o.Prefix+k+"*")
+		out = append(out, o.bucketARN()+"/"+o.Prefix+k+"*")
 	}
 	return out
 }
 
-func null(keys ...string) map[string]map[string][]string {
+type condition = map[string]map[string][]string
+
+func null(value string, keys ...string) condition {
 	c := map[string][]string{}
 	for _, k := range keys {
-		c[k] = []string{"true"}
+		c[k] = []string{value}
 	}
-	return map[string]map[string][]string{"Null": c}
+	return condition{"Null": c}
 }
 
 // everybody are the statements that hold for every principal.
 func (o Options) everybody() []Statement {
-	return []Statement{
-		{Sid: "AcceptanceIsOnlyCreated", Effect: "Deny", Action: put, Resource: o.resources(createdOnce), Condition: null("s3:if-none-match")},
-		{Sid: "HeadAndAuthorityAreReplacedByIfMatch", Effect: "Deny", Action: put, Resource: o.resources(movedByMatch), Condition: null("s3:if-none-match", "s3:if-match")},
-		{Sid: "AcceptanceIsNeverDeleted", Effect: "Deny", Action: remove, Resource: o.resources(neverDeleted)},
+	var out []Statement
+	for _, r := range rules {
+		if len(r.except) == 0 {
+			out = append(out, o.deny(r)...)
+		}
 	}
+	return out
 }
 
-// others are the statements that hold for all but reconcilers.
-func (o Options) others() []Statement {
-	return []Statement{
-		{Sid: "OnlyReconcilersFoldTheJournal", Effect: "Deny", Action: put, Resource: o.resources(folded)},
-		{Sid: "OnlyReconcilersDeleteFromTheJournal", Effect: "Deny", Action: remove, Resource: o.resources(journal)},
+// deny makes the statements of a rule, without its exceptions.
+func (o Options) deny(r rule) []Statement {
+	p, keys := o.provider(), o.resources(r.keys)
+	if r.deny == Delete {
+		return []Statement{{Sid: r.sid, Effect: "Deny", Action: removeActions, Resource: keys}}
 	}
+	if r.deny.Has(Create) && r.deny&Put != 0 && r.deny&Create != 0 {
+		return []Statement{{Sid: r.sid, Effect: "Deny", Action: putAction, Resource: keys}}
+	}
+	// The rest denies some writes and allows others.
+	var out []Statement
+	if p.Conditions {
+		c := null("true", "s3:if-none-match")
+		if r.deny&Replace == 0 {
+			c["Null"]["s3:if-match"] = []string{"true"}
+		}
+		if p.Creations {
+			// The parts of a multipart upload carry no condition. Its completion does.
+			c["Bool"] = map[string][]string{"s3:ObjectCreationOperation": {"true"}}
+		}
+		out = append(out, Statement{Sid: r.sid, Effect: "Deny", Action: putAction, Resource: keys, Condition: c})
+	}
+	if r.copies && p.Copies {
+		out = append(out, Statement{Sid: r.sid + "NotCopied", Effect: "Deny", Action: putAction, Resource: keys, Condition: null("false", "s3:x-amz-copy-source")})
+	}
+	return out
 }
 
 // Validate refuses what makes no policy.
@@ -99,43 +120,207 @@ func (o Options) Validate() error {
 		return fmt.Errorf("bucket %q is no bucket's name", o.Bucket)
 	case o.Prefix != "" && !strings.HasSuffix(o.Prefix, "/") || strings.ContainsAny(o.Prefix, "*?$"):
 		return fmt.Errorf("prefix %q does not end in a slash, or has a wildcard", o.Prefix)
-	case len(o.Reconcilers) == 0:
-		return fmt.Errorf("the principal of the reconcilers is needed: only they delete from the journal")
+	case o.Encryption != "" && o.Encryption != "AES256" && o.Encryption != "aws:kms":
+		return fmt.Errorf("encryption %q: want AES256 or aws:kms", o.Encryption)
+	case (o.Encryption != "" || o.TLSOnly) && !o.provider().Transport:
+		return fmt.Errorf("encryption and TLS: policies of %s have no condition for them", o.provider().Name)
 	}
-	for _, r := range o.Reconcilers {
-		if !strings.HasPrefix(r, "arn:") || strings.Trim(r, "*?") != r {
-			return fmt.Errorf("reconciler %q: want the ARN of a role or user, such as arn:aws:iam::123456789012:role/lightmetrics-reconciler", r)
+	for r, names := range o.Principals {
+		if !slices.Contains(Roles, r) {
+			return fmt.Errorf("role %q: want one of %s", r, Names(Roles))
+		}
+		for _, n := range names {
+			switch {
+			case n == "" || strings.Trim(n, "*?") != n:
+				return fmt.Errorf("%s %q begins or ends with a wildcard", r, n)
+			case o.provider().Arns && !strings.HasPrefix(n, "arn:"):
+				return fmt.Errorf("%s %q: want the ARN of a role or user, such as arn:aws:iam::123456789012:role/lightmetrics-%s", r, n, r)
+			}
 		}
 	}
 	return nil
 }
 
-// Bucket is the policy of the bucket, as JSON. It only denies: what principals may do is
-// for their own policies.
+// Names lists roles, for people.
+func Names(roles []Role) string {
+	names := make([]string, len(roles))
+	for i, r := range roles {
+		names[i] = string(r)
+	}
+	return strings.Join(names, ", ")
+}
+
+// RolesOf reads names of roles.
+func RolesOf(names []string) ([]Role, error) {
+	var roles []Role
+	for _, n := range names {
+		if !slices.Contains(Roles, Role(n)) {
+			return nil, fmt.Errorf("role %q: want one of %s", n, Names(Roles))
+		}
+		roles = append(roles, Role(n))
+	}
+	return roles, nil
+}
+
+// Bucket is the policy of the bucket, as JSON. Where credentials have policies of their own it only
+// denies; elsewhere it has all their statements too.
 func Bucket(o Options) ([]byte, error) {
 	if err := o.Validate(); err != nil {
 		return nil, fmt.Errorf("bucket policy: %w", err)
 	}
-	statements := o.everybody()
-	for _, s := range o.others() {
-		s.Condition = map[string]map[string][]string{"StringNotLike": {"aws:PrincipalArn": o.Reconcilers}}
-		statements = append(statements, s)
+	p, statements := o.provider(), o.everybody()
+	if len(o.Principals[Reconciler]) == 0 {
+		return nil, fmt.Errorf("bucket policy: the principal of the reconcilers is needed: only they delete from the journal")
 	}
+	for _, r := range rules {
+		if len(r.except) == 0 || !p.Arns {
+			continue // without ARNs nobody has what no statement allows
+		}
+		var who []string
+		for _, role := range r.except {
+			who = append(who, o.Principals[role]...)
+		}
+		slices.Sort(who)
+		for _, s := range o.deny(r) {
+			if len(who) > 0 {
+				s.Condition = condition{"StringNotLike": {"aws:PrincipalArn": slices.Compact(who)}}
+			}
+			statements = append(statements, s)
+		}
+	}
+	statements = append(statements, o.transport()...)
 	for i := range statements {
 		statements[i].Principal = "*"
+	}
+	if !p.Identity {
+		for _, r := range Roles {
+			for _, s := range o.allow(r) {
+				if who := o.Principals[r]; len(who) > 0 {
+					s.Sid, s.Principal = title(r)+s.Sid, map[string][]string{"AWS": who}
+					statements = append(statements, s)
+				}
+			}
+		}
 	}
 	return marshal(statements)
 }
 
-// User is the policy of a user of the embedded store, for the services of one machine: everything
-// but what Bucket denies. reconciler says whether it is the reconciler's.
-func User(bucket string, reconciler bool) ([]byte, error) {
-	o := Options{Bucket: bucket}
-	statements := append([]Statement{{Sid: "Everything", Effect: "Allow", Action: []string{"s3:*"}, Resource: []string{"*"}}}, o.everybody()...)
-	if !reconciler {
-		statements = append(statements, o.others()...)
+func title(r Role) string {
+	if r == GC {
+		return "GC"
+	}
+	return strings.ToUpper(string(r[:1])) + string(r[1:])
+}
+
+// transport denies requests without TLS, and writes that ask for another encryption than the bucket's.
+func (o Options) transport() []Statement {
+	all := []string{o.bucketARN(), o.bucketARN() + "/" + o.Prefix + "*"}
+	var out []Statement
+	if o.TLSOnly {
+		out = append(out, Statement{Sid: "OnlyOverTLS", Effect: "Deny", Action: []string{"s3:*"}, Resource: all, Condition: condition{"Bool": {"aws:SecureTransport": {"false"}}}})
+	}
+	if o.Encryption != "" {
+		// Requests that name none are encrypted as the bucket's default says.
+		out = append(out, Statement{Sid: "OnlyThisEncryption", Effect: "Deny", Action: putAction, Resource: all[1:],
+			Condition: condition{"StringNotEqualsIfExists": {"s3:x-amz-server-side-encryption": {o.Encryption}}}})
+	}
+	return out
+}
+
+// keysOf are the keys of a role's grants with the kind, without those that another one covers.
+func keysOf(roles []Role, op Op) []string {
+	var keys []string
+	for _, r := range roles {
+		for _, g := range grants[r] {
+			if g.Ops&op != 0 {
+				keys = append(keys, g.Keys...)
+			}
+		}
+	}
+	slices.Sort(keys)
+	keys = slices.Compact(keys)
+	return slices.DeleteFunc(slices.Clone(keys), func(k string) bool {
+		return slices.ContainsFunc(keys, func(other string) bool { return other != k && strings.HasPrefix(k, other) })
+	})
+}
+
+// without leaves out the keys that those of more cover already.
+func without(keys, more []string) []string {
+	return slices.DeleteFunc(slices.Clone(keys), func(k string) bool { return under(k, more) })
+}
+
+func under(key string, prefixes []string) bool {
+	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(key, p) })
+}
+
+// allow are the statements that give roles what they need.
+func (o Options) allow(roles ...Role) []Statement {
+	p := o.provider()
+	var out []Statement
+	add := func(sid string, keys []string, c condition, actions ...string) {
+		if len(keys) > 0 {
+			out = append(out, Statement{Sid: sid, Effect: "Allow", Action: actions, Resource: o.resources(keys), Condition: c})
+		}
+	}
+	add("Read", keysOf(roles, Get), nil, "s3:GetObject")
+	if p.Conditions {
+		put := keysOf(roles, Put)
+		add("Put", put, nil, "s3:PutObject")
+		add("Create", without(keysOf(roles, Create), put), null("false", "s3:if-none-match"), "s3:PutObject")
+		add("Replace", without(keysOf(roles, Replace), put), null("false", "s3:if-match"), "s3:PutObject")
+	} else {
+		add("Write", keysOf(roles, Create|Replace|Put), nil, "s3:PutObject")
+	}
+	add("Tag", keysOf(roles, Tag), nil, "s3:PutObjectTagging")
+	add("Delete", keysOf(roles, Delete), nil, "s3:DeleteObject")
+	return append(out, o.list(roles)...)
+}
+
+// list allows listings under prefixes, and makes an absent key a 404: without s3:ListBucket AWS answers
+// 403, and the request of the key that it then decides about has no s3:prefix.
+func (o Options) list(roles []Role) []Statement {
+	list, bucket := []string{"s3:ListBucket"}, []string{o.bucketARN()}
+	out := []Statement{{Sid: "AbsentIsNotDenied", Effect: "Allow", Action: list, Resource: bucket, Condition: null("true", "s3:prefix")}}
+	var prefixes []string
+	for _, k := range keysOf(roles, List) {
+		prefixes = append(prefixes, o.Prefix+k+"*")
+	}
+	if len(prefixes) > 0 {
+		out = append(out, Statement{Sid: "List", Effect: "Allow", Action: list, Resource: bucket, Condition: condition{"StringLike": {"s3:prefix": prefixes}}})
+	}
+	if slices.Contains(roles, Operator) {
+		out = append(out, Statement{Sid: "SeeSettings", Effect: "Allow", Resource: bucket,
+			Action: []string{"s3:GetBucketPolicy", "s3:GetBucketVersioning", "s3:GetLifecycleConfiguration"}})
+	}
+	return out
+}
+
+// User is the policy of credentials with these roles, as JSON: the least that they need, and, against
+// a mistake in that, what the bucket refuses.
+func User(o Options, roles ...Role) ([]byte, error) {
+	if err := o.Validate(); err != nil {
+		return nil, fmt.Errorf("policy of %s: %w", Names(roles), err)
+	}
+	for _, r := range roles {
+		if !slices.Contains(Roles, r) {
+			return nil, fmt.Errorf("role %q: want some of %s", r, Names(Roles))
+		}
+	}
+	if len(roles) == 0 {
+		return nil, fmt.Errorf("a role is needed: some of %s", Names(Roles))
+	}
+	statements := o.allow(roles...)
+	if o.provider().Name == "embedded" {
+		// There it is usual to have no policy of the bucket.
+		statements = append(statements, o.everybody()...)
 	}
 	return marshal(statements)
+}
+
+// Lifecycle is the only lifecycle configuration that the bucket may have: unfinished multipart uploads
+// are aborted. Nothing here makes any, people's tools do.
+func Lifecycle() []byte {
+	return []byte(`{"Rules": [{"ID": "abort-multipart", "Status": "Enabled", "Filter": {}, "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 7}}]}` + "\n")
 }
 
 // marshal writes one statement a line, so that people can read the document.

@@ -21,6 +21,8 @@ var policy = []check{
 	{"policy: delete of a journal segment", deniedSegmentDelete},
 	{"policy: folding of the journal", deniedFolding},
 	{"policy: unconditional put of the authority", deniedAuthority},
+	{"policy: delete of a frame", deniedFrameDelete},
+	{"policy: condemning of a frame", deniedCondemning},
 	{"policy: create of records and segments", allowedCreate},
 }
 
@@ -33,6 +35,9 @@ const (
 	headProbe      = layout.JournalHeadKey + ".probe"
 	beginProbe     = layout.JournalBeginKey + ".probe"
 	authorityProbe = layout.AuthorityKey + ".probe"
+	conflictProbe  = layout.QuarantinePrefix + "probe/policy"
+	frameProbe     = layout.RawBlobsPrefix + "probe/policy"
+	markerProbe    = layout.CondemnedPrefix + "probe/policy"
 )
 
 // mismatched is the checksum of other bytes than a probe's.
@@ -74,10 +79,12 @@ func (p *probe) wantDeletesDenied(ctx context.Context, keys ...string) error {
 	return nil
 }
 
-func deniedPut(ctx context.Context, p *probe) error { return p.wantPutsDenied(ctx, recordProbe) }
+func deniedPut(ctx context.Context, p *probe) error {
+	return p.wantPutsDenied(ctx, recordProbe, conflictProbe)
+}
 
 func deniedDelete(ctx context.Context, p *probe) error {
-	return p.wantDeletesDenied(ctx, recordProbe)
+	return p.wantDeletesDenied(ctx, recordProbe, conflictProbe, markerProbe)
 }
 
 func deniedSegment(ctx context.Context, p *probe) error {
@@ -92,13 +99,28 @@ func deniedSegmentDelete(ctx context.Context, p *probe) error {
 // deniedFolding: only the reconciler writes folded files and moves the head, also where the
 // condition holds.
 func deniedFolding(ctx context.Context, p *probe) error {
-	for _, key := range []string{foldedProbe, headProbe} {
+	return p.wantCreatesDenied(ctx, foldedProbe, headProbe)
+}
+
+// wantCreatesDenied checks that no key can be created, though the condition holds.
+func (p *probe) wantCreatesDenied(ctx context.Context, keys ...string) error {
+	for _, key := range keys {
 		_, err := p.store.Create(ctx, key, p.body("policy"), mismatched)
 		if err := p.wantDenied("a create of", key, err); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// deniedFrameDelete: frames go by the proof of garbage collection, or by retention.
+func deniedFrameDelete(ctx context.Context, p *probe) error {
+	return p.wantDeletesDenied(ctx, frameProbe)
+}
+
+// deniedCondemning: a marker makes a frame unusable, and none is ever taken back.
+func deniedCondemning(ctx context.Context, p *probe) error {
+	return p.wantCreatesDenied(ctx, markerProbe)
 }
 
 func deniedAuthority(ctx context.Context, p *probe) error {
@@ -111,7 +133,7 @@ func deniedAuthority(ctx context.Context, p *probe) error {
 // allowedCreate: a policy that denies too much stops acceptance, and that is found here and not
 // at the first batch.
 func allowedCreate(ctx context.Context, p *probe) error {
-	for _, key := range []string{recordProbe, openProbe, segmentProbe} {
+	for _, key := range []string{recordProbe, conflictProbe, openProbe, segmentProbe} {
 		_, err := p.store.Create(ctx, key, p.body("policy"), mismatched)
 		if err == nil || errors.Is(err, objstore.ErrUnknown) {
 			p.own(key)

@@ -25,7 +25,7 @@ type Mismatcher interface {
 type Options struct {
 	// RunID makes the probe keys of this run unique, such as 16 random hex digits; required.
 	RunID string
-	// Strict adds the checks of Policy.
+	// Strict adds the checks of Policy, and those of the bucket's lifecycle and versioning.
 	Strict bool
 	// Racers is the number of concurrent creates; 0 is 16.
 	Racers int
@@ -89,7 +89,7 @@ func Run(ctx context.Context, store objstore.Store, o Options) (Report, error) {
 	for _, c := range semantics {
 		report.Rows = append(report.Rows, p.row(ctx, c))
 	}
-	for _, c := range policy {
+	for _, c := range slices.Concat(policy, settings) {
 		if !o.Strict {
 			report.Rows = append(report.Rows, Row{Check: c.name, Status: Skipped, Detail: "asked for with strict"})
 			continue

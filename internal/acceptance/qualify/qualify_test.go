@@ -101,8 +101,10 @@ func (g guarded) denies(op, key string) bool {
 	}
 	segments, folds := []string{"journal/v1/open/", "journal/v1/run="}, []string{"journal/v1/folded/", "journal/v1/head.json"}
 	rules := map[string]bool{
-		"put of a record":     op == "put" && under("accepted/v1/"),
-		"delete of a record":  op == "delete" && under("accepted/v1/"),
+		"put of a record":     op == "put" && under("accepted/v1/", "quarantine/v1/"),
+		"delete of a record":  op == "delete" && under("accepted/v1/", "quarantine/v1/", "gc/v1/condemned/"),
+		"delete of a frame":   op == "delete" && under("raw-blobs/v1/"),
+		"condemning":          op == "create" && under("gc/v1/condemned/"),
 		"put of segments":     op == "put" && (under(segments...) || under(folds...) || under("journal/v1/begin.json")),
 		"delete of segments":  op == "delete" && (under(segments...) || under(folds...)),
 		"folding":             (op == "create" || op == "replace") && under(folds...),
@@ -151,6 +153,7 @@ func TestStrictNeedsAPolicy(t *testing.T) {
 	for lacks, want := range map[string]string{
 		"": "", "put of a record": "policy: unconditional put of a record", "delete of a record": "policy: delete of a record",
 		"put of segments": "policy: unconditional put of a journal segment", "delete of segments": "policy: delete of a journal segment",
+		"delete of a frame": "policy: delete of a frame", "condemning": "policy: condemning of a frame",
 		"folding": "policy: folding of the journal", "put of an authority": "policy: unconditional put of the authority",
 		"delete of an authority": "policy: unconditional put of the authority", "creates": "policy: create of records and segments",
 	} {

@@ -97,9 +97,9 @@ type Cluster struct {
 
 	o     Options
 	ports []*proc.Port
-	// services and reconciler are the users of the embedded store as an operator makes them, with the
-	// bucket's policy. Tests have that of Options, which may do everything.
-	services, reconciler user
+	// users are those of the embedded store as an operator makes them, one for each service, with the
+	// policy of its role. Tests have that of Options, which may do everything.
+	users map[bucketpolicy.Role]user
 }
 
 // user is one of the embedded store.
@@ -109,8 +109,14 @@ type user struct {
 	policy    string
 }
 
-func newUser(name, bucket string, reconciler bool) (user, error) {
-	policy, err := bucketpolicy.User(bucket, reconciler)
+func newUser(role bucketpolicy.Role, bucket string) (user, error) {
+	roles := []bucketpolicy.Role{role}
+	if role == bucketpolicy.Reconciler {
+		// Its process collects garbage, too.
+		roles = append(roles, bucketpolicy.GC)
+	}
+	policy, err := bucketpolicy.User(bucketpolicy.Options{Bucket: bucket}, roles...)
+	name := string(role)
 	return user{name: name, key: name + "-" + rand.Text()[:8], secret: config.Secret(rand.Text() + rand.Text()), policy: string(policy)}, err
 }
 
@@ -133,15 +139,17 @@ func New(o Options) (*Cluster, error) {
 	}
 	o.Coordinator = o.Coordinator || o.Rollups > 0
 	c := &Cluster{o: o, Collectors: make([]*proc.Process, o.Collectors), Rollups: make([]*proc.Process, o.Rollups)}
-	c.services = user{key: o.AccessKeyID, secret: o.SecretAccessKey}
-	c.reconciler = c.services
-	if o.StoreEndpoint == "" {
-		var errs [2]error
-		c.services, errs[0] = newUser("services", o.Bucket, false)
-		c.reconciler, errs[1] = newUser("reconciler", o.Bucket, true)
-		if err := errors.Join(errs[:]...); err != nil {
+	c.users = map[bucketpolicy.Role]user{}
+	for _, role := range []bucketpolicy.Role{bucketpolicy.Ingest, bucketpolicy.Reconciler, bucketpolicy.Rollup, bucketpolicy.Query, bucketpolicy.Coordinator} {
+		if o.StoreEndpoint != "" {
+			c.users[role] = user{key: o.AccessKeyID, secret: o.SecretAccessKey}
+			continue
+		}
+		u, err := newUser(role, o.Bucket)
+		if err != nil {
 			return nil, err
 		}
+		c.users[role] = u
 	}
 	if err := c.choosePorts(); err != nil {
 		return nil, err

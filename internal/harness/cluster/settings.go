@@ -2,10 +2,14 @@ package cluster
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"gopkg.in/yaml.v3"
+
+	"lightmetrics.dev/lightmetrics/internal/acceptance/bucketpolicy"
 )
 
 // section is a part of a settings file.
@@ -47,7 +51,8 @@ func (c *Cluster) writeSettings() error {
 }
 
 // bucketSettings is how a service reaches the bucket.
-func (c *Cluster) bucketSettings(u user) section {
+func (c *Cluster) bucketSettings(role bucketpolicy.Role) section {
+	u := c.users[role]
 	return section{
 		"endpoint": c.endpoint(), "bucket": c.o.Bucket, "path_style": true,
 		"access_key_id": u.key, "secret_access_key": u.secret.Reveal(),
@@ -61,7 +66,8 @@ func (c *Cluster) auth(process string) section {
 
 func (c *Cluster) storeSettings() section {
 	users := []section{{"name": "local", "access_key_id": c.o.AccessKeyID, "secret": c.o.SecretAccessKey.Reveal()}}
-	for _, u := range []user{c.services, c.reconciler} {
+	for _, role := range slices.Sorted(maps.Keys(c.users)) {
+		u := c.users[role]
 		if u.policy != "" {
 			users = append(users, section{"name": u.name, "access_key_id": u.key, "secret": u.secret.Reveal(), "policy": u.policy})
 		}
@@ -85,7 +91,7 @@ func (c *Cluster) collectorSettings(i int) section {
 		"auth":         c.auth(collectorName(i)),
 		"id":           collectorName(i),
 		"authority_id": Authority,
-		"store":        c.bucketSettings(c.services),
+		"store":        c.bucketSettings(bucketpolicy.Ingest),
 		"notify":       section{"addresses": []string{c.Addr.ReconcilerGRPC}},
 	}
 }
@@ -96,7 +102,7 @@ func (c *Cluster) reconcilerSettings() section {
 		"grpc":         section{"listen": c.Addr.ReconcilerGRPC},
 		"auth":         c.auth("reconciler"),
 		"authority_id": Authority,
-		"store":        c.bucketSettings(c.reconciler),
+		"store":        c.bucketSettings(bucketpolicy.Reconciler),
 	}
 }
 
@@ -111,7 +117,7 @@ func (c *Cluster) rollupSettings(i int) section {
 		"coordinator":  section{"addresses": []string{c.Addr.CoordinatorGRPC}},
 		"schedule":     section{"first_after": "-1h", "late_after": "2s", "fold_after": "8s"},
 		"follow":       section{"interval": "500ms", "idle": "1s", "watch": c.watched()},
-		"store":        c.bucketSettings(c.services),
+		"store":        c.bucketSettings(bucketpolicy.Rollup),
 	}
 }
 
@@ -123,7 +129,7 @@ func (c *Cluster) coordinatorSettings() section {
 		"grpc":  section{"listen": c.Addr.CoordinatorGRPC},
 		"auth":  c.auth("coordinator"),
 		"etcd":  section{"embedded": etcd},
-		"store": c.bucketSettings(c.services),
+		"store": c.bucketSettings(bucketpolicy.Coordinator),
 	}
 }
 
@@ -132,7 +138,7 @@ func (c *Cluster) querySettings() section {
 		"http":    section{"listen": c.Addr.QueryHTTP},
 		"grpc":    section{"listen": c.Addr.QueryGRPC},
 		"auth":    c.auth("query"),
-		"store":   c.bucketSettings(c.services),
+		"store":   c.bucketSettings(bucketpolicy.Query),
 		"follow":  section{"watch": c.watched()},
 		"rollup":  section{"poll": "5s"},
 		"history": section{"window": "6h"},

@@ -1,7 +1,9 @@
 // Command versitygw serves one bucket of a directory over S3 on a loopback port,
 // with versitygw as a library: a real S3 server of other hands to test against.
 //
-//	versitygw -dir DIR -bucket NAME -access KEY -secret SECRET
+//	versitygw -dir DIR -bucket NAME -access KEY -secret SECRET [-users KEY,KEY...]
+//
+// The users have the same secret and no rights but those that the bucket's policy gives them.
 //
 // It prints its URL when it serves, and ends with its standard input.
 package main
@@ -15,8 +17,10 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
+	"github.com/versity/versitygw/auth"
 	"github.com/versity/versitygw/backend/meta"
 	"github.com/versity/versitygw/backend/posix"
 	"github.com/versity/versitygw/embedgw"
@@ -27,6 +31,7 @@ func main() {
 	bucket := flag.String("bucket", "test", "bucket that is made at start")
 	access := flag.String("access", "", "access key id")
 	secret := flag.String("secret", "", "secret access key")
+	users := flag.String("users", "", "access key ids of users without rights of their own, by commas")
 	flag.Parse()
 	stdout := os.Stdout
 	os.Stdout = os.Stderr // the library prints there
@@ -35,18 +40,18 @@ func main() {
 		io.Copy(io.Discard, os.Stdin) // the parent's death closes it
 		cancel()
 	}()
-	if err := serve(ctx, stdout, *dir, *bucket, *access, *secret); err != nil && ctx.Err() == nil {
+	if err := serve(ctx, stdout, *dir, *bucket, *access, *secret, strings.FieldsFunc(*users, func(r rune) bool { return r == ',' })); err != nil && ctx.Err() == nil {
 		fmt.Fprintln(os.Stderr, "versitygw:", err)
 		os.Exit(1)
 	}
 }
 
-func serve(ctx context.Context, stdout io.Writer, dir, bucket, access, secret string) error {
+func serve(ctx context.Context, stdout io.Writer, dir, bucket, access, secret string, users []string) error {
 	root := filepath.Join(dir, "data")
 	if err := os.MkdirAll(filepath.Join(root, bucket), 0o755); err != nil {
 		return err
 	}
-	store, opts, err := metadata(dir, root)
+	store, opts, err := metadata(dir, root, len(users) == 0)
 	if err != nil {
 		return err
 	}
@@ -55,6 +60,12 @@ func serve(ctx context.Context, stdout io.Writer, dir, bucket, access, secret st
 		return err
 	}
 	defer be.Shutdown()
+	var iam auth.IAMService
+	if len(users) > 0 {
+		if iam, err = accounts(filepath.Join(dir, "iam"), auth.Account{Access: access, Secret: secret, Role: auth.RoleAdmin}, users); err != nil {
+			return err
+		}
+	}
 	port, err := freePort()
 	if err != nil {
 		return err
@@ -64,7 +75,7 @@ func serve(ctx context.Context, stdout io.Writer, dir, bucket, access, secret st
 		done <- embedgw.RunVersityGW(ctx, be, &embedgw.Config{
 			RootUserAccess: access, RootUserSecret: secret, Region: "us-east-1",
 			Ports: []string{port}, MaxConnections: 4096, MaxRequests: 4096, MultipartMaxParts: 10000,
-			Quiet: true, KeepAlive: true,
+			Quiet: true, KeepAlive: true, IAMService: iam,
 		})
 	}()
 	if err := await(port, done); err != nil {
@@ -74,10 +85,25 @@ func serve(ctx context.Context, stdout io.Writer, dir, bucket, access, secret st
 	return <-done
 }
 
+// accounts makes users of the lowest role.
+func accounts(dir string, root auth.Account, users []string) (auth.IAMService, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	iam, err := auth.NewInternal(root, dir)
+	for _, u := range users {
+		if err == nil {
+			err = iam.CreateAccount(auth.Account{Access: u, Secret: root.Secret, Role: auth.RoleUser})
+		}
+	}
+	return iam, err
+}
+
 // metadata lives in extended attributes where the file system has them, else beside the objects.
-func metadata(dir, root string) (meta.MetadataStorer, posix.PosixOpts, error) {
+// A policy for many users is larger than the extended attributes of ext4, which share a block.
+func metadata(dir, root string, attributes bool) (meta.MetadataStorer, posix.PosixOpts, error) {
 	opts := posix.PosixOpts{Concurrency: 256}
-	if (meta.XattrMeta{}).Test(root) == nil {
+	if attributes && (meta.XattrMeta{}).Test(root) == nil {
 		return meta.XattrMeta{}, opts, nil
 	}
 	opts.SideCarDir = filepath.Join(dir, "meta")

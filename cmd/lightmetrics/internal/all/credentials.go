@@ -18,8 +18,12 @@ import (
 
 // The secrets of a group: each a file of this name below <data_dir>/credentials.
 const (
-	storeSecret   = "store-secret"   // of the object store's user for all services but the reconciler
+	storeSecret   = "store-secret"   // of the object store's user for lmctl and people
 	foldSecret    = "fold-secret"    // of the reconciler's, which may fold the journal
+	ingestSecret  = "ingest-secret"  // of the collector's
+	rollupSecret  = "rollup-secret"  // of the rollup worker's
+	querySecret   = "query-secret"   // of the query node's
+	termSecret    = "term-secret"    // of the coordinator's, which keeps the number of its term
 	workerToken   = "worker-token"   // of the services among themselves
 	senderToken   = "sender-token"   // of agents
 	readerToken   = "reader-token"   // of queries
@@ -28,7 +32,7 @@ const (
 	principalsFile = "principals.yaml"
 )
 
-var secrets = []string{storeSecret, foldSecret, workerToken, senderToken, readerToken, operatorToken}
+var secrets = []string{storeSecret, foldSecret, ingestSecret, rollupSecret, querySecret, termSecret, workerToken, senderToken, readerToken, operatorToken}
 
 // credentials is the folder of the secrets, 0700.
 type credentials struct {

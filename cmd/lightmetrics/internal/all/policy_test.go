@@ -1,7 +1,11 @@
 package all
 
 import (
+	"flag"
+	"maps"
 	"os"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -21,8 +25,8 @@ type user struct {
 	Policy      string `yaml:"policy"`
 }
 
-// storeUsers reads the users of a settings file.
-func storeUsers(t *testing.T, text []byte) []user {
+// usersOf reads the users of a settings file.
+func usersOf(t *testing.T, text []byte) []user {
 	t.Helper()
 	var file struct {
 		Objectstore struct {
@@ -35,9 +39,8 @@ func storeUsers(t *testing.T, text []byte) []user {
 	return file.Objectstore.Users
 }
 
-// TestStoreUsersHoldThePolicy: with the users that "lightmetrics all" makes, and with those of
-// deploy/settings, a collector passes the probes of store.policy require. The reconciler's user,
-// which folds the journal, fails those two alone.
+// TestStoreUsersHoldThePolicy: the users that "lightmetrics all" makes, and those of deploy/settings,
+// may do what their services need and nothing else, and a collector passes the probes of store.policy require.
 func TestStoreUsersHoldThePolicy(t *testing.T) {
 	dir := t.TempDir()
 	creds, err := openCredentials(dir)
@@ -50,15 +53,19 @@ func TestStoreUsersHoldThePolicy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	shipped, err := os.ReadFile("../../../../deploy/settings/objectstore.yaml")
+	shipped, err := os.ReadFile(shippedStore)
+	if err != nil {
+		t.Fatal(err)
+	}
+	embedded, err := bucketpolicy.ProviderOf("embedded")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, text := range map[string][]byte{"all": made, "deploy": shipped} {
 		t.Run(name, func(t *testing.T) {
-			users := storeUsers(t, text)
-			if len(users) != 2 || users[0].Name != servicesUser || users[1].Name != reconcilerUser {
-				t.Fatalf("%+v", users)
+			users := usersOf(t, text)
+			if len(users) != len(storeUsers) {
+				t.Fatalf("%d users, want %d", len(users), len(storeUsers))
 			}
 			oc := store.DefaultConfig()
 			oc.Listen, oc.AdminListen, oc.Dir, oc.Buckets = "127.0.0.1:0", "", t.TempDir(), []string{"lightmetrics"}
@@ -66,34 +73,60 @@ func TestStoreUsersHoldThePolicy(t *testing.T) {
 				oc.Users = append(oc.Users, store.User{Name: u.Name, AccessKeyID: u.AccessKeyID, Secret: "secret-of-this-test", Policy: u.Policy})
 			}
 			addr := serveStore(t, oc)
-			for i, want := range []int{0, 2} {
+			for service, u := range storeUsers {
 				c := s3.DefaultConfig()
 				c.Endpoint, c.Bucket, c.PathStyle = "http://"+addr, "lightmetrics", true
-				c.AccessKeyID, c.SecretAccessKey = users[i].AccessKeyID, config.Secret("secret-of-this-test")
+				c.AccessKeyID, c.SecretAccessKey = u.name, config.Secret("secret-of-this-test")
 				bucket, err := s3.New(t.Context(), c, s3.Options{})
 				if err != nil {
 					t.Fatal(err)
 				}
-				r, err := qualify.Run(t.Context(), bucket, qualify.Options{RunID: "r", Strict: true, Now: time.Now})
-				if r.Failed() != want {
-					t.Errorf("%s: %v", users[i].Name, err)
+				o := qualify.Options{RunID: "r", Strict: true, Now: time.Now}
+				if _, err := qualify.Role(t.Context(), bucket, embedded, u.roles, o); err != nil {
+					t.Errorf("%s: %v", u.name, err)
+				}
+				if service == ingest {
+					if _, err := qualify.Run(t.Context(), bucket, o); err != nil {
+						t.Errorf("%s: %v", u.name, err)
+					}
 				}
 			}
 		})
 	}
 }
 
-// TestDeployedUsersHaveThePrintedPolicy: the policies in the file are those that the program makes.
+const shippedStore = "../../../../deploy/settings/objectstore.yaml"
+
+var updateUsers = flag.Bool("update-users", false, "write the policies of deploy/settings/objectstore.yaml")
+
+// TestDeployedUsersHaveThePrintedPolicy: the users in the file are those of "lightmetrics all", with the
+// policies that the program makes.
 func TestDeployedUsersHaveThePrintedPolicy(t *testing.T) {
-	shipped, err := os.ReadFile("../../../../deploy/settings/objectstore.yaml")
+	shipped, err := os.ReadFile(shippedStore)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, u := range storeUsers(t, shipped) {
-		want, err := bucketpolicy.User("lightmetrics", i == 1)
-		if err != nil || u.Policy != string(want) {
-			t.Errorf("%s: %v, want\n%s", u.Name, err, want)
+	head, _, _ := strings.Cut(string(shipped), "  users:\n")
+	want := head + "  users:\n" +
+		"    # One for each service, with the least that it needs (\"lmctl bucket-policy --provider embedded --role …\"),\n" +
+		"    # and one for lmctl and people. Give each a secret; there is no default.\n"
+	for _, service := range slices.Sorted(maps.Keys(storeUsers)) {
+		u := storeUsers[service]
+		policy, err := bucketpolicy.User(bucketpolicy.Options{Bucket: "lightmetrics"}, u.roles...)
+		if err != nil {
+			t.Fatal(err)
 		}
+		want += "    - name: " + u.name + "\n      access_key_id: " + u.name + "\n      secret: \"\"\n      policy: |\n" +
+			"        " + strings.ReplaceAll(strings.TrimSuffix(string(policy), "\n"), "\n", "\n        ") + "\n"
+	}
+	if *updateUsers {
+		if err := os.WriteFile(shippedStore, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if want != string(shipped) {
+		t.Error("the users differ; go test ./cmd/lightmetrics/internal/all -run DeployedUsers -update-users writes them")
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"gopkg.in/yaml.v3"
@@ -176,20 +177,20 @@ func (p *plan) own(service string) section {
 	case objectstore:
 		return p.storeSettings()
 	case coordinator:
-		return section{"auth": p.auth(), "store": p.bucket(),
+		return section{"auth": p.auth(), "store": p.bucket(coordinator),
 			"etcd": section{"embedded": section{"data_dir": p.dir("coordinator")}}}
 	case reconciler:
-		return section{"auth": p.auth(), "store": p.bucketAs(reconcilerUser, foldSecret), "authority_id": p.cfg.AuthorityID}
+		return section{"auth": p.auth(), "store": p.bucket(reconciler), "authority_id": p.cfg.AuthorityID}
 	case ingest:
-		return section{"auth": p.auth(), "store": p.bucket(), "authority_id": p.cfg.AuthorityID,
+		return section{"auth": p.auth(), "store": p.bucket(ingest), "authority_id": p.cfg.AuthorityID,
 			"notify": section{"addresses": []string{p.reconcilerGRPC()}, "client": p.client(workerToken)}}
 	case rollup:
-		return section{"auth": p.auth(), "store": p.bucket(), "authority_id": p.cfg.AuthorityID, "shards": p.cfg.Shards,
+		return section{"auth": p.auth(), "store": p.bucket(rollup), "authority_id": p.cfg.AuthorityID, "shards": p.cfg.Shards,
 			"id":          "rollup", // the same at every start, so it gets its shards back at once
 			"coordinator": section{"addresses": []string{p.coordinatorGRPC()}, "client": p.client(workerToken)},
 			"follow":      p.watch()}
 	case query:
-		return section{"auth": p.auth(), "store": p.bucket(), "follow": p.watch()}
+		return section{"auth": p.auth(), "store": p.bucket(query), "follow": p.watch()}
 	case agent:
 		return section{"data_dir": p.dir("agent"),
 			"send": section{"collectors": []string{p.ingestAddress()}, "client": p.client(senderToken)}}
@@ -215,35 +216,47 @@ func (p *plan) client(token string) section {
 	return section{"token_file": p.creds.path(token), "token_over_plaintext": true}
 }
 
-// Users of the store.
-const (
-	servicesUser   = "lightmetrics"
-	reconcilerUser = "lightmetrics-reconciler"
-)
+// storeUser is a user of the store: one for each service that reaches it, and one for lmctl and people.
+type storeUser struct {
+	name, secret string
+	roles        []bucketpolicy.Role
+}
 
-// bucket is how every service but the reconciler reaches the store.
-func (p *plan) bucket() section { return p.bucketAs(servicesUser, storeSecret) }
+// operatorUser is that of no service.
+const operatorUser = ""
 
-func (p *plan) bucketAs(user, secret string) section {
+var storeUsers = map[string]storeUser{
+	operatorUser: {"lightmetrics", storeSecret, []bucketpolicy.Role{bucketpolicy.Operator}},
+	ingest:       {"lightmetrics-ingest", ingestSecret, []bucketpolicy.Role{bucketpolicy.Ingest}},
+	reconciler:   {"lightmetrics-reconciler", foldSecret, []bucketpolicy.Role{bucketpolicy.Reconciler, bucketpolicy.GC}},
+	rollup:       {"lightmetrics-rollup", rollupSecret, []bucketpolicy.Role{bucketpolicy.Rollup}},
+	query:        {"lightmetrics-query", querySecret, []bucketpolicy.Role{bucketpolicy.Query}},
+	coordinator:  {"lightmetrics-coordinator", termSecret, []bucketpolicy.Role{bucketpolicy.Coordinator}},
+}
+
+// bucket is how a service reaches the store.
+func (p *plan) bucket(service string) section {
+	u := storeUsers[service]
 	return section{"endpoint": "http://" + p.storeAddress(), "bucket": p.cfg.Bucket, "path_style": true,
-		"access_key_id": user, "secret_access_key_file": p.creds.path(secret)}
+		"access_key_id": u.name, "secret_access_key_file": p.creds.path(u.secret)}
 }
 
 func (p *plan) storeSettings() section {
-	return section{
-		"dir": p.dir("objects"), "buckets": []string{p.cfg.Bucket},
-		"users": []section{p.user(servicesUser, storeSecret), p.user(reconcilerUser, foldSecret)},
+	var users []section
+	for _, service := range slices.Sorted(maps.Keys(storeUsers)) {
+		users = append(users, p.user(storeUsers[service]))
 	}
+	return section{"dir": p.dir("objects"), "buckets": []string{p.cfg.Bucket}, "users": users}
 }
 
-// user is a user of the store. Its policy protects what was accepted from a bug in a service and from
-// a mistaken command.
-func (p *plan) user(name, secret string) section {
-	policy, err := bucketpolicy.User(p.cfg.Bucket, name == reconcilerUser)
+// user is a user of the store. Its policy, the least that its service needs, protects what was accepted
+// from a bug in a service and from a mistaken command.
+func (p *plan) user(u storeUser) section {
+	policy, err := bucketpolicy.User(bucketpolicy.Options{Bucket: p.cfg.Bucket}, u.roles...)
 	if err != nil {
 		panic(err) // it is made of strings
 	}
-	return section{"name": name, "access_key_id": name, "secret_file": p.creds.path(secret), "policy": string(policy)}
+	return section{"name": u.name, "access_key_id": u.name, "secret_file": p.creds.path(u.secret), "policy": string(policy)}
 }
 
 // write writes the settings file of every service, 0600, and gives their paths.

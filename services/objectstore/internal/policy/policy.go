@@ -100,7 +100,7 @@ type Request struct {
 // Value is a condition key of a request, with its value.
 type Value struct{ Key, Value string }
 
-var contextKeys = []string{"s3:if-none-match", "s3:if-match", "s3:ObjectCreationOperation", "s3:prefix", principalKey}
+var contextKeys = []string{"s3:if-none-match", "s3:if-match", "s3:ObjectCreationOperation", "s3:x-amz-copy-source", "s3:prefix", principalKey}
 
 // principalKey is the condition key of the ARN of who asks. This store has one account.
 const (

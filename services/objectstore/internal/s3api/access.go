@@ -57,15 +57,44 @@ func (c *call) authorize(action, bucket, key string, ctx []policy.Value) error {
 		req.Resource = "arn:aws:s3:::" + bucket + "/" + key
 	}
 	own, shared := c.user.Policy.Decide(req), doc.Decide(req)
-	switch {
-	case own == policy.Deny || shared == policy.Deny:
-		return s3err.AccessDenied
 	// A user without a policy of its own may do everything that is not denied.
-	case c.user.Policy != nil && own != policy.Allow && shared != policy.Allow:
+	if own == policy.Deny || shared == policy.Deny || c.user.Policy != nil && own != policy.Allow && shared != policy.Allow {
+		c.noteDenial(action, bucket, key)
 		return s3err.AccessDenied
 	}
 	return nil
 }
+
+// maxDenials bounds the kinds of denied requests that are remembered.
+const maxDenials = 1000
+
+// noteDenial logs the first denied request of a kind, so that a policy that lacks something is seen and
+// a client that asks on does not fill the log. Only who is known gets this far.
+func (c *call) noteDenial(action, bucket, key string) {
+	family := key
+	for i, n := 0, 0; i < len(key); i++ {
+		if key[i] == '/' {
+			if n++; n == 3 {
+				family = key[:i]
+				break
+			}
+		}
+	}
+	d := denial{c.user.Name, action, bucket, family}
+	c.deniedMu.Lock()
+	seen := c.denied[d]
+	if !seen && len(c.denied) < maxDenials {
+		c.denied[d] = true
+	}
+	seen = seen || !c.denied[d]
+	c.deniedMu.Unlock()
+	if !seen {
+		c.Log.Info("a request was denied; others of its kind are not logged until the next start", "user", d.user, "action", "s3:"+action, "bucket", bucket, "key", key)
+	}
+}
+
+// denial is a kind of denied requests: the key up to its third slash.
+type denial struct{ user, action, bucket, family string }
 
 // writeContext gives the condition keys of a write, for policies.
 func writeContext(h http.Header) []policy.Value {
@@ -77,7 +106,23 @@ func writeContext(h http.Header) []policy.Value {
 	if v := h.Get("If-Match"); v != "" {
 		ctx = append(ctx, policy.Value{Key: "s3:if-match", Value: v})
 	}
+	if v := h.Get("X-Amz-Copy-Source"); v != "" {
+		ctx = append(ctx, policy.Value{Key: "s3:x-amz-copy-source", Value: v})
+	}
 	return ctx
+}
+
+// absent is the answer for a key that is not there. Who may not list the bucket is not told whether a
+// key exists, as on AWS. The decision has no s3:prefix, as there, so that a policy that allows only
+// listings under prefixes has to allow this on its own.
+func (c *call) absent(err error) error {
+	if !errors.Is(err, engine.ErrNotFound) {
+		return err
+	}
+	if denied := c.authorize("ListBucket", c.bucket, "", nil); denied != nil {
+		return denied
+	}
+	return err
 }
 
 func (c *call) getPolicy() error {

@@ -129,3 +129,11 @@ func (c *call) bucketVersioning() error {
 		XMLName xml.Name `xml:"http://s3.amazonaws.com/doc/2006-03-01/ VersioningConfiguration"`
 	}{})
 }
+
+// bucketLifecycle says that there is none: this store changes no object on its own.
+func (c *call) bucketLifecycle() error {
+	if err := c.authorizeBucket("GetLifecycleConfiguration"); err != nil {
+		return err
+	}
+	return s3err.NoSuchLifecycleConfiguration
+}

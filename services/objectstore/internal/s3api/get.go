@@ -27,7 +27,7 @@ func (c *call) getObject() error {
 		o = body.Object
 	}
 	if err != nil {
-		return err
+		return c.absent(err)
 	}
 	h := c.w.Header()
 	if c.Engine.MaybeOlder(o.Seq) {

@@ -54,6 +54,7 @@ var (
 	deleteBucket = operation{"DeleteBucket", nil, (*call).deleteBucket}
 	location     = operation{"GetBucketLocation", []string{"location"}, (*call).bucketLocation}
 	versioning   = operation{"GetBucketVersioning", []string{"versioning"}, (*call).bucketVersioning}
+	lifecycle    = operation{"GetBucketLifecycleConfiguration", []string{"lifecycle"}, (*call).bucketLifecycle}
 	getPolicy    = operation{"GetBucketPolicy", []string{"policy"}, (*call).getPolicy}
 	putPolicy    = operation{"PutBucketPolicy", []string{"policy"}, (*call).putPolicy}
 	deletePolicy = operation{"DeleteBucketPolicy", []string{"policy"}, (*call).deletePolicy}
@@ -113,6 +114,8 @@ func (c *call) routeBucket(pick func(map[string]operation) (operation, error)) (
 		return pick(map[string]operation{http.MethodGet: location})
 	case q.has("versioning") && c.r.Method == http.MethodGet:
 		return versioning, nil
+	case q.has("lifecycle") && c.r.Method == http.MethodGet:
+		return lifecycle, nil
 	case q.has("delete"):
 		return pick(map[string]operation{http.MethodPost: deleteMany})
 	case q.get("list-type") == "2":

@@ -65,6 +65,9 @@ type Server struct {
 
 	policyMu sync.RWMutex
 	policies map[string]parsedPolicy
+
+	deniedMu sync.Mutex
+	denied   map[denial]bool
 }
 
 // New makes a server.
@@ -72,7 +75,7 @@ func New(o Options) *Server {
 	s := &Server{
 		Options: o, requests: make(chan struct{}, o.MaxRequests),
 		memory: newMemory(o.MaxInFlightBytes, o.SlowBody),
-		idBase: uint64(o.Now().UnixNano()), policies: map[string]parsedPolicy{},
+		idBase: uint64(o.Now().UnixNano()), policies: map[string]parsedPolicy{}, denied: map[denial]bool{},
 	}
 	s.auth = sigv4.New(func(id string) (string, bool) {
 		u, ok := o.Users[id]

@@ -1,0 +1,158 @@
+package bucketpolicy
+
+import (
+	"encoding/json"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestRulesLeaveGrants: nothing that a role needs is refused to it by the bucket. A put is needed
+// nowhere that creates or replaces alone are allowed.
+func TestRulesLeaveGrants(t *testing.T) {
+	for _, role := range Roles {
+		for _, family := range Families {
+			key := Probe(family)
+			for _, op := range Ops {
+				if May([]Role{role}, op, key) && Denied([]Role{role}, op, key) {
+					t.Errorf("%s: %s of %s is granted and denied", role, op, family)
+				}
+			}
+		}
+	}
+}
+
+// TestGrantsAreOfFamilies: the table of who may do what has a line for every key that is granted.
+func TestGrantsAreOfFamilies(t *testing.T) {
+	for role, gs := range grants {
+		if !slices.Contains(Roles, role) {
+			t.Errorf("%s is none of the roles", role)
+		}
+		for _, g := range gs {
+			for _, k := range g.Keys {
+				if !slices.ContainsFunc(Families, func(f string) bool { return strings.HasPrefix(f, k) }) {
+					t.Errorf("%s: %q covers no family", role, k)
+				}
+			}
+			if g.Why == "" || g.Ops == 0 {
+				t.Errorf("%s: %+v", role, g)
+			}
+		}
+	}
+}
+
+// TestEveryKeyHasAFamily: docs/format/keys.md lists every key, and whoever adds one finds here that it
+// needs a line in the table.
+func TestEveryKeyHasAFamily(t *testing.T) {
+	text, err := os.ReadFile("../../../docs/format/keys.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := regexp.MustCompile("(?m)^\\| `([^`]+)`").FindAllStringSubmatch(string(text), -1)
+	if len(keys) < 30 {
+		t.Fatalf("%d keys", len(keys))
+	}
+	for _, k := range keys {
+		if !under(k[1], Families) {
+			t.Errorf("%s has no family", k[1])
+		}
+	}
+}
+
+// TestPoliciesFit: AWS takes 20 KiB of a bucket's policy, and 10,240 characters of a role's inline
+// policies, white space not counted.
+func TestPoliciesFit(t *testing.T) {
+	long := strings.Repeat("b", 63)
+	for _, p := range Providers {
+		o := Options{Provider: p, Bucket: long, Prefix: "production/", Principals: map[Role][]string{}}
+		for _, r := range Roles {
+			o.Principals[r] = []string{"arn:aws:iam::123456789012:role/lightmetrics-" + string(r)}
+		}
+		b, err := Bucket(o)
+		if err != nil || !json.Valid(b) || p.Identity && len(b) > 20<<10 {
+			t.Errorf("%s: %v, %d bytes", p.Name, err, len(b))
+		}
+		for _, r := range Roles {
+			b, err := User(o, r)
+			if n := len(strings.Join(strings.Fields(string(b)), "")); err != nil || !json.Valid(b) || n > 10_240 {
+				t.Errorf("%s, %s: %v, %d characters", p.Name, r, err, n)
+			}
+		}
+	}
+}
+
+// TestPrincipalsAreNamed: a bucket's policy without reconcilers, of unknown roles or with wildcards is refused.
+func TestPrincipalsAreNamed(t *testing.T) {
+	const arn = "arn:aws:iam::1:role/r"
+	for what, o := range map[string]Options{
+		"nobody":        {Bucket: "b"},
+		"other role":    {Bucket: "b", Principals: map[Role][]string{Reconciler: {arn}, "cook": {arn}}},
+		"wildcard":      {Bucket: "b", Principals: map[Role][]string{Reconciler: {"arn:*"}}},
+		"no ARN":        {Bucket: "b", Principals: map[Role][]string{Reconciler: {"r"}}},
+		"no TLS":        {Bucket: "b", Principals: map[Role][]string{Reconciler: {arn}}, TLSOnly: true},
+		"bad prefix":    {Bucket: "b", Prefix: "p", Principals: map[Role][]string{Reconciler: {arn}}},
+		"bucket's name": {Bucket: "b*", Principals: map[Role][]string{Reconciler: {arn}}},
+	} {
+		if b, err := Bucket(o); err == nil {
+			t.Errorf("%s: %s", what, b)
+		}
+	}
+	if _, err := User(Options{Bucket: "b"}); err == nil {
+		t.Error("no role")
+	}
+	if _, err := User(Options{Bucket: "b"}, "cook"); err == nil {
+		t.Error("an unknown role")
+	}
+}
+
+// TestPutsHaveTheirConditions: of AWS, who may only create is allowed no write without If-None-Match,
+// and multipart parts, which carry none, are exempted from the bucket's rule.
+func TestPutsHaveTheirConditions(t *testing.T) {
+	aws, err := ProviderOf("aws")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := Options{Provider: aws, Bucket: "b", Principals: map[Role][]string{Reconciler: {"arn:aws:iam::1:role/r"}}, TLSOnly: true, Encryption: "aws:kms"}
+	user, err := User(o, Ingest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bucket, err := Bucket(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	type document struct {
+		Statement []struct {
+			Sid, Effect string
+			Action      []string
+			Resource    []string
+			Condition   condition
+		}
+	}
+	var u, b document
+	if json.Unmarshal(user, &u) != nil || json.Unmarshal(bucket, &b) != nil {
+		t.Fatal("no JSON")
+	}
+	for _, s := range u.Statement {
+		if slices.Contains(s.Action, "s3:PutObject") && s.Condition == nil && !slices.Equal(s.Resource, []string{"arn:aws:s3:::b/probe/v1/*"}) {
+			t.Errorf("%s allows puts without a condition of %v", s.Sid, s.Resource)
+		}
+	}
+	sids := map[string]bool{}
+	for _, s := range b.Statement {
+		sids[s.Sid] = true
+		if s.Sid == "AcceptanceIsOnlyCreated" && (s.Condition["Bool"]["s3:ObjectCreationOperation"] == nil || s.Condition["Null"]["s3:if-none-match"] == nil) {
+			t.Errorf("%+v", s)
+		}
+		if s.Effect != "Deny" {
+			t.Errorf("%s: %s", s.Sid, s.Effect)
+		}
+	}
+	for _, want := range []string{"AcceptanceIsOnlyCreatedNotCopied", "OnlyOverTLS", "OnlyThisEncryption", "OnlyCollectorsOfGarbageDeleteFrames"} {
+		if !sids[want] {
+			t.Errorf("no %s", want)
+		}
+	}
+}
