@@ -21,6 +21,7 @@ type page struct {
 var pages = []page{
 	{"docs/reference/http.md", httpPage},
 	{"docs/guide/sizing.md", sizingPage},
+	{"docs/guide/permissions.md", permissionsPage},
 }
 
 func main() {
