@@ -71,6 +71,9 @@ const (
 	settled       = resolution + "settled/"
 	decided       = resolution + "log/"
 	coordinatorV1 = "coordinator/v1/"
+	gcState       = gcPrefix + "state.json"
+	orphans       = gcPrefix + "orphans/"
+	blobLog       = gcPrefix + "log/blobs/"
 )
 
 // grants is the whole truth about who may do what: policies, the guide and the tests are made of it.
@@ -81,6 +84,7 @@ var grants = map[Role][]Grant{
 		grant(read|Create, "frames: writes them, reads those that exist already", layout.RawBlobsPrefix),
 		grant(Get, "is a frame condemned? asked before every answer", layout.CondemnedPrefix),
 		grant(Get|Create, "notes of frames that it wrote again after retention", layout.RewrittenPrefix),
+		grant(Create, "reports of frames whose submissions ended without an outcome", orphans),
 		grant(read|Create, "claims of boots", layout.BootsPrefix),
 		grant(read|Create, "identity manifests; lists those of a boot for the hello", layout.AcceptedPrefix),
 		grant(Get|Create, "records of conflicts", layout.QuarantinePrefix),
@@ -108,7 +112,10 @@ var grants = map[Role][]Grant{
 	GC: {
 		grant(Get, "the authority", layout.AuthorityKey),
 		grant(read|Delete, "proves that frames have no reference, and deletes them", layout.RawBlobsPrefix),
-		grant(read|Create, "condemns generations of frames; its log, its queue, its epoch", layout.CondemnedPrefix),
+		grant(read|Create, "condemns generations of frames", layout.CondemnedPrefix),
+		grant(cas, "who collects, how far the sweep is, the breaker", gcState),
+		grant(read|Delete, "reports of frames that may be orphans", orphans),
+		grant(read|Create, "the log of what went and why", blobLog),
 		grant(read, "the proof", layout.AcceptedPrefix, quarantine, layout.RewrittenPrefix, layout.JournalPrefix, resolution),
 	},
 	Rollup: {
@@ -140,7 +147,7 @@ var grants = map[Role][]Grant{
 		grant(read, "status, fsck, audits, show", ""),
 		grant(Create, "fences and drops runs of lost collectors", layout.JournalRunPrefix, layout.JournalOpenPrefix),
 		grant(Create|Replace|Delete, "repair requests; agents set aside", layout.RollupPrefix),
-		grant(Create|Replace, "a new epoch of the references", layout.ReferencesKey),
+		grant(Create|Replace, "a new epoch of the references; the breaker of garbage collection", layout.ReferencesKey, gcState),
 		grant(Put|Delete, "store qualify", layout.ProbePrefix),
 	},
 }
@@ -150,7 +157,8 @@ var grants = map[Role][]Grant{
 var Families = []string{
 	layout.AuthorityKey, layout.RawBlobsPrefix, layout.AcceptedPrefix, layout.QuarantinePrefix, layout.BootsPrefix,
 	layout.JournalOpenPrefix, layout.JournalRunPrefix, layout.JournalFoldedPrefix, layout.JournalHeadKey, layout.JournalBeginKey,
-	layout.CondemnedPrefix, layout.RewrittenPrefix, layout.DelayedPrefix, layout.ReferencesKey, layout.LogPrefix,
+	layout.CondemnedPrefix, layout.RewrittenPrefix, layout.DelayedPrefix, layout.ReferencesKey,
+	gcState, orphans, blobLog, layout.FrameLogsPrefix, layout.LogPrefix + "retention/",
 	decided, settled,
 	layout.ReconcilePrefix, layout.AuditPrefix, layout.RepairPrefix,
 	layout.AcceptedByTimePrefix, layout.AcceptedByBlobPrefix, layout.RawBlobsByTimePrefix, layout.QuarantineByBlobPrefix,
