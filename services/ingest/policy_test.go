@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -25,7 +26,7 @@ func TestAPolicyIsRequired(t *testing.T) {
 	for mode, want := range map[string]struct {
 		ready      bool
 		violations float64
-	}{"require": {false, 6}, "warn": {true, 6}, "off": {true, 0}} {
+	}{"require": {false, 8}, "warn": {true, 8}, "off": {true, 0}} {
 		c := launch(t, newStore(), rpc.ClientConfig{}, func(c *ingest.Config) { c.Store.BucketPolicy = mode })
 		probed := func() bool {
 			err := c.NotReady()
@@ -65,7 +66,11 @@ func (g *guarded) deny(key string) error {
 }
 
 func protected(key string) bool {
-	return strings.HasPrefix(key, layout.AcceptedPrefix) || strings.HasPrefix(key, layout.JournalPrefix) || strings.HasPrefix(key, layout.AuthorityKey)
+	return under(key, layout.AcceptedPrefix, layout.QuarantinePrefix, layout.JournalPrefix, layout.AuthorityKey)
+}
+
+func under(key string, prefixes ...string) bool {
+	return slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
 }
 
 func (g *guarded) Put(ctx context.Context, key string, body []byte, o objstore.PutOptions) (objstore.Info, error) {
@@ -76,14 +81,14 @@ func (g *guarded) Put(ctx context.Context, key string, body []byte, o objstore.P
 }
 
 func (g *guarded) Create(ctx context.Context, key string, body []byte, o objstore.PutOptions) (objstore.Info, error) {
-	if strings.HasPrefix(key, layout.JournalFoldedPrefix) || strings.HasPrefix(key, layout.JournalHeadKey) {
+	if under(key, layout.JournalFoldedPrefix, layout.JournalHeadKey, layout.CondemnedPrefix) {
 		return objstore.Info{}, g.deny(key)
 	}
 	return g.Store.Create(ctx, key, body, o)
 }
 
 func (g *guarded) Delete(ctx context.Context, key string) error {
-	if protected(key) {
+	if protected(key) || under(key, layout.RawBlobsPrefix, layout.CondemnedPrefix) {
 		return g.deny(key)
 	}
 	return g.Store.Delete(ctx, key)
