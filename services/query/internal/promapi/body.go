@@ -18,6 +18,8 @@ type body struct {
 	held int64
 	size int64 // of the memory of the full ones
 	r    *answer.Reservation
+	// written: a write of it has begun and did not succeed. What it wrote may then still be read, so it is not used again.
+	written bool
 }
 
 const (
@@ -40,8 +42,8 @@ func (a *API) body() *body {
 
 func newPiece() []byte { return pieces.Get().(*piece).b[:0] }
 
-func freePiece(b []byte) {
-	if cap(b) <= keptPiece {
+func (o *body) freePiece(b []byte) {
+	if cap(b) <= keptPiece && !o.written {
 		pieces.Put(&piece{b})
 	}
 }
@@ -54,7 +56,7 @@ func (o *body) restart() {
 
 func (o *body) free() {
 	for _, b := range o.full {
-		freePiece(b)
+		o.freePiece(b)
 	}
 	o.full, o.size = nil, 0
 }
@@ -85,14 +87,17 @@ func (o *body) len() int {
 	return n
 }
 
-// WriteTo writes the answer.
+// WriteTo writes the answer. A Write of HTTP/2 that fails, as the client went away or is slow, may return while its bytes are
+// still on their way to the connection.
 func (o *body) WriteTo(w io.Writer) (n int64, err error) {
+	o.written = true // also after a panic
 	for _, b := range append(o.full, o.b) {
 		k, err := w.Write(b)
 		if n += int64(k); err != nil {
 			return n, err
 		}
 	}
+	o.written = false
 	return n, nil
 }
 
@@ -100,6 +105,6 @@ func (o *body) WriteTo(w io.Writer) (n int64, err error) {
 func (o *body) release() {
 	o.r.Release()
 	o.free()
-	freePiece(o.b)
+	o.freePiece(o.b)
 	o.b = nil
 }

@@ -2,6 +2,8 @@ package promapi
 
 import (
 	"bytes"
+	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -44,5 +46,59 @@ func TestAnswersInPieces(t *testing.T) {
 	// Everything was given back.
 	if err := eval.Reserve().Grow(16 << 20); err != nil {
 		t.Error(err)
+	}
+}
+
+// heldWriter fails, and has kept what it was given: so does a stream of HTTP/2 whose client went away.
+type heldWriter struct {
+	after  int
+	panics bool
+	kept   [][]byte
+}
+
+func (w *heldWriter) Write(b []byte) (int, error) {
+	w.kept = append(w.kept, b)
+	switch {
+	case len(w.kept) <= w.after:
+		return len(b), nil
+	case w.panics:
+		panic("written")
+	}
+	return 0, errors.New("the client went away")
+}
+
+// TestPiecesOfAFailedWriteAreNotUsedAgain: what a failed write may still read is in no later answer.
+func TestPiecesOfAFailedWriteAreNotUsedAgain(t *testing.T) {
+	eval := answer.New(answer.Config{Limits: answer.Limits{Memory: 16 << 20, Concurrency: 1}}, answer.Deps{Registry: prometheus.NewRegistry()})
+	defer eval.Close()
+	a := &API{eval: eval}
+	for _, w := range []*heldWriter{{}, {after: 1}, {after: 2}, {after: 1, panics: true}} {
+		o := a.body()
+		for range 3 {
+			o.b = append(o.b, bytes.Repeat([]byte{'a'}, pieceBytes)...)
+			if err := o.grown(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		func() {
+			defer func() { _ = recover() }()
+			defer o.release()
+			if _, err := o.WriteTo(w); err == nil {
+				t.Error("the write succeeded")
+			}
+		}()
+		var later [][]byte
+		for range 16 {
+			b := newPiece()
+			later = append(later, append(b, bytes.Repeat([]byte{'b'}, pieceBytes)...))
+		}
+		for i, b := range w.kept {
+			if slices.Contains(b, 'b') {
+				t.Errorf("after %d writes, panic %t: piece %d has bytes of another answer", w.after, w.panics, i)
+			}
+		}
+		for _, b := range later {
+			pieces.Put(&piece{b})
+		}
 	}
 }
