@@ -69,10 +69,11 @@ const (
 // partsOf splits a listing into parts of a page each, as far as can be told from what was read before; none when that is
 // nothing.
 func (c *Catalog) partsOf(all listing) (parts []listing) {
-	most := 0
+	counts := make([]int, 0, len(c.view.hours))
 	for _, hr := range c.view.hours {
-		most = max(most, len(hr.listed))
+		counts = append(counts, len(hr.listed))
 	}
+	most := mostOf(counts)
 	if most == 0 {
 		return nil
 	}
@@ -119,6 +120,8 @@ func (l *listing) read(ctx context.Context, c *Catalog) {
 		rest := listing{from: at, to: l.to, o: objstore.ListOptions{Prefix: layout.ManifestsPrefix, StartAfter: page.Next}}
 		// A little fewer hours than a page has.
 		width := max(timegrid.Hour(len(infos)*partPercent/100/densest(infos)), 1)
+		// Whatever the page says, the parts leave requests for the records.
+		width = max(width, (l.to-at)/timegrid.Hour(max(c.left.Load()/4, 1))+1)
 		parts := []listing{rest}
 		for h := at + width; h <= l.to; h += width {
 			parts = rest.split(parts, h)
@@ -153,17 +156,32 @@ func upTo(infos []objstore.Info, to timegrid.Hour) []objstore.Info {
 	return nil
 }
 
-// densest is the most keys that an hour of a page has; of the last hour more may follow.
+// densest is the most keys that an hour of a page has, as mostOf counts; of the last hour more may follow.
 func densest(page []objstore.Info) int {
-	most, n := 1, 0
+	var counts []int
 	var at timegrid.Hour
 	for i := range page {
 		// A key of something else belongs to the hour that it stands in.
-		if name, err := layout.ParseBlockManifest(page[i].Key); err == nil && name.Hour != at {
-			at, n = name.Hour, 0
+		if name, err := layout.ParseBlockManifest(page[i].Key); err == nil && name.Hour != at || i == 0 {
+			at, counts = name.Hour, append(counts, 0)
 		}
-		n++
-		most = max(most, n)
+		counts[len(counts)-1]++
+	}
+	return max(mostOf(counts), 1)
+}
+
+// mostOf is the most keys that hours have, but for a few with more than twice what others have: an hour of many generations
+// must not make a request of every hour. A part that it is too large for is split again.
+func mostOf(counts []int) (most int) {
+	if len(counts) == 0 {
+		return 0
+	}
+	slices.Sort(counts)
+	usual := counts[len(counts)*3/4]
+	for _, n := range counts {
+		if n <= 2*usual {
+			most = n
+		}
 	}
 	return most
 }
