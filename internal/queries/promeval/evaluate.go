@@ -227,7 +227,7 @@ func (e *evaluation) take(ls labels.Labels) error {
 	}
 	to, fresh := e.groups.of(ls)
 	if fresh {
-		if err := e.q.Reserve(cellBytes * int64(e.steps)); err != nil {
+		if err := e.q.Reserve(cellBytes * int64(e.groups.needs(e.steps))); err != nil {
 			return err
 		}
 		to.cells = e.groups.take(e.steps)

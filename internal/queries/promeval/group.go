@@ -52,6 +52,17 @@ type slab [4096]cell
 
 var slabs = sync.Pool{New: func() any { return new(slab) }}
 
+// needs is how many cells take makes room for: a whole slab, whose rest may be too short for the next group.
+func (g *groups) needs(steps int) int {
+	switch {
+	case steps > len(slab{}):
+		return steps
+	case steps > len(g.rest):
+		return len(slab{})
+	}
+	return 0
+}
+
 // take returns so many cells without values.
 func (g *groups) take(steps int) []cell {
 	if steps > len(slab{}) {
