@@ -29,10 +29,11 @@ const (
 	dropRule  = "a policy against deletes of records"
 )
 
-// guarded are the keys that a bucket's policy guards; folded those that only reconcilers write.
+// What a bucket's policy denies to collectors: puts without a condition, deletes, and creates of what only others write.
 var (
-	guarded = []string{layout.AcceptedPrefix, layout.AuthorityKey, layout.JournalOpenPrefix, layout.JournalRunPrefix, layout.JournalFoldedPrefix, layout.JournalBeginKey, layout.JournalHeadKey}
-	folded  = []string{layout.JournalFoldedPrefix, layout.JournalHeadKey}
+	guarded = []string{layout.AcceptedPrefix, layout.QuarantinePrefix, layout.AuthorityKey, layout.JournalOpenPrefix, layout.JournalRunPrefix, layout.JournalFoldedPrefix, layout.JournalBeginKey, layout.JournalHeadKey}
+	kept    = append([]string{layout.RawBlobsPrefix, layout.CondemnedPrefix}, guarded...)
+	others  = []string{layout.JournalFoldedPrefix, layout.JournalHeadKey, layout.CondemnedPrefix}
 )
 
 // denied is the policy's answer to a request for the key; except is a prefix that a rule leaves out.
@@ -54,7 +55,7 @@ func (u unsound) leftOut(rule string) string {
 }
 
 func (u unsound) Create(ctx context.Context, key string, body []byte, o objstore.PutOptions) (objstore.Info, error) {
-	if err := denied("create", key, folded, ""); err != nil {
+	if err := denied("create", key, others, ""); err != nil {
 		return objstore.Info{}, err
 	}
 	switch u.lacks {
@@ -80,7 +81,7 @@ func (u unsound) Put(ctx context.Context, key string, body []byte, o objstore.Pu
 }
 
 func (u unsound) Delete(ctx context.Context, key string) error {
-	if err := denied("delete", key, guarded, u.leftOut(dropRule)); err != nil {
+	if err := denied("delete", key, kept, u.leftOut(dropRule)); err != nil {
 		return err
 	}
 	return u.Store.Delete(ctx, key)
