@@ -22,6 +22,7 @@ type collection struct {
 	force  bool // an operator has looked at a plan that the breaker refuses
 	loses  bool // its log fails now and then
 	step   int  // candidates that are condemned together
+	names  int  // of a service: at most so many in memory
 }
 
 func (w *world) drawCollection() collection {
@@ -32,6 +33,7 @@ func (w *world) drawCollection() collection {
 		force:  w.ch.oneIn(3),
 		loses:  w.faults.losses && w.ch.oneIn(4),
 		step:   [...]int{1, 1, 2, 100}[w.ch.n(4)],
+		names:  [...]int{0, 1, 2}[w.ch.n(3)],
 	}
 }
 

@@ -28,6 +28,8 @@ type task struct {
 	writes int   // requests that write, whatever became of them
 	// logged are the blobs that a collection has noted as condemned; nil for others.
 	logged map[string]bool
+	// gardener is what a collection that runs as a service is checked by; nil for others.
+	gardener *gardener
 }
 
 var errKilled = fmt.Errorf("killed: %w", context.Canceled)
@@ -117,7 +119,14 @@ func (t *task) Create(_ context.Context, key string, body []byte, o objstore.Put
 	if blob && t.faults.damage > 0 && t.ch.oneIn(100/t.faults.damage) {
 		body = damaged(body)
 	}
+	if t.gardener != nil && strings.HasPrefix(key, layout.CondemnedPrefix) && !t.dead {
+		t.gardener.condemns(t.world, t.proc, key)
+	}
 	err := t.write("create", key, func() error {
+		_, there := t.store.objects[key]
+		if t.gardener != nil && key == layout.GCStateKey && !there {
+			t.moves(t, body)
+		}
 		err := t.store.create(key, body, o.SHA256, t.now)
 		if err == nil {
 			t.checkCreated(key, body)
@@ -161,6 +170,9 @@ func (t *task) Head(_ context.Context, key string) (i objstore.Info, err error) 
 
 func (t *task) List(_ context.Context, o objstore.ListOptions) (p objstore.Page, err error) {
 	err = t.read("list", o.Prefix, func() error {
+		if o.Prefix == layout.OrphanReportsPrefix { // only the collection asks for the time so
+			p.Date = t.now
+		}
 		var keys []string
 		keys, p.Next = t.store.pageOf(o.Prefix, o.StartAfter)
 		for _, key := range keys {
@@ -177,6 +189,9 @@ func (t *task) Delete(_ context.Context, key string) error {
 	if t.logged != nil && !t.logged[key] && !t.dead {
 		t.violated("log", "a delete of %s before its entry in the log", key)
 	}
+	if t.gardener != nil && strings.HasPrefix(key, layout.RawBlobsPrefix) && !t.dead {
+		t.gardener.deletes(t.world, key)
+	}
 	return t.write("delete", key, func() error {
 		t.checkDoubt(key)
 		t.delete(key)
@@ -186,7 +201,12 @@ func (t *task) Delete(_ context.Context, key string) error {
 
 // Replace and Put are for derived state only: acceptance and collection have neither.
 func (t *task) Replace(_ context.Context, key string, body []byte, etag string, _ objstore.PutOptions) (objstore.Info, error) {
-	return objstore.Info{Key: key}, t.write("replace", key, func() error { return t.store.replace(key, body, etag, t.now) })
+	return objstore.Info{Key: key}, t.write("replace", key, func() error {
+		if o, ok := t.store.objects[key]; ok && o.etag() == etag && t.gardener != nil && key == layout.GCStateKey {
+			t.moves(t, body)
+		}
+		return t.store.replace(key, body, etag, t.now)
+	})
 }
 
 func (t *task) Put(_ context.Context, key string, body []byte, _ objstore.PutOptions) (objstore.Info, error) {

@@ -31,6 +31,7 @@ type process struct {
 	once        bool // makes one attempt at each operation of the store
 
 	collection collection // of a garbage collector
+	gardens    bool       // which runs as a service
 	// Of a collector of the mode local_spool; crashed: the disk saw it end.
 	disk    *disk
 	spool   *spool.Spool

@@ -113,10 +113,25 @@ func (w *world) setup() {
 		w.collectors = append(w.collectors, p)
 		w.boot(p)
 	}
+	// Collections run as a service or by hand, and a service has company in most of its schedules, for there is nobody to take over else.
+	service := w.ch.oneIn(4)
+	if service {
+		collections = 1 + min(w.ch.n(most[1]+1), most[1]-1)
+		if w.ch.n(3) > 0 {
+			w.scatter()
+		}
+		if w.ch.oneIn(8) {
+			w.hoard()
+		}
+	}
 	for i := range collections {
 		p := &process{name: fmt.Sprintf("gc%d", i), authority: "authority-1", once: i%2 == 1, collection: w.drawCollection()}
-		p.restart = func() { w.collect(p, 1) }
-		w.collect(p, 1+w.ch.n(most[4]))
+		run := w.collect
+		if service {
+			run = w.garden
+		}
+		p.restart = func() { run(p, 1) }
+		run(p, 1+w.ch.n(most[4]))
 	}
 	if w.retaining = w.ch.oneIn(3) && !w.authorities && !w.spooling; w.retaining {
 		// Agents that were offline, or were restored: they send the first batch again and again.

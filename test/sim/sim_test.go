@@ -72,6 +72,7 @@ func TestScheduleReachesEverything(t *testing.T) {
 		"accepted, holder", "duplicate, holder", "conflict, holder",
 		"create gc/v1/condemned/", "delete raw-blobs/", ".g1.lmbatch", "create quarantine/v1/",
 		"publishes", "loses all blocks", "proof", "create gc/v1/condemned/date=", "replace gc/v1/condemned/date=", "create gc/v1/rewritten/", "create gc/v1/log/frames/",
+		"takes over from", "condemns as a zombie", "create gc/v1/log/blobs/", "delete gc/v1/orphans/", "another collection has begun",
 	}
 	missing := slices.Clone(want)
 	for seed := uint64(1); seed <= 2000 && len(missing) > 0; seed++ {

@@ -59,6 +59,8 @@ type world struct {
 	derived    map[string]bool          // derived keys that were there at some time
 	everNamed  map[identity.Digest]bool // frames that the journal named at some time
 	lost       int                      // how often runs of the journal were lost
+	litter     []identity.Digest        // orphans of frames that nobody sends
+	released   bool                     // an operator has asked for the release of the collection's breaker
 
 	violation *violation
 	digest    uint64
@@ -125,8 +127,7 @@ func (w *world) step() bool {
 		return true
 	case e < 96 && w.faults.pauses:
 		if p := w.anyProcess(); p != nil {
-			p.paused = 10 + w.ch.n(100)
-			w.note("sim", "stops", p.name, "", nil)
+			w.stop(p, 10+w.ch.n(100))
 		}
 		return true
 	case e < 97 && w.faults.jumps:
@@ -257,7 +258,7 @@ func (w *world) delete(key string) {
 	delete(w.store.objects, key)
 	d, _, err := layout.ParseBlob(key)
 	if err != nil {
-		if there && !strings.HasPrefix(key, layout.CondemnedPrefix) {
+		if there && !strings.HasPrefix(key, layout.CondemnedPrefix) && !strings.HasPrefix(key, layout.OrphanReportsPrefix) {
 			w.violated("I3", "a delete of the record %s", key)
 		}
 		return

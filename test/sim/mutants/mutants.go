@@ -27,6 +27,8 @@ const (
 	planGo      = "internal/acceptance/gc/plan.go"
 	refsGo      = "internal/acceptance/gc/references.go"
 	framesGo    = "internal/acceptance/gc/frames.go"
+	runnerGo    = "internal/acceptance/gc/runner.go"
+	logGo       = "internal/acceptance/gc/log.go"
 	spoolGo     = "internal/acceptance/spool/spool.go"
 	landerGo    = "internal/acceptance/spool/lander.go"
 	bootsGo     = "internal/acceptance/spool/boots.go"
@@ -148,7 +150,7 @@ var mutants = []mutant{
 	{"gc-conflicts-do-not-count", "step 1: a frame in quarantine is no reference", []edit{{refsGo, "if p < n.from ||", "if entries[i].Outcome.Conflict() || p < n.from ||"}}},
 	{"gc-failed-listing-is-empty", "step 1: a failed listing counts as the end", []edit{{planGo, "\t\tif err != nil {\n\t\t\treturn Plan{}, planError(p.ID, err)\n\t\t}\n\t\td, _, perr", "\t\tif err != nil {\n\t\t\tbreak\n\t\t}\n\t\td, _, perr"}}},
 	{"gc-failed-references-are-none", "step 1: a journal that can't be read counts as its end", []edit{{refsGo, "\tpolled, err := f.Poll(ctx)\n\tif err != nil {\n\t\treturn nil, err\n\t}\n", "\tpolled, _ := f.Poll(ctx)\n"}}},
-	{"gc-plan-goes-on-too-far", "step 1: a plan that goes on leaves a blob out", []edit{{planGo, "p.Next = last", "p.Next = info.Key"}}},
+	{"gc-plan-goes-on-too-far", "step 1: a plan that goes on leaves a blob out", []edit{{planGo, "p.Next = last\n", "p.Next = info.Key\n\t\t\t_ = last\n"}}},
 	{"gc-age-by-own-clock", "step 1: the age is by the collector's clock, which jumps", []edit{{planGo, "\tp := Plan{ID: o.ID}\n\tif n.from", "\to.Now = c.cfg.Clock.Now()\n\tp := Plan{ID: o.ID}\n\tif n.from"}}},
 	{"gc-age-not-looked-at", "step 1: no minimum age", []edit{{planGo, "case o.MinAge > 0 && o.Now.Sub(info.LastModified) < o.MinAge:", "case o.MinAge > 0 && o.Now.Before(info.LastModified):"}}},
 	{"gc-no-breaker", "the breaker: a plan that is too large", []edit{{executeGo, "if p.Tripped() && !o.Force && !o.DryRun {", "if p.Tripped() && o.Force && o.DryRun {"}}},
@@ -164,6 +166,15 @@ var mutants = []mutant{
 	{"gc-damaged-quarantine-is-absent", "a quarantine record that is damaged at rest counts as absent", []edit{{proveGo, "case err == nil, objstore.Unreadable(err):\n\t\treturn keep(k, Quarantined, quarantine)\n\tcase !errors.Is(err, objstore.ErrNotFound):", "case err == nil:\n\t\treturn keep(k, Quarantined, quarantine)\n\tcase !errors.Is(err, objstore.ErrNotFound) && !objstore.Unreadable(err):"}}},
 	{"gc-delete-not-logged", "the delete comes before its entry in the log", []edit{{executeGo, "\t\tx.note(k, Condemned, \"\", \"\")\n", ""}}},
 	{"gc-log-failure-ignored", "the log fails, and the delete goes on", []edit{{executeGo, "\tif err := x.flush(ctx); err != nil {\n\t\treturn err\n\t}\n", "\t_ = x.flush(ctx)\n"}}},
+
+	// Garbage collection as a service.
+	{"gc-fence-not-read", "a process that was stopped goes on after another has taken over", []edit{{executeGo, "\tif len(orphans) > 0 && x.o.Fence != nil {", "\tif len(orphans) > 1<<20 && x.o.Fence != nil {"}}},
+	{"gc-claim-not-compared", "the fence is read, and another's claim passes", []edit{{runnerGo, "\t\tif s.Claim != r.cfg.Claim || s.Plan != r.plan {\n\t\t\treturn ErrFenced\n\t\t}\n", ""}}},
+	{"gc-lease-not-waited-for", "a process takes over while another one collects", []edit{{runnerGo, "if s.Claim != \"\" && s.Claim != r.cfg.Claim && now.Sub(time.Unix(s.UpdatedAt, 0)) < r.cfg.Lease {", "if s.Claim != \"\" && s.Claim != r.cfg.Claim && now.Sub(time.Unix(s.UpdatedAt, 0)) < 0 {"}}},
+	{"gc-service-breaker-never-trips", "the service's breaker: a plan that is too large", []edit{{runnerGo, "released := b != nil && b.Released", "released := plan.Listed >= 0 || b != nil && b.Released"}}},
+	{"gc-hidden-manifest-passes", "the service's breaker: a manifest that must be there can't be seen, and the plan goes on", []edit{{runnerGo, "\t\treturn false, false, r.trip(ctx, now, Breaker{Cause: Hidden, Key: key})\n", "\t\tif err := r.trip(ctx, now, Breaker{Cause: Hidden, Key: key}); err != nil {\n\t\t\treturn false, false, err\n\t\t}\n"}}},
+	{"gc-service-log-not-written", "the log of the service is left out", []edit{{runnerGo, "if err := l.write(ctx, r.store); err != nil {", skipped}}},
+	{"gc-service-log-unknown-is-written", "an unknown outcome of the log counts as written", []edit{{logGo, "err != nil && !errors.Is(err, objstore.ErrExists) {", "err != nil && !errors.Is(err, objstore.ErrExists) && !errors.Is(err, objstore.ErrUnknown) {"}}},
 
 	// Retention of raw frames.
 	{"retain-no-condemn", "retention, step 3 left out: as retention was", []edit{{framesGo, "for n := 0; h.below < below; n++ {", "for n := 0; h.below < below && n < 0; n++ {"}}},
