@@ -68,9 +68,10 @@ type Runner struct {
 	held bool
 	plan uint64
 
-	// names are those of the sweep that began at namesOf.
+	// names are those of the sweep that began at namesOf; they were read at namesAt, by the store's clock.
 	names   *Names
 	namesOf int64
+	namesAt time.Time
 }
 
 const (
@@ -417,11 +418,11 @@ func (r *Runner) sweep(ctx context.Context, now time.Time) error {
 		return err
 	}
 	after := st.Sweep.Cursor
-	if r.names == nil || r.namesOf != st.Sweep.BeganAt || !r.names.Reaches(after) {
+	if r.names == nil || r.namesOf != st.Sweep.BeganAt || !r.names.Reaches(after) || r.stale(now) {
 		if r.names, err = r.c.ReadNames(ctx, NamesOptions{StartAfter: after, Max: r.cfg.MaxNames, Fan: r.cfg.Fan}); err != nil {
 			return err
 		}
-		r.namesOf = st.Sweep.BeganAt
+		r.namesOf, r.namesAt = st.Sweep.BeganAt, now
 	}
 	o := PlanOptions{ID: r.planID(), Now: now, MinAge: r.cfg.MinAge, StartAfter: after, MaxListed: r.cfg.MaxListed}
 	if o.MinAge <= 0 {
@@ -446,6 +447,16 @@ func (r *Runner) sweep(ctx context.Context, now time.Time) error {
 		r.names = nil
 	}
 	return err
+}
+
+// leastRead is the least time between two readings of the journal for the same names.
+const leastRead = time.Hour
+
+// stale reports whether blobs that were accepted since the names were read may be old enough to be candidates. Each would
+// be kept, after a search, and all of them would count for the breaker. A sweep takes that long where the budget ends it for a
+// day, or the breaker held.
+func (r *Runner) stale(now time.Time) bool {
+	return now.Sub(r.namesAt) >= max(r.cfg.MinAge/2, leastRead)
 }
 
 // count adds what was kept by the plan, and the ages of its candidates.

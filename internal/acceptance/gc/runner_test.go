@@ -544,3 +544,25 @@ func (l losing) Replace(ctx context.Context, key string, b []byte, etag string, 
 	i, err := l.Store.Replace(ctx, key, b, etag, o)
 	return l.answer("replace", key, i, err)
 }
+
+// A sweep that goes on after days does not take what was accepted meanwhile for orphans, of which there would be too many.
+func TestASweepThatGoesOnAfterDays(t *testing.T) {
+	g := newGarden(t)
+	g.accepted(20)
+	lost := g.orphans(60)
+	r := g.runner("r", limits(), nil)
+	g.run(r)
+	g.now = g.now.Add(24 * time.Hour)
+	if st := g.run(r); !st.Holds() || st.Breaker.Candidates != 60 {
+		t.Fatalf("%+v", st)
+	}
+	kept := g.accepted(200)
+	g.now = g.now.Add(3 * 24 * time.Hour)
+	_, err := gc.ReleaseBreaker(t.Context(), g.Store, "authority-1", "op")
+	g.must(err)
+	if st := g.run(r); st.Breaker != nil || st.Deleted != 60 || st.Last.Candidates != 60 || st.Last.Named != 220 {
+		t.Fatalf("%+v", st)
+	}
+	g.check(true, kept...)
+	g.check(false, lost...)
+}
