@@ -264,7 +264,8 @@ func (r *Runner) move(ctx context.Context, now time.Time, change func(*State)) (
 			return ErrFenced
 		}
 		s.UpdatedAt = max(s.UpdatedAt, now.Unix())
-		if d := day(now); s.Day != d {
+		// A step that began before midnight ends with its own day.
+		if d := day(now); d > s.Day || d < s.Day-1 {
 			s.Day, s.Requests = d, 0
 		}
 		s.Requests += n
@@ -509,8 +510,9 @@ func (r *Runner) execute(ctx context.Context, now time.Time, source Source, plan
 			s.Sweep.Doubtful, s.Sweep.Bytes = s.Sweep.Doubtful+uint64(rep.Doubtful), s.Sweep.Bytes+uint64(rep.Bytes)
 			s.Witnesses = witnesses
 		}
-		// A release of TOO_MANY is for one plan. One of HIDDEN stays: it names the manifest that an operator knows to be lost.
-		if plan.Tripped() && !r.cfg.DryRun && s.Breaker != nil && s.Breaker.Cause == TooMany {
+		// A release of TOO_MANY is for one plan. What no plan of the sweep has needed must not let a wrong one pass months later.
+		ends := source == FromSweep && plan.Next == ""
+		if b := s.Breaker; (plan.Tripped() || ends && b != nil && b.Released) && !r.cfg.DryRun && b != nil && b.Cause == TooMany {
 			s.Breaker = nil
 		}
 		if done != nil {
@@ -531,22 +533,31 @@ func (r *Runner) ask(ctx context.Context, now time.Time, plan Plan, witnesses []
 	}
 	// A listing, a role or a replica that hides what was accepted would make an orphan of every frame, and each proof would
 	// agree: so manifests that must be there are asked for first.
-	b, seen := st.Breaker, 0
-	keys := append(slices.Clone(witnesses), st.Witnesses...)
-	for i, key := range keys {
-		// An operator who has released the breaker knows of this one. If it is the only one, nothing shows that others can be seen.
-		if b != nil && b.Released && b.Key == key && (seen > 0 || i < len(keys)-1) {
-			continue
-		}
-		_, err := r.store.Head(ctx, key)
-		if err == nil {
+	b, seen, gone := st.Breaker, 0, ""
+	var back []string
+	for _, key := range append(slices.Clone(witnesses), st.Witnesses...) {
+		switch _, err := r.store.Head(ctx, key); {
+		case err == nil:
 			seen++
-			continue
-		}
-		if !errors.Is(err, objstore.ErrNotFound) {
+			back = append(back, key)
+		case !errors.Is(err, objstore.ErrNotFound):
 			return false, false, fmt.Errorf("ask for a manifest that must be there: %w", err)
+		// An operator knows of it. But one has to be there, or nothing shows that others can be seen.
+		case slices.Contains(st.Lost, key):
+			gone = key
+		default:
+			return false, false, r.trip(ctx, now, Breaker{Cause: Hidden, Key: key})
 		}
-		return false, false, r.trip(ctx, now, Breaker{Cause: Hidden, Key: key})
+	}
+	if seen == 0 && gone != "" {
+		return false, false, r.trip(ctx, now, Breaker{Cause: Hidden, Key: gone})
+	}
+	// What was hidden and is seen again has to stay.
+	found := func(key string) bool { return slices.Contains(back, key) }
+	if slices.ContainsFunc(st.Lost, found) {
+		if _, err := r.move(ctx, now, func(s *State) { s.Lost = slices.DeleteFunc(s.Lost, found) }); err != nil {
+			return false, false, err
+		}
 	}
 	released := b != nil && b.Released && b.Cause == TooMany && uint64(len(plan.Candidates)) <= b.Candidates
 	if plan.Tripped() && !released && !r.cfg.DryRun {

@@ -275,6 +275,9 @@ func TestTheBreakerTripsWhereManifestsAreHidden(t *testing.T) {
 	g.run(r)
 	g.check(true, all...)
 	g.check(false, lost...)
+	if st := g.state(); len(st.Lost) > 0 {
+		t.Errorf("nothing is lost: %q", st.Lost)
+	}
 	if _, err = gc.ReleaseBreaker(t.Context(), g.Store, "authority-1", "op"); !errors.Is(err, gc.ErrNotTripped) {
 		t.Errorf("%v", err)
 	}
@@ -565,4 +568,98 @@ func TestASweepThatGoesOnAfterDays(t *testing.T) {
 	}
 	g.check(true, kept...)
 	g.check(false, lost...)
+}
+
+// What an operator knows to be lost stays known, however many manifests it is, and whatever else trips the breaker.
+func TestSeveralManifestsAreLost(t *testing.T) {
+	g := newGarden(t)
+	all := g.accepted(40)
+	r := g.runner("r", limits(), nil)
+	g.run(r)
+	g.now = g.now.Add(24 * time.Hour)
+	known := g.run(r).Witnesses
+	for _, key := range known[:2] {
+		g.must(g.Delete(t.Context(), key))
+	}
+	lost := g.orphans(60)
+	g.now = g.now.Add(8 * 24 * time.Hour)
+	for _, want := range []gc.Cause{gc.Hidden, gc.Hidden, gc.TooMany} {
+		if st := g.run(r); !st.Holds() || st.Breaker.Cause != want {
+			t.Fatalf("want %s: %+v, %+v", want, st, st.Breaker)
+		}
+		_, err := gc.ReleaseBreaker(t.Context(), g.Store, "authority-1", "op")
+		g.must(err)
+	}
+	st := g.run(r)
+	if st.Holds() || st.Deleted != 60 || len(st.Lost) != 2 {
+		t.Fatalf("%+v, %+v", st, st.Breaker)
+	}
+	g.check(true, all...)
+	g.check(false, lost...)
+	// Where all that is asked for is gone, nothing shows that others can be seen, whatever was released.
+	for _, key := range known[2:] {
+		g.must(g.Delete(t.Context(), key))
+	}
+	more := g.orphans(1)
+	g.now = g.now.Add(8 * 24 * time.Hour)
+	for range 6 {
+		if st := g.run(r); !st.Holds() || st.Breaker.Cause != gc.Hidden {
+			t.Fatalf("%+v, %+v", st, st.Breaker)
+		}
+		_, err := gc.ReleaseBreaker(t.Context(), g.Store, "authority-1", "op")
+		g.must(err)
+	}
+	g.check(true, more...)
+}
+
+// A release that no plan has needed ends with the sweep.
+func TestAReleaseIsNotForLater(t *testing.T) {
+	g := newGarden(t)
+	g.accepted(20)
+	lost := g.orphans(60)
+	r := g.runner("r", limits(), nil)
+	g.run(r)
+	g.now = g.now.Add(24 * time.Hour)
+	if st := g.run(r); !st.Holds() {
+		t.Fatalf("%+v", st)
+	}
+	for _, s := range lost {
+		submit(t, g.Store, s) // their senders were late
+	}
+	journals(t, g.Store, journal.Accepted, lost...)
+	_, err := gc.ReleaseBreaker(t.Context(), g.Store, "authority-1", "op")
+	g.must(err)
+	r = g.runner("another", limits(), nil)
+	g.now = g.now.Add(time.Hour)
+	if st := g.run(r); st.Last.BeganAt == 0 || st.Breaker != nil {
+		t.Errorf("%+v, %+v", st, st.Breaker)
+	}
+	more := g.orphans(55)
+	g.now = g.now.Add(8 * 24 * time.Hour)
+	if st := g.run(r); !st.Holds() {
+		t.Errorf("%+v, %+v", st, st.Breaker)
+	}
+	g.check(true, append(lost, more...)...)
+}
+
+// A plan that goes on over midnight counts the requests of the new day once.
+func TestAPlanOverMidnight(t *testing.T) {
+	g := newGarden(t)
+	g.accepted(300)
+	g.orphans(20)
+	l := limits()
+	l.Step, l.Budget = 1, 10_000
+	r := g.runner("r", l, pausing{Store: g.Store, before: func(_, key string) {
+		if strings.HasPrefix(key, layout.CondemnedPrefix) {
+			g.now = g.now.Add(time.Minute)
+		}
+	}})
+	g.run(r)
+	g.now = g.now.Add(2*24*time.Hour - 5*time.Minute)
+	if _, err := r.Step(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if st := g.state(); st.Day != g.now.Unix()/86400 || st.Requests < 15*7 || st.Deleted != 20 {
+		t.Errorf("%+v", st)
+	}
 }

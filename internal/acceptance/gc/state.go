@@ -39,6 +39,8 @@ type State struct {
 	Last  Sweep `json:"last_sweep"`
 	// Witnesses are keys of manifests that were there: while one is not, nothing is condemned.
 	Witnesses []string `json:"witnesses"`
+	// Lost are keys of manifests that an operator knows to be gone, the last that the breaker was released for.
+	Lost []string `json:"lost_manifests,omitempty"`
 	// Day is the day of Requests, counted from 1970, which the budget bounds.
 	Day      int64  `json:"day"`
 	Requests uint64 `json:"requests"`
@@ -94,7 +96,8 @@ type Breaker struct {
 	Candidates uint64 `json:"candidates"`
 	Listed     uint64 `json:"listed"`
 	Key        string `json:"key"`
-	// Released by an operator. Of TOO_MANY, it lets one plan pass that is not larger; of HIDDEN, manifests are asked for again.
+	// Released by an operator. Of TOO_MANY, it lets one plan pass that is not larger, until the sweep has ended; of HIDDEN, the
+	// manifest is Lost from then on.
 	Released bool   `json:"released"`
 	By       string `json:"released_by"`
 }
@@ -120,8 +123,11 @@ func (s *State) validate() error {
 	for _, w := range []*Sweep{&s.Sweep, &s.Last} {
 		bad = bad || w.BeganAt < 0 || w.EndedAt < 0 || len(w.Cursor) > maxCursor || len(w.Ages) > len(Ages)+1
 	}
-	if bad || len(s.Witnesses) > maxWitnesses || slices.ContainsFunc(s.Witnesses, notAManifest) {
-		return fmt.Errorf("a field is out of its bounds: authority %.128q, claim %.40q, %d witnesses", s.AuthorityID, s.Claim, len(s.Witnesses))
+	for _, keys := range [][]string{s.Witnesses, s.Lost} {
+		bad = bad || len(keys) > maxWitnesses || slices.ContainsFunc(keys, notAManifest)
+	}
+	if bad {
+		return fmt.Errorf("a field is out of its bounds: authority %.128q, claim %.40q, %d witnesses, %d lost", s.AuthorityID, s.Claim, len(s.Witnesses), len(s.Lost))
 	}
 	if b := s.Breaker; b != nil && b.Cause != TooMany && b.Cause != Hidden {
 		return fmt.Errorf("cause %.40q of the breaker", b.Cause)
@@ -209,6 +215,9 @@ func ReleaseBreaker(ctx context.Context, s StateStore, authority, by string) (St
 		b := *st.Breaker
 		b.Released, b.By = true, by
 		st.Breaker = &b
+		if b.Cause == Hidden && !slices.Contains(st.Lost, b.Key) {
+			st.Lost = append(st.Lost[max(len(st.Lost)-maxWitnesses+1, 0):], b.Key)
+		}
 		return nil
 	})
 }
