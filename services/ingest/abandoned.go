@@ -10,6 +10,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/gc"
+	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/platform/run"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -24,7 +25,8 @@ type OrphansConfig struct {
 const maxAbandoned = 10_000
 
 // abandoned remembers the frames of submissions that ended without an outcome: the blob may be written, and if the
-// sender never sends the same again it stays an orphan. It is a hint for the garbage collection, and may be lost.
+// sender never sends the same again it stays an orphan. And those of blobs that were written before the call found that the
+// manifest carries the frame. It is a hint for the garbage collection, and may be lost.
 type abandoned struct {
 	// submissions since the last report that was written, and how many frames wait, readable without mu.
 	submissions atomic.Uint64
@@ -59,21 +61,34 @@ func (w watched) Accept(ctx context.Context, s accept.Submission) (accept.Result
 func (a *abandoned) ended(sum identity.Digest, res *accept.Result, err error) {
 	n := a.submissions.Add(1)
 	if err == nil {
-		// Sent again, with an outcome: it is referenced.
 		if n%witnessEach != 1 && a.waiting.Load() == 0 {
 			return
 		}
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.witness = res.ManifestKey
-		delete(a.frames, sum)
-		a.waiting.Store(int64(len(a.frames)))
+		// Sent again, with an outcome: its blob is referenced, unless the manifest carries the frame.
+		if res.Outcome == accept.Conflict || !res.Manifest.Inline {
+			delete(a.frames, sum)
+			a.waiting.Store(int64(len(a.frames)))
+		}
 		return
 	}
 	var refused *accept.RefusedError
 	if errors.As(err, &refused) { // before anything was written
 		return
 	}
+	a.note(sum)
+}
+
+// unneeded notes a blob that this collector created or found, and that nothing refers to: the manifest carries the frame.
+func (a *abandoned) unneeded(key string) {
+	if sum, _, err := layout.ParseBlob(key); err == nil {
+		a.note(sum)
+	}
+}
+
+func (a *abandoned) note(sum identity.Digest) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if _, known := a.frames[sum]; !known && len(a.frames) >= maxAbandoned {

@@ -12,6 +12,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/objstore/storetest"
+	"lightmetrics.dev/lightmetrics/internal/platform/config"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
@@ -70,6 +71,26 @@ func TestAbandonedBlobsAreReported(t *testing.T) {
 		if len(rs) != 1 || len(rs[0].Frames) != 1 || rs[0].Frames[0] != identity.Sum(gone) || rs[0].CollectorID != "collector-a" || rs[0].Submissions < 2 ||
 			!strings.HasPrefix(rs[0].Witness, layout.AcceptedBoot(boot)) {
 			t.Errorf("%s: %+v", every, rs)
+		}
+	}
+}
+
+// A blob of a frame that its manifest carries is reported, although the submission has an outcome, which the sender gets at once.
+func TestUnneededBlobsAreReported(t *testing.T) {
+	s, f := newStore(), encode(t, boot, 1, 2, 0)
+	for i, below := range []config.Bytes{1 << 10, 0} {
+		c := start(t, s, func(c *ingest.Config) { c.InlineBelow, c.Orphans.ReportInterval = below, 10*time.Millisecond })
+		for range 2 {
+			if _, err := c.client.SubmitBatch(bound(t), &ingestv1.SubmitBatchRequest{Frame: f, SpoolId: "s"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if i == 1 {
+			eventually(t, "reported", func() bool { return len(reports(t, s)) > 0 })
+		}
+		c.stop()
+		if rs := reports(t, s); i == 0 && len(rs) > 0 || i == 1 && (rs[0].Frames[0] != identity.Sum(f) || rs[0].Witness == "") {
+			t.Errorf("%d: %+v", i, rs)
 		}
 	}
 }

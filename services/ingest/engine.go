@@ -51,9 +51,14 @@ func (s *Service) qualify(ctx context.Context) (*authority, error) {
 	if err != nil {
 		return nil, err
 	}
+	events := s.metrics.events(s.tel.Log)
+	events.BlobUnneeded = func(key string) {
+		s.metrics.unneeded.Inc()
+		s.abandoned.unneeded(key)
+	}
 	p, err := accept.New(accept.Config{
 		Store: s.store, Journal: j, AuthorityID: id, BoundAt: bound, CollectorID: s.collectorID, Mode: accept.Mode(s.cfg.Acceptance),
-		Clock: clock{s.now}, Rand: rand.Reader, Policy: rules, InlineBelow: s.cfg.InlineBelow.Int(), Events: s.metrics.events(s.tel.Log),
+		Clock: clock{s.now}, Rand: rand.Reader, Policy: rules, InlineBelow: s.cfg.InlineBelow.Int(), Events: events,
 	})
 	if err != nil {
 		return nil, err

@@ -87,7 +87,7 @@ func newMetrics(r *prometheus.Registry, s *Service) (*metrics, error) {
 	for _, c := range []prometheus.Collector{
 		m.batches, m.records, m.bytes, m.latency, m.hellos, m.sheds, m.inlined, m.unneeded, m.ownWrites, m.skipped, m.corrupt, m.notified, m.landed, m.probes,
 		m.segments, m.journalFailures, m.fences, m.segmentEntries, m.journalWait, m.framesRead, m.framesReadBytes, m.orphanReports,
-		gauge("unresolved_frames", "Frames of submissions that ended without an outcome and were not sent again, which wait to be reported to the garbage collection.", func() float64 { return float64(s.abandoned.waiting.Load()) }),
+		gauge("unresolved_frames", "Frames of submissions that ended without an outcome and were not sent again, and of blobs that nothing refers to, which wait to be reported to the garbage collection.", func() float64 { return float64(s.abandoned.waiting.Load()) }),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "lightmetrics_ingest_unresolved_frames_dropped_total", Help: "Such frames that are left to the sweep of the garbage collection, because too many waited."},
 			func() float64 { return float64(s.abandoned.dropped.Load()) }),
 		gauge("frames_kept", "Frames in memory for followers of the journal.", func() float64 {
@@ -218,7 +218,6 @@ type outcomeMetrics struct {
 // events are the callbacks of the acceptance protocol.
 func (m *metrics) events(log *slog.Logger) accept.Events {
 	return accept.Events{
-		BlobUnneeded:      func(string) { m.unneeded.Inc() },
 		OwnWrite:          func(string) { m.ownWrites.WithLabelValues().Inc() },
 		GenerationSkipped: func(_ string, why accept.Skip) { m.skipped.WithLabelValues(string(why)).Inc() },
 		CorruptRecord: func(step accept.Step, key string, err error) {
