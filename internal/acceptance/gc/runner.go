@@ -130,6 +130,8 @@ func (r *Runner) Step(ctx context.Context) (Progress, error) {
 		if errors.Is(err, ErrFenced) {
 			r.drop()
 		}
+		// What this process may not do, or can't reach, another one may. If this fails, too, it waits for the lease.
+		_ = r.release(ctx)
 		return p, fmt.Errorf("collect garbage: %w", err)
 	}
 	return p, nil
@@ -500,14 +502,17 @@ func (r *Runner) execute(ctx context.Context, now time.Time, source Source, plan
 			r.cfg.Executed(source, rep)
 		}
 		if err != nil {
+			// The rest is planned again. What was kept is then found again; what was deleted is not.
+			if errors.Is(err, errBudget) {
+				_, _ = r.move(ctx, now, func(s *State) { s.deleted(source, &rep) })
+			}
 			return false, err
 		}
 	}
 	_, err = r.move(ctx, now, func(s *State) {
-		s.Deleted, s.Bytes, s.Markers = s.Deleted+uint64(rep.Deleted), s.Bytes+uint64(rep.Bytes), s.Markers+uint64(rep.Condemned)
+		s.deleted(source, &rep)
 		if source == FromSweep {
-			s.Sweep.Deleted, s.Sweep.Kept = s.Sweep.Deleted+uint64(rep.Deleted), s.Sweep.Kept+uint64(rep.Kept)
-			s.Sweep.Doubtful, s.Sweep.Bytes = s.Sweep.Doubtful+uint64(rep.Doubtful), s.Sweep.Bytes+uint64(rep.Bytes)
+			s.Sweep.Kept, s.Sweep.Doubtful = s.Sweep.Kept+uint64(rep.Kept), s.Sweep.Doubtful+uint64(rep.Doubtful)
 			s.Witnesses = witnesses
 		}
 		// A release of TOO_MANY is for one plan. What no plan of the sweep has needed must not let a wrong one pass months later.
@@ -520,6 +525,14 @@ func (r *Runner) execute(ctx context.Context, now time.Time, source Source, plan
 		}
 	})
 	return err == nil, err
+}
+
+// deleted counts what an execution has deleted.
+func (s *State) deleted(source Source, rep *Report) {
+	s.Deleted, s.Bytes, s.Markers = s.Deleted+uint64(rep.Deleted), s.Bytes+uint64(rep.Bytes), s.Markers+uint64(rep.Condemned)
+	if source == FromSweep {
+		s.Sweep.Deleted, s.Sweep.Bytes = s.Sweep.Deleted+uint64(rep.Deleted), s.Sweep.Bytes+uint64(rep.Bytes)
+	}
 }
 
 // ask trips the breaker where the plan is too large, or manifests that must be there can't be seen. force: an operator has let it pass.

@@ -411,6 +411,9 @@ func TestTheBudgetOfADay(t *testing.T) {
 				t.Error("the budget does not bound anything")
 			}
 			g.check(false, lost...)
+			if st.Deleted != 20 || st.Last.Deleted != 20 || st.Bytes == 0 || st.Bytes != st.Last.Bytes {
+				t.Errorf("%+v", st)
+			}
 			return
 		}
 		if !over || st.Requests > l.Budget+20 {
@@ -662,4 +665,29 @@ func TestAPlanOverMidnight(t *testing.T) {
 	if st := g.state(); st.Day != g.now.Unix()/86400 || st.Requests < 15*7 || st.Deleted != 20 {
 		t.Errorf("%+v", st)
 	}
+}
+
+// A process that can't collect does not keep another one from it.
+func TestAProcessThatFailsGivesTheClaimBack(t *testing.T) {
+	g := newGarden(t)
+	g.accepted(300)
+	lost := g.orphans(3)
+	failing := g.runner("failing", limits(), noLogs{g.Store})
+	g.run(failing)
+	g.now = g.now.Add(24 * time.Hour)
+	if _, err := failing.Step(t.Context()); !errors.Is(err, objstore.ErrDenied) {
+		t.Fatal(err)
+	}
+	g.check(true, lost...)
+	g.run(g.runner("other", limits(), nil))
+	g.check(false, lost...)
+}
+
+type noLogs struct{ *mem.Store }
+
+func (n noLogs) Create(ctx context.Context, key string, b []byte, o objstore.PutOptions) (objstore.Info, error) {
+	if strings.HasPrefix(key, layout.BlobLogsPrefix) {
+		return objstore.Info{}, &objstore.Error{Op: "create", Key: key, Err: objstore.ErrDenied}
+	}
+	return n.Store.Create(ctx, key, b, o)
 }
