@@ -105,7 +105,7 @@ func (c *Collector) Search(ctx context.Context, p *Plan) {
 func (c *Collector) search(ctx context.Context, k *Candidate) *Kept {
 	id, kept := c.readIdentity(ctx, *k)
 	if kept == nil {
-		kept = c.prove(ctx, *k, id)
+		kept = c.prove(ctx, k, id)
 	}
 	k.id, k.searched = id, kept == nil
 	return kept
@@ -167,7 +167,7 @@ func (x *execution) collect(ctx context.Context, part []Candidate) error {
 func (x *execution) settle(ctx context.Context, k Candidate) {
 	// The proof comes after the marker: an acceptance whose reference this search misses
 	// creates it later, reads the marker after that, and so does not rely on this blob.
-	if kept := x.c.prove(ctx, k, k.id); kept != nil {
+	if kept := x.c.prove(ctx, &k, k.id); kept != nil {
 		x.note(k, KeptBlob, kept.Reason, kept.Detail)
 		return
 	}

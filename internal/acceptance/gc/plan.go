@@ -45,6 +45,8 @@ type Candidate struct {
 	// id is the frame's identity, once searched found no reference.
 	id       identity.Batch
 	searched bool
+	// carried: a manifest with the frame in it was seen, so this is what it looks like, and nothing that the breaker is for.
+	carried bool
 }
 
 // Plan lists the blobs that an execution checks. A candidate is not yet known to be an orphan.
@@ -67,7 +69,18 @@ const (
 // Tripped reports whether the plan is suspiciously large: more than 50 blobs and
 // more than 10% of those listed.
 func (p Plan) Tripped() bool {
-	return len(p.Candidates) > BreakerBlobs && len(p.Candidates)*100 > p.Listed*BreakerPercent
+	n := p.counted()
+	return n > BreakerBlobs && n*100 > p.Listed*BreakerPercent
+}
+
+// counted are the candidates that the breaker counts: not those of which a search has seen the manifest that carries the frame.
+func (p Plan) counted() (n int) {
+	for i := range p.Candidates {
+		if !p.Candidates[i].carried {
+			n++
+		}
+	}
+	return n
 }
 
 func (o *PlanOptions) fill() error {

@@ -39,7 +39,8 @@ func (c *Collector) readIdentity(ctx context.Context, k Candidate) (identity.Bat
 // prove searches for a reference to the hash. The frame determines its identity, so only the
 // identity's manifest and one quarantine record can refer to it: these two reads are the whole
 // proof. Nil means that there is no reference; any error or unusable record keeps the blob.
-func (c *Collector) prove(ctx context.Context, k Candidate, id identity.Batch) *Kept {
+func (c *Collector) prove(ctx context.Context, of *Candidate, id identity.Batch) *Kept {
+	k := *of
 	stored, err := c.read(ctx, layout.Accepted(id))
 	switch {
 	case errors.Is(err, objstore.ErrNotFound):
@@ -60,6 +61,7 @@ func (c *Collector) prove(ctx context.Context, k Candidate, id identity.Batch) *
 		if m.FrameSHA256 == k.SHA256 && !m.Inline {
 			return keep(k, Accepted, layout.Accepted(id))
 		}
+		of.carried = m.FrameSHA256 == k.SHA256
 	}
 	// The key alone names identity and hash, so a record of any content is a reference.
 	quarantine := layout.Quarantine(id, k.SHA256)

@@ -572,9 +572,9 @@ func (r *Runner) ask(ctx context.Context, now time.Time, plan Plan, witnesses []
 			return false, false, err
 		}
 	}
-	released := b != nil && b.Released && b.Cause == TooMany && uint64(len(plan.Candidates)) <= b.Candidates
+	released := b != nil && b.Released && b.Cause == TooMany && uint64(plan.counted()) <= b.Candidates
 	if plan.Tripped() && !released && !r.cfg.DryRun {
-		return false, false, r.trip(ctx, now, Breaker{Cause: TooMany, Candidates: uint64(len(plan.Candidates)), Listed: uint64(plan.Listed)})
+		return false, false, r.trip(ctx, now, Breaker{Cause: TooMany, Candidates: uint64(plan.counted()), Listed: uint64(plan.Listed)})
 	}
 	return released, true, nil
 }

@@ -691,3 +691,29 @@ func (n noLogs) Create(ctx context.Context, key string, b []byte, o objstore.Put
 	}
 	return n.Store.Create(ctx, key, b, o)
 }
+
+// Blobs of frames that manifests carry, as of agents that go from a collector with inline_below to one without, are collected
+// at once however many they are; those of which no manifest is seen still count.
+func TestBlobsBesideManifestsWithTheFrame(t *testing.T) {
+	for _, orphans := range []int{0, 51} {
+		g := newGarden(t)
+		witness := g.accepted(1)
+		var carried []accept.Submission
+		for range 80 {
+			sub := g.batch()
+			submitInline(t, g.Store, sub, 1<<20)
+			submit(t, g.Store, sub)
+			carried = append(carried, sub)
+		}
+		lost := g.orphans(orphans)
+		g.check(true, carried...)
+		g.report(witness[0], 100, append(slices.Clone(carried), lost...)...)
+		r := g.runner("r", limits(), nil)
+		g.now = g.now.Add(10 * time.Minute)
+		st := g.run(r)
+		g.check(orphans > 0, carried...)
+		if st.Holds() != (orphans > 0) || st.Holds() && st.Breaker.Candidates != 51 {
+			t.Errorf("%d orphans: %+v, %+v", orphans, st, st.Breaker)
+		}
+	}
+}

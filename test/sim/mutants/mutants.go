@@ -45,7 +45,7 @@ const (
 	created      = "\tcase created:\n\t\treturn Result{Outcome: Accepted"
 	askedOnce    = "\t\tif !errors.Is(err, ErrExists) {\n\t\t\treturn nil, false, err\n\t\t}\n"
 	condemn      = "if err := x.c.condemn(ctx, k, x.plan); err != nil {"
-	secondProof  = "\tif kept := x.c.prove(ctx, k, k.id); kept != nil {\n\t\tx.note(k, KeptBlob, kept.Reason, kept.Detail)\n\t\treturn\n\t}\n"
+	secondProof  = "\tif kept := x.c.prove(ctx, &k, k.id); kept != nil {\n\t\tx.note(k, KeptBlob, kept.Reason, kept.Detail)\n\t\treturn\n\t}\n"
 	removeMarker = "_ = x.c.cfg.Store.Delete(ctx, accept.CondemnedMarker{FrameSHA256: k.SHA256, Generation: k.Generation}.Key())\n"
 	provedFrames = "\tif frames, err = r.Prove(ctx, frames); err != nil || len(frames) == 0 || r.DryRun {\n\t\treturn frames, err\n\t}\n"
 	logFrames    = "\tif _, err := f.cfg.Store.Create(ctx, l.Key(body), body, jsonContent); err != nil && !errors.Is(err, objstore.ErrExists) {\n\t\treturn fmt.Errorf(\"log of removed frames: %w\", err)\n\t}\n"
@@ -138,7 +138,7 @@ var mutants = []mutant{
 		{executeGo, "\t\"lightmetrics.dev/lightmetrics/internal/objstore\"\n", "\t\"lightmetrics.dev/lightmetrics/internal/layout\"\n\t\"lightmetrics.dev/lightmetrics/internal/objstore\"\n"},
 		{executeGo, "\treturn c.cfg.Store.Delete(ctx, k.Key)", "\tfor g := range uint32(3) {\n\t\tif err := c.cfg.Store.Delete(ctx, layout.Blob(k.SHA256, g)); err != nil {\n\t\t\treturn err\n\t\t}\n\t}\n\treturn nil"}}},
 	{"gc-marker-removed-after-delete", "a timed-out delete lands late, and its marker is gone", []edit{{executeGo, "\tx.note(k, Deleted, \"\", \"\")\n", "\t" + removeMarker + "\tx.note(k, Deleted, \"\", \"\")\n"}}},
-	{"gc-marker-removed-when-kept", "two collections: one takes back the marker that the other relies on", []edit{{executeGo, secondProof, "\tif kept := x.c.prove(ctx, k, k.id); kept != nil {\n\t\t" + removeMarker + "\t\tx.note(k, KeptBlob, kept.Reason, kept.Detail)\n\t\treturn\n\t}\n"}}},
+	{"gc-marker-removed-when-kept", "two collections: one takes back the marker that the other relies on", []edit{{executeGo, secondProof, "\tif kept := x.c.prove(ctx, &k, k.id); kept != nil {\n\t\t" + removeMarker + "\t\tx.note(k, KeptBlob, kept.Reason, kept.Detail)\n\t\treturn\n\t}\n"}}},
 	{"gc-other-frame-keeps", "orphans of a conflict are never collected", []edit{{proveGo, "if m.FrameSHA256 == k.SHA256 && !m.Inline {", "if m.Identity == id && !m.Inline {"}}},
 	{"gc-never-deletes", "step 4 left out", []edit{{executeGo, "if err := x.c.remove(ctx, k); err != nil {", skipped}}},
 
