@@ -435,10 +435,17 @@ func (r *Runner) sweep(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	ok, err := r.execute(ctx, now, FromSweep, plan, r.names.Witnesses(), func(s *State) {
+	witnesses := r.names.Witnesses()
+	found := uint64(len(plan.Candidates))
+	if len(witnesses)+len(st.Witnesses) == 0 {
+		// The journal names no accepted batch, and nobody knows of a manifest that must be there: what is hidden, or not restored
+		// yet, may be the journal as well. Orphans alone can wait for the first batch.
+		plan.Candidates = nil
+	}
+	ok, err := r.execute(ctx, now, FromSweep, plan, witnesses, func(s *State) {
 		w := &s.Sweep
 		w.Listed += uint64(plan.Listed)
-		w.Candidates += uint64(len(plan.Candidates))
+		w.Candidates += found
 		w.count(&plan, now)
 		if w.Cursor = plan.Next; plan.Next == "" {
 			w.EndedAt = now.Unix()
@@ -513,7 +520,9 @@ func (r *Runner) execute(ctx context.Context, now time.Time, source Source, plan
 		s.deleted(source, &rep)
 		if source == FromSweep {
 			s.Sweep.Kept, s.Sweep.Doubtful = s.Sweep.Kept+uint64(rep.Kept), s.Sweep.Doubtful+uint64(rep.Doubtful)
-			s.Witnesses = witnesses
+			if len(witnesses) > 0 {
+				s.Witnesses = witnesses
+			}
 		}
 		// A release of TOO_MANY is for one plan. What no plan of the sweep has needed must not let a wrong one pass months later.
 		ends := source == FromSweep && plan.Next == ""

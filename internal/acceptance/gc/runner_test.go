@@ -717,3 +717,24 @@ func TestBlobsBesideManifestsWithTheFrame(t *testing.T) {
 		}
 	}
 }
+
+// Where the journal's entries are hidden as well, as in a copy that is not whole yet, and no manifest is known that must be
+// there, nothing is condemned, however few it is.
+func TestNothingIsCondemnedWithoutAWitness(t *testing.T) {
+	g := newGarden(t)
+	all := g.accepted(40)
+	empty := newGarden(t)
+	journals(t, empty.Store, journal.Accepted)
+	for _, key := range g.keys(layout.RawBlobsPrefix) {
+		b, _, err := g.Get(t.Context(), key, objstore.GetOptions{})
+		g.must(err)
+		put(t, empty.Store, key, b)
+	}
+	r := empty.runner("r", limits(), nil)
+	empty.run(r)
+	empty.now = empty.now.Add(48 * time.Hour)
+	if st := empty.run(r); st.Last.Candidates != 40 || st.Markers != 0 || st.Deleted != 0 {
+		t.Errorf("%+v", st)
+	}
+	empty.check(true, all...)
+}
