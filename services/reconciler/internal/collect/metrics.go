@@ -58,6 +58,9 @@ func NewMetrics(reg prometheus.Registerer, now func() time.Time) *Metrics {
 	for _, s := range []gc.Source{gc.FromSweep, gc.FromReports} {
 		m.blobs.WithLabelValues(string(s), string(gc.Deleted))
 	}
+	for _, age := range ages {
+		m.orphans.WithLabelValues(age) // There are series before the first sweep.
+	}
 	return m
 }
 
@@ -85,8 +88,13 @@ func (m *Metrics) note(p *gc.Progress, due time.Time) {
 	m.reports.Set(float64(p.Waiting))
 	m.markers.Set(float64(p.State.Markers))
 	m.foreign.Set(float64(p.State.Last.Foreign))
-	for i, n := range p.State.Last.Ages {
-		m.orphans.WithLabelValues(ages[i]).Set(float64(n))
+	// A sweep that found none has no counts.
+	for i, age := range ages {
+		n := uint64(0)
+		if i < len(p.State.Last.Ages) {
+			n = p.State.Last.Ages[i]
+		}
+		m.orphans.WithLabelValues(age).Set(float64(n))
 	}
 }
 
