@@ -9,6 +9,7 @@ import (
 	"hash/fnv"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -36,6 +37,10 @@ type Sender struct {
 	// holding are the boots that are in quarantine, and until when they are not tried. Only one goroutine
 	// uses it at a time: Run, or the session that Run waits for.
 	holding map[identity.Boot]time.Time
+	// telling: records of a parked batch are queued under new numbers and the collector is still to be told, which a
+	// session for their boot would interrupt; told wakes the session afterwards.
+	telling atomic.Bool
+	told    chan struct{}
 	// settledAt is when parked batches were last asked about, by one goroutine at a time as well.
 	settledAt time.Time
 
@@ -80,7 +85,7 @@ func New(cfg Config, q *queue.Queue, d Deps) (*Sender, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Sender{cfg: cfg, queue: q, log: d.Log, now: d.Now, onRefused: d.OnRefused, onAccept: d.OnAccepted, metrics: newMetrics(d.Registry, cfg.Collectors), waits: newWaits(cfg), stopping: newDrain(), holding: map[identity.Boot]time.Time{}}
+	s := &Sender{cfg: cfg, queue: q, log: d.Log, now: d.Now, onRefused: d.OnRefused, onAccept: d.OnAccepted, metrics: newMetrics(d.Registry, cfg.Collectors), waits: newWaits(cfg), stopping: newDrain(), holding: map[identity.Boot]time.Time{}, told: make(chan struct{}, 1)}
 	for _, a := range cfg.Collectors {
 		conn, err := rpc.Dial(a, cfg.Client) // lazy: this checks the settings
 		if err != nil {

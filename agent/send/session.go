@@ -211,6 +211,7 @@ func (x *session) serve(ctx context.Context) error {
 			case <-progress.C:
 				x.s.logProgress(0)
 			case <-changed:
+			case <-x.s.told:
 			case <-ctx.Done():
 				return x.handleLateAnswers()
 			}
@@ -273,9 +274,10 @@ func (x *session) nextFrame() ([]byte, error) {
 }
 
 // checkOtherBoot gives errOtherBoot when only another boot has batches to send. While answers are
-// outstanding the session continues: ending it would send those batches again.
+// outstanding the session continues: ending it would send those batches again. It also does while the collector is
+// told what was queued of parked batches, or that would be queued again.
 func (x *session) checkOtherBoot() error {
-	if len(x.flights) > 0 {
+	if len(x.flights) > 0 || x.s.telling.Load() {
 		return nil
 	}
 	if boot, spool := x.s.nextBoot(); boot != x.boot || spool != x.spool {

@@ -19,7 +19,8 @@ import (
 // reasonQuarantined is a collector's: nothing is taken of this agent or boot for now.
 const reasonQuarantined = "SENDER_QUARANTINED"
 
-// settleTimeout bounds one question, with the records that the collector writes.
+// settleTimeout bounds one question, with the records that the collector writes, and not the time in which frames are
+// queued: what a slow disk takes would be queued again each time.
 const settleTimeout = 45 * time.Second
 
 // settleLoop settles parked batches now and every SettleInterval, until ctx ends. It never ends the
@@ -72,8 +73,6 @@ func (s *Sender) settleParked(ctx context.Context, conn grpc.ClientConnInterface
 // crash harmless: the records are queued before the collector is told, and the parked frame is removed
 // after it has recorded that. Before that everything is done again, with the same result.
 func (s *Sender) settleSome(ctx context.Context, conn grpc.ClientConnInterface, agent string, list []queue.HeldBatch) error {
-	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
-	defer cancel()
 	parked := make([]*ingestv1.ParkedBatch, len(list))
 	for i, b := range list {
 		parked[i] = &ingestv1.ParkedBatch{BootId: b.BootID, SeqStart: b.SeqStart, SeqEnd: b.SeqEnd, FrameSha256: b.FrameSHA256[:]}
@@ -82,9 +81,20 @@ func (s *Sender) settleSome(ctx context.Context, conn grpc.ClientConnInterface, 
 	if err != nil {
 		return err
 	}
+	s.telling.Store(true)
+	defer func() {
+		s.telling.Store(false)
+		select {
+		case s.told <- struct{}{}:
+		default:
+		}
+	}()
 	var done []*ingestv1.ParkedBatch
 	var of []queue.HeldBatch
 	for i, a := range answers {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 		p := parked[i]
 		switch a.GetAction() {
 		case ingestv1.ResolutionAction_RESOLUTION_ACTION_ACCEPT_EXISTING:
@@ -132,6 +142,8 @@ func settledAs(a ingestv1.ResolutionAction) string {
 
 // askSettled returns an answer for each batch of the question.
 func (s *Sender) askSettled(ctx context.Context, conn grpc.ClientConnInterface, agent string, parked []*ingestv1.ParkedBatch) ([]*ingestv1.ConflictSettlement, error) {
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
 	out, err := wire.Settle(ctx, conn, &ingestv1.SettleConflictsRequest{AgentId: agent, Parked: parked})
 	if err != nil {
 		return nil, err

@@ -218,3 +218,24 @@ func TestQuarantinedBootWaits(t *testing.T) {
 		t.Errorf("accepted %v", got)
 	}
 }
+
+// An agent that has nothing else to send ends its stream for one of the kept boot. What it has queued is told to the
+// collector all the same, or the frame would be queued and sent again every SettleInterval, and stay parked.
+func TestKeepBothIsToldBeforeTheStreamIsLeft(t *testing.T) {
+	f := newFixture(t)
+	f.cfg.SettleInterval = 50 * time.Millisecond
+	d := &decided{action: keepBoth}
+	f.collector(&sendtest.Collector{OnSettle: func(req *ingestv1.SettleConflictsRequest) (*ingestv1.SettleConflictsResponse, error) {
+		if req.GetParked()[0].GetResolution() != 0 {
+			time.Sleep(20 * time.Millisecond) // the collector creates a record of each
+		}
+		return d.settle(req)
+	}})
+	f.park(3)
+	f.run()
+	f.eventually("nothing is parked", func() bool { return f.parked() == 0 })
+	f.drained()
+	if got, _ := f.store.Accepted(); len(got) != 3 || d.told.Load() != 3 {
+		t.Errorf("accepted %v, told %d times", got, d.told.Load())
+	}
+}
