@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/codes"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
@@ -28,6 +29,8 @@ const (
 	quarantineRetry = time.Minute
 	// settleTimeout bounds the store requests of one SettleConflicts.
 	settleTimeout = 30 * time.Second
+	// settleWriters is how many records of one SettleConflicts are written at a time.
+	settleWriters = 16
 )
 
 // readResolutions reads the decisions that are new. A record that can't be read is no reason to take
@@ -104,13 +107,17 @@ func (s *Service) settleAll(ctx context.Context, req *ingestv1.SettleConflictsRe
 	}
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
-	out := &ingestv1.SettleConflictsResponse{}
-	for _, b := range req.GetParked() {
-		one, err := s.settle(ctx, a, req.GetAgentId(), b)
-		if err != nil {
-			return nil, err
-		}
-		out.Settlements = append(out.Settlements, one)
+	out := &ingestv1.SettleConflictsResponse{Settlements: make([]*ingestv1.ConflictSettlement, len(req.GetParked()))}
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(settleWriters)
+	for i, b := range req.GetParked() {
+		g.Go(func() (err error) {
+			out.Settlements[i], err = s.settle(gctx, a, req.GetAgentId(), b)
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
 	}
 	return out, nil
 }

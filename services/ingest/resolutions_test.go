@@ -1,7 +1,9 @@
 package ingest_test
 
 import (
+	"context"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -138,5 +140,46 @@ func TestSettleConflicts(t *testing.T) {
 	}
 	if _, err := c.client.SettleConflicts(bound(t), &ingestv1.SettleConflictsRequest{AgentId: boot.Agent, Parked: make([]*ingestv1.ParkedBatch, resolution.MaxConflicts+1)}); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("too many: %v", err)
+	}
+}
+
+// slowCreates is a store that is far away.
+type slowCreates struct{ objstore.Store }
+
+func (s slowCreates) Create(ctx context.Context, key string, b []byte, o objstore.PutOptions) (objstore.Info, error) {
+	if strings.HasPrefix(key, layout.SettledPrefix) {
+		time.Sleep(20 * time.Millisecond)
+	}
+	return s.Store.Create(ctx, key, b, o)
+}
+
+// As many batches as one question may be about are settled within the time of a call, also where a request to the store
+// takes long: what did not end in time would be asked again, and not end again.
+func TestSettleConflictsFarFromTheStore(t *testing.T) {
+	store := newStore()
+	store.Store = slowCreates{store.Store}
+	c := start(t, store, often)
+	var cs []resolution.Conflict
+	req := &ingestv1.SettleConflictsRequest{AgentId: boot.Agent}
+	for i := range uint64(resolution.MaxConflicts) {
+		sum := identity.Sum([]byte{byte(i), byte(i >> 8)})
+		cs = append(cs, resolution.Conflict{BootID: boot.Boot, SeqStart: i, SeqEnd: i, SubmittedSHA256: sum})
+		req.Parked = append(req.Parked, &ingestv1.ParkedBatch{BootId: boot.Boot, SeqStart: i, SeqEnd: i, FrameSha256: sum[:], Resolution: 1})
+	}
+	decide(t, store, resolution.AcceptExisting, "", cs...)
+	eventually(t, "the decision is known", func() bool {
+		out, err := c.client.SettleConflicts(bound(t), &ingestv1.SettleConflictsRequest{AgentId: boot.Agent, Parked: req.Parked[:1]})
+		return err == nil && out.GetSettlements()[0].GetSettled()
+	})
+	began := time.Now()
+	out, err := c.client.SettleConflicts(bound(t), req)
+	fatal(t, err)
+	for i, s := range out.GetSettlements() {
+		if !s.GetSettled() || !slices.Equal(s.GetFrameSha256(), req.GetParked()[i].GetFrameSha256()) {
+			t.Fatalf("%d: %v", i, s)
+		}
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("took %s", took) // one after the other, 10s
 	}
 }

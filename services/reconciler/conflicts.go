@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/codes"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
@@ -30,6 +31,8 @@ const ReasonResolutionStands = "RESOLUTION_STANDS"
 const (
 	// conflictsTimeout bounds a call, which reads the store.
 	conflictsTimeout = 30 * time.Second
+	// conflictReaders is how many records of one call are read at a time.
+	conflictReaders = 16
 	// maxOverlapping bounds the boots with overlaps of a first page, and defaultDifferences and maxDifferences those
 	// of a comparison.
 	maxOverlapping     = 1000
@@ -63,6 +66,17 @@ func (g server) readConflicts(ctx context.Context) error {
 	return err
 }
 
+// readEach calls do for each of n records, a few at a time, until one fails: one after the other, a page would take longer
+// than a call may.
+func readEach(ctx context.Context, n int, do func(context.Context, int) error) error {
+	e, ctx := errgroup.WithContext(ctx)
+	e.SetLimit(conflictReaders)
+	for i := range n {
+		e.Go(func() error { return do(ctx, i) })
+	}
+	return e.Wait()
+}
+
 // ListConflicts lists the quarantine records, with what was decided and done about each.
 func (g server) ListConflicts(ctx context.Context, req *reconcilerv1.ListConflictsRequest) (*reconcilerv1.ListConflictsResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, conflictsTimeout)
@@ -91,6 +105,8 @@ func (g server) ListConflicts(ctx context.Context, req *reconcilerv1.ListConflic
 		return nil, err
 	}
 	out := &reconcilerv1.ListConflictsResponse{}
+	var ids []identity.Batch
+	var sums []identity.Digest
 	for _, o := range page.Objects {
 		id, sum, err := layout.ParseQuarantine(o.Key)
 		if err != nil {
@@ -99,11 +115,15 @@ func (g server) ListConflicts(ctx context.Context, req *reconcilerv1.ListConflic
 		if req.GetUnresolved() && g.s.conflicts.log.Of(id, sum) != nil {
 			continue
 		}
-		c, _, err := g.conflict(ctx, id, sum)
-		if err != nil {
-			return nil, err
-		}
-		out.Conflicts = append(out.Conflicts, c)
+		ids, sums = append(ids, id), append(sums, sum)
+	}
+	out.Conflicts = make([]*reconcilerv1.Conflict, len(ids))
+	err = readEach(ctx, len(ids), func(ctx context.Context, i int) (err error) {
+		out.Conflicts[i], _, err = g.conflict(ctx, ids[i], sums[i])
+		return err
+	})
+	if err != nil {
+		return nil, err
 	}
 	if page.Next != "" {
 		out.NextPageToken = base64.RawURLEncoding.EncodeToString([]byte(page.Next))
@@ -302,13 +322,19 @@ func (g server) ResolveConflicts(ctx context.Context, req *reconcilerv1.ResolveC
 		if err != nil {
 			return nil, err
 		}
-		// Only what is kept in quarantine may be dropped.
-		if _, err := g.s.store.Head(ctx, layout.Quarantine(id, sum)); errors.Is(err, objstore.ErrNotFound) {
-			return nil, notAConflict(id, sum)
-		} else if err != nil {
-			return nil, err
-		}
 		r.Conflicts = append(r.Conflicts, resolution.Conflict{BootID: id.Boot, SeqStart: id.SeqStart, SeqEnd: id.SeqEnd, SubmittedSHA256: sum})
+	}
+	err := readEach(ctx, len(r.Conflicts), func(ctx context.Context, i int) error {
+		// Only what is kept in quarantine may be dropped.
+		id, sum := r.Conflicts[i].Of(r.AgentID), r.Conflicts[i].SubmittedSHA256
+		_, err := g.s.store.Head(ctx, layout.Quarantine(id, sum))
+		if errors.Is(err, objstore.ErrNotFound) {
+			return notAConflict(id, sum)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
 	}
 	stands, wrote, err := g.decide(ctx, r)
 	if err != nil {
