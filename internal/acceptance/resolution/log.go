@@ -14,10 +14,12 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// Bounds of what a Log has in memory. A decision that would exceed them is refused.
+// Bounds of what a Log has in memory. A decision that would exceed them is refused. The last decisions are for senders
+// alone: one that does harm can be stopped, and one that is stopped be released, when frames have filled the log.
 const (
 	MaxDecisions = 100_000
 	MaxFrames    = 200_000
+	forSenders   = 10_000
 )
 
 // ErrFull says that a bound of the log is reached.
@@ -191,6 +193,9 @@ func (l *Log) Decide(ctx context.Context, r Resolution) (*Resolution, bool, erro
 		next := r
 		next.Number, next.Conflicts = l.Through()+1, rest
 		key, body := layout.Resolution(next.Number), next.Marshal()
+		if len(body) > Kind.MaxBytes { // nobody could read it, nor anything after it
+			return nil, false, fmt.Errorf("write resolution %s: %d bytes, at most %d", key, len(body), Kind.MaxBytes)
+		}
 		there, _, err := objstore.CreateOrGet(ctx, l.store, key, body, int64(Kind.MaxBytes), objstore.PutOptions{ContentType: "application/json"})
 		switch {
 		case err == nil && bytes.Equal(there, body):
@@ -236,7 +241,11 @@ func (l *Log) judge(r Resolution) (rest []Conflict, stands *Resolution, err erro
 	if len(rest) > 0 {
 		stands = nil
 	}
-	if stands == nil && (l.through >= MaxDecisions || len(l.frames)+len(rest) > MaxFrames) {
+	bound := uint64(MaxDecisions)
+	if r.Action.Settles() {
+		bound -= forSenders
+	}
+	if stands == nil && (l.through >= bound || len(l.frames)+len(rest) > MaxFrames) {
 		return nil, nil, fmt.Errorf("%w: %d decisions about %d frames", ErrFull, l.through, len(l.frames))
 	}
 	return rest, stands, nil

@@ -39,7 +39,8 @@ const (
 	// MaxNoteBytes of the operator's words.
 	MaxNoteBytes = 1024
 	maxNameBytes = 128
-	maxRecord    = 256 << 10
+	// maxRecord is above the longest that Check lets pass: agents choose the names of boots, of which each byte may take six.
+	maxRecord = 512 << 10
 )
 
 // Kinds of the records. A resolution is exact: a reader that ignored a part of it would do something

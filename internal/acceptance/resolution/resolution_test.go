@@ -302,3 +302,48 @@ func TestOvertaken(t *testing.T) {
 		}
 	}
 }
+
+// The longest decision that anybody may ask for can be read again: one that can't would end the log for ever.
+func TestTheLongestDecisionIsRead(t *testing.T) {
+	r := decision(strings.Repeat("\x01", 1024), resolution.KeepBoth)
+	r.AgentID, r.Note, r.AttemptID = strings.Repeat("\x01", identity.MaxAgentIDBytes), strings.Repeat("\x01", resolution.MaxNoteBytes), "x"
+	for i := range uint64(resolution.MaxConflicts) {
+		c := conflict(i)
+		c.BootID, c.SeqStart, c.SeqEnd = strings.Repeat("\x01", identity.MaxBootIDBytes), 1<<63+i, 1<<63+i
+		r.Conflicts = append(r.Conflicts, c)
+	}
+	store := mem.New(time.Now)
+	_, _, err := resolution.NewLog(store).Decide(t.Context(), r)
+	must(t, err)
+	must(t, resolution.NewLog(store).Read(t.Context(), authority))
+}
+
+// A log that decisions about frames have filled still takes those about senders.
+func TestAFullLogStillStopsSenders(t *testing.T) {
+	store := &counted{Store: mem.New(time.Now), n: 90_000}
+	l := resolution.NewLog(store)
+	if _, _, err := l.Decide(t.Context(), decision("ann", resolution.KeepBoth, conflict(1))); !errors.Is(err, resolution.ErrFull) {
+		t.Errorf("a frame: %v", err)
+	}
+	for _, a := range []resolution.Action{resolution.Quarantine, resolution.Release} {
+		if _, wrote, err := l.Decide(t.Context(), decision("ann", a)); err != nil || !wrote {
+			t.Errorf("%s: %v, %v", a, wrote, err)
+		}
+	}
+}
+
+// counted has n decisions about another agent, which nobody wrote.
+type counted struct {
+	objstore.Store
+	n uint64
+}
+
+func (c *counted) Get(ctx context.Context, key string, o objstore.GetOptions) ([]byte, objstore.Info, error) {
+	var n uint64
+	if _, err := fmt.Sscanf(key, layout.ResolutionLogPrefix+"%d.json", &n); err != nil || n > c.n {
+		return c.Store.Get(ctx, key, o)
+	}
+	r := decision("op", []resolution.Action{resolution.Release, resolution.Quarantine}[n%2])
+	r.AgentID, r.Number = "another", n
+	return r.Marshal(), objstore.Info{}, nil
+}
