@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -65,6 +66,10 @@ func (f *policyFlags) text() ([]byte, bucketpolicy.Provider, error) {
 		return bucketpolicy.Lifecycle(), o.Provider, nil
 	case len(roles) == 0:
 		text, err := bucketpolicy.Bucket(o)
+		// A policy that was printed by a former release named the reconcilers alone.
+		for _, r := range bucketpolicy.Unnamed(o) {
+			o.Provider.Notes = append(slices.Clip(o.Provider.Notes), fmt.Sprintf("no --principal %s=…: the bucket refuses what only %s may do, also where the same process has another role", r, r))
+		}
 		return text, o.Provider, err
 	case !o.Provider.Identity:
 		return nil, o.Provider, fmt.Errorf("--role: credentials of %s have no policies of their own; without --role the bucket's policy has everything", o.Provider.Name)

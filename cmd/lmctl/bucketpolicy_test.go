@@ -2,6 +2,7 @@ package main
 
 import (
 	"flag"
+	"io"
 	"os"
 	"strings"
 	"testing"
@@ -53,5 +54,23 @@ func TestBucketPolicyIsRefused(t *testing.T) {
 	out, code := printPolicy(t, "--provider", "embedded", "--bucket", "metrics", "--prefix", "prod", "--reconciler", "folder")
 	if code != 0 || !strings.Contains(out, `"arn:aws:s3:::metrics/prod/accepted/v1/*"`) || !strings.Contains(out, `"arn:aws:iam::000000000000:user/folder"`) {
 		t.Errorf("%d: %s", code, out)
+	}
+}
+
+// Who prints the policy as for a former release is told that nobody may delete frames under it.
+func TestBucketPolicyNamesWhoIsMissing(t *testing.T) {
+	for want, principals := range map[int][]string{2: {"reconciler=folder"}, 1: {"reconciler=folder", "gc=folder"}, 0: {"reconciler=folder", "gc=folder", "rollup=worker"}} {
+		args := []string{"--provider", "embedded", "--bucket", "metrics"}
+		for _, p := range principals {
+			args = append(args, "--principal", p)
+		}
+		cmd := bucketPolicyCommand()
+		var notes strings.Builder
+		cmd.SetErr(&notes)
+		cmd.SetOut(io.Discard)
+		cmd.SetArgs(args)
+		if err := cmd.Execute(); err != nil || strings.Count(notes.String(), "the bucket refuses") != want {
+			t.Errorf("%v: %v, %s", principals, err, notes.String())
+		}
 	}
 }

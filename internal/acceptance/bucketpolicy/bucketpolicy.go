@@ -162,6 +162,18 @@ func RolesOf(names []string) ([]Role, error) {
 	return roles, nil
 }
 
+// Unnamed are the roles that rules of the bucket except and that no principal has: what only they may do
+// is then refused to everybody.
+func Unnamed(o Options) (out []Role) {
+	for _, role := range Roles {
+		excepted := slices.ContainsFunc(rules, func(r rule) bool { return slices.Contains(r.except, role) })
+		if excepted && len(o.Principals[role]) == 0 {
+			out = append(out, role)
+		}
+	}
+	return out
+}
+
 // Bucket is the policy of the bucket, as JSON. Where credentials have policies of their own it only
 // denies; elsewhere it has all their statements too.
 func Bucket(o Options) ([]byte, error) {
