@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 
+	"golang.org/x/sync/errgroup"
+
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -71,18 +73,33 @@ func (l *Log) Read(ctx context.Context, authority string) error {
 	return l.read(ctx, authority)
 }
 
+// ahead is how many numbers are read at a time once there are some: a process that starts reads them all.
+const ahead = 32
+
 func (l *Log) read(ctx context.Context, authority string) error {
-	for {
-		key := layout.Resolution(l.Through() + 1)
-		b, _, err := l.store.Get(ctx, key, objstore.GetOptions{Limit: int64(Kind.MaxBytes)})
-		if errors.Is(err, objstore.ErrNotFound) {
-			return nil
+	for width := 1; ; width = min(2*width, ahead) {
+		bodies, errs := make([][]byte, width), make([]error, width)
+		var g errgroup.Group
+		first := l.Through() + 1
+		for i := range width {
+			g.Go(func() error {
+				bodies[i], _, errs[i] = l.store.Get(ctx, layout.Resolution(first+uint64(i)), objstore.GetOptions{Limit: int64(Kind.MaxBytes)})
+				return nil
+			})
 		}
-		if err != nil {
-			return fmt.Errorf("read resolution %s: %w", key, err)
-		}
-		if err := l.take(key, b, authority); err != nil {
-			return err
+		_ = g.Wait() // the errors are in errs
+		for i, body := range bodies {
+			key := layout.Resolution(first + uint64(i))
+			// A number behind it that was found is a newer one, and read again with this one.
+			if errors.Is(errs[i], objstore.ErrNotFound) {
+				return nil
+			}
+			if errs[i] != nil {
+				return fmt.Errorf("read resolution %s: %w", key, errs[i])
+			}
+			if err := l.take(key, body, authority); err != nil {
+				return err
+			}
 		}
 	}
 }

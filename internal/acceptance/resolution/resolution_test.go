@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -335,10 +336,33 @@ func TestAFullLogStillStopsSenders(t *testing.T) {
 // counted has n decisions about another agent, which nobody wrote.
 type counted struct {
 	objstore.Store
-	n uint64
+	n     uint64
+	takes time.Duration
+	gets  atomic.Int64
+}
+
+// A process that starts reads many decisions at a time, and one that follows asks for the next alone.
+func TestManyDecisionsAreReadAtATime(t *testing.T) {
+	store := &counted{Store: mem.New(time.Now), n: 1000, takes: 10 * time.Millisecond}
+	l := resolution.NewLog(store)
+	began := time.Now()
+	must(t, l.Read(t.Context(), authority))
+	if took := time.Since(began); l.Through() != 1000 || took > 5*time.Second {
+		t.Errorf("through %d in %s; one after the other it is 10s", l.Through(), took)
+	}
+	if l.Quarantined(identity.Boot{Agent: "another", Boot: "b"}) != nil {
+		t.Error("the last decision about a sender does not stand")
+	}
+	store.gets.Store(0)
+	must(t, l.Read(t.Context(), authority))
+	if n := store.gets.Load(); n != 1 {
+		t.Errorf("%d requests where there is nothing new", n)
+	}
 }
 
 func (c *counted) Get(ctx context.Context, key string, o objstore.GetOptions) ([]byte, objstore.Info, error) {
+	c.gets.Add(1)
+	time.Sleep(c.takes)
 	var n uint64
 	if _, err := fmt.Sscanf(key, layout.ResolutionLogPrefix+"%d.json", &n); err != nil || n > c.n {
 		return c.Store.Get(ctx, key, o)
