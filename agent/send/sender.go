@@ -41,8 +41,10 @@ type Sender struct {
 	// session for their boot would interrupt; told wakes the session afterwards.
 	telling atomic.Bool
 	told    chan struct{}
-	// settledAt is when parked batches were last asked about, by one goroutine at a time as well.
+	// settledAt is when parked batches were last asked about, and kept the identities of those whose records this process
+	// has queued under new numbers; by one goroutine at a time as well.
 	settledAt time.Time
+	kept      map[identity.Digest]identity.Batch
 
 	mu       sync.Mutex
 	status   Status
@@ -85,7 +87,7 @@ func New(cfg Config, q *queue.Queue, d Deps) (*Sender, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Sender{cfg: cfg, queue: q, log: d.Log, now: d.Now, onRefused: d.OnRefused, onAccept: d.OnAccepted, metrics: newMetrics(d.Registry, cfg.Collectors), waits: newWaits(cfg), stopping: newDrain(), holding: map[identity.Boot]time.Time{}, told: make(chan struct{}, 1)}
+	s := &Sender{cfg: cfg, queue: q, log: d.Log, now: d.Now, onRefused: d.OnRefused, onAccept: d.OnAccepted, metrics: newMetrics(d.Registry, cfg.Collectors), waits: newWaits(cfg), stopping: newDrain(), holding: map[identity.Boot]time.Time{}, told: make(chan struct{}, 1), kept: map[identity.Digest]identity.Batch{}}
 	for _, a := range cfg.Collectors {
 		conn, err := rpc.Dial(a, cfg.Client) // lazy: this checks the settings
 		if err != nil {

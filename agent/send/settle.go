@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"google.golang.org/grpc"
@@ -51,9 +52,12 @@ func (s *Sender) settleAtHello(ctx context.Context, conn grpc.ClientConnInterfac
 func (s *Sender) settleParked(ctx context.Context, conn grpc.ClientConnInterface) {
 	s.settledAt = s.now()
 	byAgent := map[string][]queue.HeldBatch{} // the setting agent_id may have changed
+	parked := map[identity.Digest]bool{}
 	for _, b := range s.queue.HeldBatches(queue.Parked) {
 		byAgent[b.AgentID] = append(byAgent[b.AgentID], b)
+		parked[b.FrameSHA256] = true
 	}
+	maps.DeleteFunc(s.kept, func(d identity.Digest, _ identity.Batch) bool { return !parked[d] })
 	for agent, list := range byAgent {
 		for len(list) > 0 {
 			n := min(len(list), resolution.MaxConflicts)
@@ -161,8 +165,12 @@ func (s *Sender) askSettled(ctx context.Context, conn grpc.ClientConnInterface, 
 	return list, nil
 }
 
-// keepBoth queues the records of a parked batch under the identity that follows from its frame.
+// keepBoth queues the records of a parked batch under the identity that follows from its frame. What this process has
+// queued is not queued again while collectors can't record it: it is in the queue, or has its answer.
 func (s *Sender) keepBoth(b queue.HeldBatch) (identity.Batch, error) {
+	if id, ok := s.kept[b.FrameSHA256]; ok {
+		return id, nil
+	}
 	raw, err := s.queue.HeldFrame(queue.Parked, b.ID)
 	if err != nil {
 		return identity.Batch{}, err
@@ -171,7 +179,11 @@ func (s *Sender) keepBoth(b queue.HeldBatch) (identity.Batch, error) {
 	if err != nil {
 		return identity.Batch{}, err
 	}
-	return id, s.queue.QueueAs(id, resolution.KeptSpool(b.FrameSHA256), b.QueuedAt, renumbered)
+	if err := s.queue.QueueAs(id, resolution.KeptSpool(b.FrameSHA256), b.QueuedAt, renumbered); err != nil {
+		return identity.Batch{}, err
+	}
+	s.kept[b.FrameSHA256] = id
+	return id, nil
 }
 
 // hold leaves the batches of a boot in the queue until its collector may be asked again: others are

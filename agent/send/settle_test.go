@@ -111,6 +111,10 @@ func TestKeepBoth(t *testing.T) {
 	}
 	stop := f.run()
 	f.eventually("the collector is told again and again", func() bool { return d.told.Load() > 3 })
+	f.drained()
+	if n := f.metric("lightmetrics_agent_sent_batches_total", ""); n != 1 {
+		t.Errorf("the records were sent %v times while the collector recorded nothing", n)
+	}
 	stop()
 	// A crash before the answer: everything is done again, by another process with the same queue.
 	if err := f.queue.Close(); err != nil {
