@@ -47,7 +47,13 @@ var planted = []mutants.Mutant{
 	{Name: "a collector that only says RETRY is kept", File: "answer.go", Old: `x.retries >= retriesBeforeMove`, New: `false`, By: "TestRetryMovesOn"},
 
 	// What operators decide.
-	{Name: "records are kept before the new ones are queued", File: "settle.go", Old: `return id, s.queue.QueueAs(id, resolution.KeptSpool(b.FrameSHA256), b.QueuedAt, renumbered)`, New: `_ = renumbered; return id, nil`, By: "TestKeepBoth"},
+	{Name: "records are kept before the new ones are queued", File: "settle.go", Old: `err := s.queue.QueueAs(id, resolution.KeptSpool(b.FrameSHA256), b.QueuedAt, renumbered); err != nil`, New: `_ = renumbered; err != nil`, By: "TestKeepBoth"},
+	{Name: "the stream is left before the collector is told", File: "session.go", Old: ` || x.s.telling.Load()`, New: ``, By: "TestKeepBothIsTold"},
+	{Name: "kept records are queued each time", File: "settle.go", Old: `		return id, nil
+	}
+	raw, err`, New: `		_ = id
+	}
+	raw, err`, By: "TestKeepBoth"},
 	{Name: "a frame is dropped before that is recorded", File: "settle.go", Old: `if !a.GetSettled() {`, New: `if false {`, By: "TestACollectorThatRecordsNothing"},
 	{Name: "an undecided frame is dropped", File: "settle.go", Old: `default: // nothing is decided, or something that this release does not know
 			continue`, New: `default:`, By: "TestAcceptExisting"},
