@@ -118,6 +118,8 @@ func (w *world) checkRefusal(c *call, err error) {
 	var retry *accept.RetryError
 	var refused *accept.RefusedError
 	switch {
+	case w.faults == (faults{}) && !w.spooling && errors.As(err, &retry) && retry.Reason == accept.ReasonStoreUnavailable:
+		w.violated("I6", "%s is told %v, and the store is up", c.sub.Identity, err)
 	case errors.As(err, &retry) && (retry.Reason == accept.ReasonStoreUnavailable || retry.Reason == accept.ReasonContended):
 	case errors.As(err, &retry) && retry.Reason == accept.ReasonStoreDenied && w.faults.denied > 0:
 	case errors.As(err, &retry) && retry.Reason == accept.ReasonCorruptManifest:
