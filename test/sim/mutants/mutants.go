@@ -154,7 +154,7 @@ var mutants = []mutant{
 	{"gc-age-by-own-clock", "step 1: the age is by the collector's clock, which jumps", []edit{{planGo, "\tp := Plan{ID: o.ID}\n\tif n.from", "\to.Now = c.cfg.Clock.Now()\n\tp := Plan{ID: o.ID}\n\tif n.from"}}},
 	{"gc-age-not-looked-at", "step 1: no minimum age", []edit{{planGo, "case o.MinAge > 0 && o.Now.Sub(info.LastModified) < o.MinAge:", "case o.MinAge > 0 && o.Now.Before(info.LastModified):"}}},
 	{"gc-no-breaker", "the breaker: a plan that is too large", []edit{{executeGo, "if p.Tripped() && !o.Force && !o.DryRun {", "if p.Tripped() && o.Force && o.DryRun {"}}},
-	{"gc-breaker-by-percent-only", "the breaker trips on small plans", []edit{{planGo, "len(p.Candidates) > BreakerBlobs && len", "len(p.Candidates) > 0 && len"}}},
+	{"gc-breaker-by-percent-only", "the breaker trips on small plans", []edit{{planGo, "n > BreakerBlobs && n*100", "n > 0 && n*100"}}},
 	{"gc-dry-run-condemns", "a dry run writes", []edit{{executeGo, "kept == nil && x.o.DryRun", "kept == nil && x.o.DryRun && x.o.Force"}}},
 
 	// Garbage collection: doubt, 403, the log.
