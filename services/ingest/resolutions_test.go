@@ -38,7 +38,7 @@ func decide(t testing.TB, s objstore.Store, action resolution.Action, bootID str
 	t.Helper()
 	a, err := accept.ReadAuthority(bound(t), s)
 	fatal(t, err)
-	r, _, err := resolution.NewLog(s).Decide(bound(t), resolution.Resolution{AuthorityID: a.AuthorityID, Action: action, AgentID: boot.Agent, BootID: bootID, Conflicts: cs,
+	r, _, err := resolution.NewLog(s, nil).Decide(bound(t), resolution.Resolution{AuthorityID: a.AuthorityID, Action: action, AgentID: boot.Agent, BootID: bootID, Conflicts: cs,
 		Principal: "ann", DecidedAt: 5, AttemptID: "x"})
 	fatal(t, err)
 	return r

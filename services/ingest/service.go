@@ -149,7 +149,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 	}
 	// From here on every create also compares the clocks.
 	s.store = s.clock
-	s.resolutions = resolution.NewLog(s.store)
+	s.resolutions = resolution.NewLog(s.store, run.Each(resolution.Ahead))
 	s.Readiness().Check("submissions", s.NotReady)
 	s.Readiness().Check("journal", s.journalFailing)
 	if accept.Mode(cfg.Acceptance) == accept.ModeS3Manifest { // with a local spool the collector accepts without the store

@@ -96,7 +96,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 		bad:      newSeen(rememberBad),
 		stopping: make(chan struct{}),
 
-		conflicts: conflicts{log: resolution.NewLog(store)},
+		conflicts: conflicts{log: resolution.NewLog(store, run.Each(resolution.Ahead))},
 	}
 	srv.Probe("store", cfg.Probe(store))
 	srv.Readiness().Check("journal", s.notRead)

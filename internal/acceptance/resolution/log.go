@@ -9,8 +9,7 @@ import (
 	"strings"
 	"sync"
 
-	"golang.org/x/sync/errgroup"
-
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -52,6 +51,7 @@ type frameKey struct {
 // since an agent may have acted on it; of a sender the last one stands. For concurrent use.
 type Log struct {
 	store objstore.Store
+	fan   journal.Fan
 
 	reading sync.Mutex // held over requests, so that each number is read once
 	mu      sync.Mutex
@@ -60,9 +60,12 @@ type Log struct {
 	senders map[identity.Boot]*Resolution // an agent as a whole has no boot
 }
 
-// NewLog makes a log that has read nothing.
-func NewLog(s objstore.Store) *Log {
-	return &Log{store: s, frames: map[frameKey]*Resolution{}, senders: map[identity.Boot]*Resolution{}}
+// NewLog makes a log that has read nothing. fan reads several numbers at a time; journal.OneByOne when nil.
+func NewLog(s objstore.Store, fan journal.Fan) *Log {
+	if fan == nil {
+		fan = journal.OneByOne
+	}
+	return &Log{store: s, fan: fan, frames: map[frameKey]*Resolution{}, senders: map[identity.Boot]*Resolution{}}
 }
 
 // Read applies the decisions that are new. Numbers have no gaps, because number n+1 is created only by who
@@ -73,21 +76,17 @@ func (l *Log) Read(ctx context.Context, authority string) error {
 	return l.read(ctx, authority)
 }
 
-// ahead is how many numbers are read at a time once there are some: a process that starts reads them all.
-const ahead = 32
+// Ahead is how many numbers are read at a time once there are some: a process that starts reads them all.
+const Ahead = 32
 
 func (l *Log) read(ctx context.Context, authority string) error {
-	for width := 1; ; width = min(2*width, ahead) {
+	for width := 1; ; width = min(2*width, Ahead) {
 		bodies, errs := make([][]byte, width), make([]error, width)
-		var g errgroup.Group
 		first := l.Through() + 1
-		for i := range width {
-			g.Go(func() error {
-				bodies[i], _, errs[i] = l.store.Get(ctx, layout.Resolution(first+uint64(i)), objstore.GetOptions{Limit: int64(Kind.MaxBytes)})
-				return nil
-			})
-		}
-		_ = g.Wait() // the errors are in errs
+		_ = l.fan(ctx, width, func(ctx context.Context, i int) error { // the errors are in errs
+			bodies[i], _, errs[i] = l.store.Get(ctx, layout.Resolution(first+uint64(i)), objstore.GetOptions{Limit: int64(Kind.MaxBytes)})
+			return nil
+		})
 		for i, body := range bodies {
 			key := layout.Resolution(first + uint64(i))
 			// A number behind it that was found is a newer one, and read again with this one.
