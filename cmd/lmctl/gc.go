@@ -34,6 +34,7 @@ type gcView struct {
 	Last      *gcSweepView `json:"last_sweep,omitempty"`
 	Requested bool         `json:"sweep_requested"`
 	Reports   int          `json:"reports_waiting"`
+	Postponed int          `json:"reports_postponed"`
 	Deleted   uint64       `json:"deleted_blobs"`
 	Bytes     uint64       `json:"deleted_bytes"`
 	Markers   uint64       `json:"markers"`
@@ -72,7 +73,7 @@ func showGC(ctx context.Context, s gcStore) (gcView, error) {
 	}
 	v := gcView{
 		Holder: st.Holder, Moved: unixTime(st.UpdatedAt), Plan: st.Plan, Sweep: viewSweep(st.Sweep), Last: viewSweep(st.Last), Requested: st.Requested,
-		Deleted: st.Deleted, Bytes: st.Bytes, Markers: st.Markers, Requests: st.Requests, Breaker: st.Breaker, Holds: st.Holds(),
+		Deleted: st.Deleted, Bytes: st.Bytes, Markers: st.Markers, Requests: st.Requests, Breaker: st.Breaker, Holds: st.Holds(), Postponed: len(st.Postponed),
 	}
 	for _, err := range objstore.List(ctx, s, objstore.ListOptions{Prefix: layout.OrphanReportsPrefix}) {
 		if err != nil {
@@ -89,7 +90,7 @@ func gcTable(v gcView) table {
 	add("collects now", v.Holder)
 	add("last move", v.Moved)
 	add("plan", v.Plan)
-	add("reports that wait", v.Reports)
+	add("reports that wait", fmt.Sprintf("%d, %d of them because the store did not answer", v.Reports, v.Postponed))
 	add("sweep requested", v.Requested)
 	for _, s := range []struct {
 		what string
@@ -201,7 +202,9 @@ func planGC(ctx context.Context, s gc.Store, minAge time.Duration, limit int, pr
 				return v, err
 			}
 			v.Tripped = v.Tripped || p.Tripped()
-			c.Search(ctx, &p)
+			if err := c.Search(ctx, &p, 0, nil); err != nil {
+				return v, err
+			}
 			v.Listed += p.Listed
 			for _, k := range p.Candidates {
 				v.Candidates++
@@ -306,7 +309,8 @@ func gcRun(out *format) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run URL",
 		Short: "Ask for a sweep now, which a reconciler does",
-		Long: "Notes in gc/v1/state.json that a sweep is wanted: a reconciler takes it up within its gc.poll_interval, at its rate. This\n" +
+		Long: "Notes in gc/v1/state.json that a sweep is wanted: a reconciler takes it up within its gc.poll_interval, at its rate; those\n" +
+			"with gc.mode dry_run only log what they find, and the request stays. This\n" +
 			"command waits until it has ended; when it is interrupted, or with --detach, the sweep goes on. Exits 3 when\n" +
 			"the breaker trips.\n\n" + bucketHelp,
 		Args: cobra.ExactArgs(1),

@@ -21,8 +21,11 @@ func (s *Service) newCollector() *collect.Keeper {
 	})
 }
 
-// GetGarbage returns the state of garbage collection.
+// GetGarbage returns the state of garbage collection; of a dry run what it has found.
 func (g server) GetGarbage(ctx context.Context, _ *reconcilerv1.GetGarbageRequest) (*reconcilerv1.GetGarbageResponse, error) {
+	if st := g.s.garbage.Found(); st != nil {
+		return &reconcilerv1.GetGarbageResponse{State: garbage(st)}, nil
+	}
 	authority, err := g.s.journal.authority(ctx)
 	if err != nil {
 		return nil, unreachable(err)

@@ -65,6 +65,11 @@ func with() map[string]map[string]func() []byte {
 	return map[string]map[string]func() []byte{
 		catalog.BlockKind.Schema:     block(catalog.BlockKind.Schema, source),
 		catalog.CompactedKind.Schema: block(catalog.CompactedKind.Schema, source),
+		gc.StateKind.Schema: {"postponed_reports": func() []byte {
+			st := must(gc.ParseState(parse(gc.StateKind.Schema)))
+			st.Settled, st.Postponed = 6, []gc.Postponed{{Key: layout.OrphanReport(time.Unix(5, 0), identity.Sum(nil)), Attempts: 2, Due: 900}}
+			return st.Marshal()
+		}},
 		rollup.PlanKind.Schema: {"journal": func() []byte {
 			p := must(rollup.ParsePlan(parse(rollup.PlanKind.Schema)))
 			p.Journal = at

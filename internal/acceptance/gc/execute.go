@@ -89,16 +89,25 @@ func (c *Collector) Execute(ctx context.Context, p Plan, o ExecuteOptions) (Repo
 
 // Search looks for references to the plan's candidates, and keeps those that it finds any of. It is the first search of
 // Execute, which leaves it out then: for plans whose candidates nobody has compared with the journal, before the breaker counts them.
-func (c *Collector) Search(ctx context.Context, p *Plan) {
-	left := p.Candidates[:0]
-	for _, k := range p.Candidates {
-		if kept := c.search(ctx, &k); kept != nil {
-			p.Kept = append(p.Kept, *kept)
-			continue
+// fence is called before each step of blobs, an error of it ends the search; it may be nil.
+func (c *Collector) Search(ctx context.Context, p *Plan, step int, fence func(context.Context) error) error {
+	var left []Candidate
+	for part := range slices.Chunk(p.Candidates, max(step, 1)) {
+		if fence != nil {
+			if err := fence(ctx); err != nil {
+				return planError(p.ID, err)
+			}
 		}
-		left = append(left, k)
+		for _, k := range part {
+			if kept := c.search(ctx, &k); kept != nil {
+				p.Kept = append(p.Kept, *kept)
+				continue
+			}
+			left = append(left, k)
+		}
 	}
 	p.Candidates = left
+	return ctx.Err()
 }
 
 // search reads the identity and looks for references, before there is a marker. It proves nothing.
@@ -189,9 +198,18 @@ func (c *Collector) condemn(ctx context.Context, k Candidate, plan string) error
 	body := m.Marshal()
 	_, err := c.cfg.Store.Create(ctx, m.Key(), body, objstore.PutOptions{ContentType: "application/json"})
 	if errors.Is(err, objstore.ErrExists) { // created by us, with a lost answer, or by another collector: either condemns
-		return nil
+		return c.confirm(ctx, m.Key())
 	}
 	return err
+}
+
+// confirm reads a marker that a store said exists. It is for stores that answer so without one, as where another create was under
+// way and came to nothing, or a proxy answers again what it was answered before. The marker's content does not count.
+func (c *Collector) confirm(ctx context.Context, key string) error {
+	if _, err := c.read(ctx, key); err != nil && !objstore.Unreadable(err) {
+		return fmt.Errorf("the store said that the marker exists: %w", err)
+	}
+	return nil
 }
 
 func (c *Collector) remove(ctx context.Context, k Candidate) error {

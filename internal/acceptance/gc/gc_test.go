@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -565,5 +566,27 @@ func TestManifestsThatCarryTheirFrame(t *testing.T) {
 	}
 	if p := plan(t, s); len(p.Candidates) != 2 {
 		t.Errorf("an entry of a conflict names no blob: %+v", p)
+	}
+}
+
+// A store that says "exists" of a marker that is not there, as one whose other create came to nothing, is not believed.
+func TestAMarkerThatIsSaidToExistIsRead(t *testing.T) {
+	s := newStore(t, nil)
+	sub := encode(t, 1, 1)
+	put(t, s, layout.Blob(sub.SHA256, 0), sub.Frame)
+	journals(t, s, journal.Accepted)
+	c := collector(t, faulty{Store: s, before: func(op, key string) error {
+		if op == "create" && strings.HasPrefix(key, layout.CondemnedPrefix) {
+			return objstore.ErrExists
+		}
+		return nil
+	}})
+	p, err := c.Plan(t.Context(), gc.PlanOptions{ID: "p", Now: storeTime, MinAge: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rep, err := c.Execute(t.Context(), p, gc.ExecuteOptions{})
+	if err != nil || rep.Deleted != 0 || rep.Condemned != 0 || rep.Kept != 1 || rep.Entries[0].Reason != gc.MarkerUnknown || !has(t, s, layout.Blob(sub.SHA256, 0)) {
+		t.Errorf("%+v, %v", rep, err)
 	}
 }

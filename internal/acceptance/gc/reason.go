@@ -27,6 +27,9 @@ func (r Reason) Doubtful() bool {
 	return r == FrameUnreadable || r == RecordUnreadable || r == Foreign
 }
 
+// undecided reports whether the same question may have another answer later, and nobody but the collection asks it.
+func (r Reason) undecided() bool { return r == StoreFailed || r == MarkerUnknown }
+
 // Kept is a blob that stays, and why.
 type Kept struct {
 	Key    string

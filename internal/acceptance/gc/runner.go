@@ -72,6 +72,9 @@ type Runner struct {
 	names   *Names
 	namesOf int64
 	namesAt time.Time
+
+	// dry is what a dry run has in place of the state in the bucket.
+	dry dryState
 }
 
 const (
@@ -146,16 +149,19 @@ func (r *Runner) step(ctx context.Context) (p Progress, err error) {
 	if now.IsZero() {
 		return p, ErrNoTime
 	}
-	if p.State, _, err = ReadState(ctx, r.store, r.cfg.AuthorityID); err != nil {
+	if p.State, err = r.readState(ctx, now); err != nil {
 		return p, err
 	}
 	if p.State.CreatedAt == 0 {
 		// The first sweep comes after the minimum age: before that a new bucket has nothing to find.
-		if p.State, err = MoveState(ctx, r.store, r.cfg.AuthorityID, func(s *State) error { s.create(now); return nil }); err != nil {
+		r.mu.Lock()
+		p.State, err = r.moveState(ctx, func(s *State) error { s.create(now); return nil })
+		r.mu.Unlock()
+		if err != nil {
 			return p, err
 		}
 	}
-	reports := r.due(page.Objects, now)
+	reports := r.due(&p.State, page.Objects, now)
 	p.Waiting = len(page.Objects)
 	sweep := r.sweepDue(&p.State, now)
 	switch {
@@ -169,12 +175,12 @@ func (r *Runner) step(ctx context.Context) (p Progress, err error) {
 		return p, err
 	}
 	if len(reports) > 0 {
-		left, err := r.reports(ctx, now, reports)
+		done, worked, err := r.reports(ctx, now, reports)
 		if err != nil {
 			return p, err
 		}
-		p.Waiting -= len(reports) - left
-		if p.Worked = left < len(reports); p.Worked || !sweep {
+		p.Waiting -= done
+		if p.Worked = worked; worked || !sweep {
 			return r.progress(ctx, p, now)
 		}
 	}
@@ -202,8 +208,12 @@ func (s *State) create(now time.Time) {
 	}
 }
 
-func (r *Runner) due(reports []objstore.Info, now time.Time) (keys []string) {
+func (r *Runner) due(s *State, reports []objstore.Info, now time.Time) (keys []string) {
+	r.dry.listed(reports)
 	for _, o := range reports {
+		if i := s.postponed(o.Key); i >= 0 && now.Unix() < s.Postponed[i].Due || r.dry.seen[o.Key] {
+			continue
+		}
 		if now.Sub(o.LastModified) >= r.cfg.Delay && len(keys) < maxReports {
 			keys = append(keys, o.Key)
 		}
@@ -234,7 +244,7 @@ func (r *Runner) overBudget(s *State, now time.Time) bool {
 func (r *Runner) take(ctx context.Context, now time.Time) (mine bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	st, err := MoveState(ctx, r.store, r.cfg.AuthorityID, func(s *State) error {
+	st, err := r.moveState(ctx, func(s *State) error {
 		if s.Claim != "" && s.Claim != r.cfg.Claim && now.Sub(time.Unix(s.UpdatedAt, 0)) < r.cfg.Lease {
 			return errHeld
 		}
@@ -261,7 +271,7 @@ func (r *Runner) move(ctx context.Context, now time.Time, change func(*State)) (
 		return State{}, ErrFenced
 	}
 	n := r.store.count()
-	st, err := MoveState(ctx, r.store, r.cfg.AuthorityID, func(s *State) error {
+	st, err := r.moveState(ctx, func(s *State) error {
 		if s.Claim != r.cfg.Claim || s.Plan != r.plan {
 			return ErrFenced
 		}
@@ -347,21 +357,29 @@ func (r *Runner) release(ctx context.Context) error {
 	return err
 }
 
-// reports plans and executes what was reported. left are the reports that have to wait.
-func (r *Runner) reports(ctx context.Context, now time.Time, keys []string) (left int, err error) {
+// reports plans and executes what was reported. done are the reports that are answered; worked is false where all of them have
+// to wait.
+func (r *Runner) reports(ctx context.Context, now time.Time, keys []string) (done int, worked bool, err error) {
 	var witnesses []string
 	var frames []identity.Digest
+	// of are the frames of each report.
+	of := map[string][]identity.Digest{}
 	submissions := uint64(0)
-	for _, key := range keys {
+	for i, key := range keys {
 		rep, _, err := record.Read(ctx, r.store, key, OrphanReportKind, ParseOrphanReport)
 		switch {
-		case record.Opaque(err), errors.Is(err, objstore.ErrNotFound):
-			continue // the sweep finds the same
-		case err != nil:
-			return 0, err
-		case rep.AuthorityID != r.cfg.AuthorityID:
+		case record.Opaque(err), errors.Is(err, objstore.ErrNotFound), err == nil && rep.AuthorityID != r.cfg.AuthorityID:
+			of[key] = nil // the sweep finds the same
 			continue
+		case err != nil:
+			return 0, false, err
 		}
+		// The budget can't end a plan of more than it, day after day.
+		if len(frames) > 0 && len(frames)+len(rep.Frames) > MaxReported {
+			keys = keys[:i]
+			break
+		}
+		of[key] = rep.Frames
 		frames = append(frames, rep.Frames...)
 		submissions += rep.Submissions
 		if rep.Witness != "" {
@@ -370,42 +388,120 @@ func (r *Runner) reports(ctx context.Context, now time.Time, keys []string) (lef
 	}
 	st, err := r.move(ctx, now, nil)
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	if len(frames) > 0 && len(witnesses)+len(st.Witnesses) == 0 {
 		// Nothing shows that manifests can be seen at all. The first sweep finds some that must be there.
-		return len(keys), nil
+		return 0, false, nil
 	}
+	plan, err := r.planFrames(ctx, now, frames)
+	if err != nil {
+		return 0, false, err
+	}
+	// Most senders have sent the same again, so this leaves little to condemn, and tells the breaker how much it is.
+	if err := r.c.Search(ctx, &plan, r.cfg.Step, r.fence); err != nil {
+		return 0, false, err
+	}
+	plan.Listed = max(len(plan.Candidates)+len(plan.Kept), int(min(submissions, 1<<40)))
+	if err := r.noteSearched(ctx, &plan); err != nil {
+		return 0, false, err
+	}
+	var answered []string
+	ok, err := r.execute(ctx, now, FromReports, plan, witnesses, func(s *State, rep *Report) {
+		open := undecided(&plan, rep)
+		answered = answered[:0]
+		for _, key := range keys {
+			if slices.ContainsFunc(of[key], func(d identity.Digest) bool { return open[d] }) && s.postpone(key, now, r.cfg.Delay) {
+				continue
+			}
+			s.answered(key, now)
+			answered = append(answered, key)
+		}
+	})
+	if err != nil || !ok {
+		return 0, false, err
+	}
+	return len(answered), true, r.forget(ctx, answered)
+}
+
+// planFrames lists the generations of the frames.
+func (r *Runner) planFrames(ctx context.Context, now time.Time, frames []identity.Digest) (Plan, error) {
 	plan := Plan{ID: r.planID()}
 	o := PlanOptions{ID: plan.ID, Now: now, MinAge: r.cfg.Delay}
 	if o.MinAge <= 0 {
 		o.MinAge = -1
 	}
 	if err := o.fill(); err != nil {
-		return 0, err
+		return Plan{}, err
 	}
 	slices.SortFunc(frames, func(a, b identity.Digest) int { return slices.Compare(a[:], b[:]) })
-	for _, d := range slices.Compact(frames) {
-		for info, err := range objstore.List(ctx, r.store, objstore.ListOptions{Prefix: layout.BlobStem(d)}) {
-			if err != nil {
-				return 0, planError(plan.ID, err)
+	for part := range slices.Chunk(slices.Compact(frames), r.cfg.Step) {
+		if err := r.fence(ctx); err != nil {
+			return Plan{}, planError(plan.ID, err)
+		}
+		for _, d := range part {
+			for info, err := range objstore.List(ctx, r.store, objstore.ListOptions{Prefix: layout.BlobStem(d)}) {
+				if err != nil {
+					return Plan{}, planError(plan.ID, err)
+				}
+				plan.add(info, o, false)
 			}
-			plan.add(info, o, false)
 		}
 	}
-	// Most senders have sent the same again, so this leaves little to condemn, and tells the breaker how much it is.
-	r.c.Search(ctx, &plan)
-	plan.Listed = max(len(plan.Candidates)+len(plan.Kept), int(min(submissions, 1<<40)))
-	ok, err := r.execute(ctx, now, FromReports, plan, witnesses, nil)
-	if err != nil || !ok {
-		return len(keys), err
+	return plan, nil
+}
+
+// noteSearched logs what the search could not decide, or an operator must check.
+func (r *Runner) noteSearched(ctx context.Context, p *Plan) error {
+	var rep Report
+	for _, k := range p.Kept {
+		if !k.Reason.Doubtful() && !k.Reason.undecided() {
+			continue
+		}
+		rep.Entries = append(rep.Entries, Entry{At: r.cfg.Clock.Now().UnixNano(), PlanID: p.ID, Key: k.Key, Action: KeptBlob, Reason: k.Reason, Detail: k.Detail})
+		rep.Kept++
+		if k.Reason.Doubtful() {
+			rep.Doubtful++
+		}
 	}
+	if rep.Kept == 0 {
+		return nil
+	}
+	if r.cfg.Executed != nil {
+		r.cfg.Executed(FromReports, rep)
+	}
+	return r.log(ctx, FromReports, p.ID, rep.Entries)
+}
+
+// undecided are the frames of blobs about which the store did not say enough, whether they were condemned or not.
+func undecided(p *Plan, rep *Report) map[identity.Digest]bool {
+	open := map[identity.Digest]bool{}
+	note := func(key string, is bool) {
+		if d, _, err := layout.ParseBlob(key); err == nil && is {
+			open[d] = true
+		}
+	}
+	for _, k := range p.Kept {
+		note(k.Key, k.Reason.undecided())
+	}
+	for _, e := range rep.Entries {
+		note(e.Key, e.Reason.undecided() || e.Action == DeleteUnknown)
+	}
+	return open
+}
+
+// forget deletes reports that are answered. A dry run keeps them.
+func (r *Runner) forget(ctx context.Context, keys []string) error {
 	for _, key := range keys {
+		if r.cfg.DryRun {
+			r.dry.see(key)
+			continue
+		}
 		if err := r.store.Delete(ctx, key); err != nil {
-			return 0, err
+			return err
 		}
 	}
-	return 0, nil
+	return nil
 }
 
 func (r *Runner) planID() string { return fmt.Sprintf("gc-%d", r.plan) }
@@ -442,7 +538,7 @@ func (r *Runner) sweep(ctx context.Context, now time.Time) error {
 		// yet, may be the journal as well. Orphans alone can wait for the first batch.
 		plan.Candidates = nil
 	}
-	ok, err := r.execute(ctx, now, FromSweep, plan, witnesses, func(s *State) {
+	ok, err := r.execute(ctx, now, FromSweep, plan, witnesses, func(s *State, _ *Report) {
 		w := &s.Sweep
 		w.Listed += uint64(plan.Listed)
 		w.Candidates += found
@@ -491,7 +587,7 @@ func (w *Sweep) count(p *Plan, now time.Time) {
 }
 
 // execute asks the breaker, executes the plan and moves the state. ok is false where the breaker holds: then nothing was done.
-func (r *Runner) execute(ctx context.Context, now time.Time, source Source, plan Plan, witnesses []string, done func(*State)) (ok bool, err error) {
+func (r *Runner) execute(ctx context.Context, now time.Time, source Source, plan Plan, witnesses []string, done func(*State, *Report)) (ok bool, err error) {
 	if r.cfg.Planned != nil {
 		r.cfg.Planned(source, plan)
 	}
@@ -517,6 +613,11 @@ func (r *Runner) execute(ctx context.Context, now time.Time, source Source, plan
 		}
 	}
 	_, err = r.move(ctx, now, func(s *State) {
+		// The write before was applied, without an answer, and an operator has moved the state since.
+		counted := s.Settled == r.plan
+		if s.Settled = r.plan; counted {
+			return
+		}
 		s.deleted(source, &rep)
 		if source == FromSweep {
 			s.Sweep.Kept, s.Sweep.Doubtful = s.Sweep.Kept+uint64(rep.Kept), s.Sweep.Doubtful+uint64(rep.Doubtful)
@@ -529,9 +630,7 @@ func (r *Runner) execute(ctx context.Context, now time.Time, source Source, plan
 		if b := s.Breaker; (plan.Tripped() || ends && b != nil && b.Released) && !r.cfg.DryRun && b != nil && b.Cause == TooMany {
 			s.Breaker = nil
 		}
-		if done != nil {
-			done(s)
-		}
+		done(s, &rep)
 	})
 	return err == nil, err
 }

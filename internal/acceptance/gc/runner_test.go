@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -424,28 +425,238 @@ func TestTheBudgetOfADay(t *testing.T) {
 	t.Error("the sweep does not end")
 }
 
-// A dry run logs what it would delete.
+// A dry run logs what it would delete, and changes nothing else: neither the state, nor the reports.
 func TestADryRunOfTheService(t *testing.T) {
 	g := newGarden(t)
 	all := g.accepted(3)
 	lost := g.orphans(60)
+	g.run(g.runner("collects", limits(), nil)) // has made the state
+	g.report(all[0], 3, lost[0])
+	before := g.everything()
 	l := limits()
 	l.DryRun = true
 	r := g.runner("r", l, nil)
-	g.run(r)
-	g.report(all[0], 3, lost[0])
 	g.now = g.now.Add(24 * time.Hour)
 	st := g.run(r)
 	g.check(true, lost...)
-	if st.Breaker != nil || st.Last.Candidates != 60 || st.Markers != 0 || len(g.keys(layout.CondemnedPrefix)) > 0 {
+	if st.Breaker != nil || st.Last.Candidates != 60 || st.Last.EndedAt == 0 || st.Markers != 0 {
 		t.Errorf("%+v", st)
 	}
-	n := 0
-	for _, log := range g.logs() {
-		n += len(log.Entries)
+	entries := func() (n int) {
+		for _, log := range g.logs() {
+			n += len(log.Entries)
+		}
+		return n
 	}
-	if n != 61 {
+	if n := entries(); n != 61 {
 		t.Errorf("%d entries in the log", n)
+	}
+	if !maps.Equal(before, g.everything()) {
+		t.Error("a dry run changes more than its log")
+	}
+	// It has seen them, and does not do the same again and again, but where an operator asks.
+	g.now = g.now.Add(time.Hour)
+	g.run(r)
+	_, err := gc.RequestSweep(t.Context(), g.Store, "authority-1")
+	g.must(err)
+	for range 3 {
+		g.run(r)
+	}
+	if n := entries(); n != 121 || !g.state().Requested {
+		t.Errorf("%d entries in the log; %+v", n, g.state())
+	}
+	// Whoever collects finds all of it as it was.
+	if st := g.run(g.runner("collects", limits(), nil)); !st.Holds() || st.Deleted != 1 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// In a dry run nobody can release the breaker, so it asks again.
+func TestADryRunWhereManifestsAreHidden(t *testing.T) {
+	g := newGarden(t)
+	g.accepted(3)
+	g.orphans(2)
+	hidden := true
+	l := limits()
+	l.DryRun = true
+	r := g.runner("r", l, blindfold{Store: g.Store, hidden: func(key string) bool { return hidden && strings.HasPrefix(key, layout.AcceptedPrefix) }})
+	g.run(r)
+	g.now = g.now.Add(24 * time.Hour)
+	if st := g.run(r); !st.Holds() || g.state().CreatedAt != 0 {
+		t.Errorf("%+v", st)
+	}
+	hidden = false
+	if st := g.run(r); !st.Holds() {
+		t.Errorf("%+v", st)
+	}
+	g.now = g.now.Add(time.Hour)
+	if st := g.run(r); st.Holds() || st.Last.Candidates != 2 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// everything is the bucket but the log of collected blobs.
+func (g *garden) everything() map[string]string {
+	all := map[string]string{}
+	for _, key := range g.keys("") {
+		if !strings.HasPrefix(key, layout.BlobLogsPrefix) {
+			b, _, err := g.Get(g.t.Context(), key, objstore.GetOptions{})
+			g.must(err)
+			all[key] = string(b)
+		}
+	}
+	return all
+}
+
+// A report about whose blobs the store does not say enough is kept, and checked again, at most for some days.
+func TestAReportThatWasNotAnsweredIsCheckedAgain(t *testing.T) {
+	for what, fails := range map[string]func(op, key string) bool{
+		"search": func(op, key string) bool { return op == "get" && strings.HasPrefix(key, layout.AcceptedPrefix) },
+		"marker": func(op, key string) bool { return op == "create" && strings.HasPrefix(key, layout.CondemnedPrefix) },
+		"delete": func(op, key string) bool { return op == "delete" && strings.HasPrefix(key, layout.RawBlobsPrefix) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			g := newGarden(t)
+			old := g.accepted(1)
+			lost := g.orphans(3)
+			bad := lost[0]
+			away := true
+			s := faulty{Store: g.Store, before: func(op, key string) error {
+				if away && fails(op, key) && (strings.Contains(key, bad.SHA256.String()) || key == layout.Accepted(bad.Identity)) {
+					return objstore.ErrUnavailable
+				}
+				return nil
+			}}
+			r := g.runner("r", limits(), s)
+			g.run(r)
+			open, done := g.report(old[0], 100, lost[:2]...), g.report(old[0], 100, lost[2])
+			g.now = g.now.Add(5 * time.Minute)
+			st := g.run(r)
+			g.check(true, bad)
+			g.check(false, lost[1:]...)
+			if !has(t, g.Store, open) || has(t, g.Store, done) || len(st.Postponed) != 1 || st.Postponed[0].Key != open {
+				t.Fatalf("%+v", st)
+			}
+			n := 0
+			for _, l := range g.logs() {
+				for _, e := range l.Entries {
+					if e.Key == layout.Blob(bad.SHA256, 0) && (e.Reason == gc.StoreFailed || e.Reason == gc.MarkerUnknown || e.Action == gc.DeleteUnknown) {
+						n++
+					}
+				}
+			}
+			if n != 1 {
+				t.Errorf("the log has the blob %d times", n)
+			}
+			// Not at once, but by whoever collects then.
+			away = false
+			g.run(g.runner("other", limits(), nil))
+			g.check(true, bad)
+			g.now = g.now.Add(5 * time.Minute)
+			st = g.run(g.runner("other", limits(), nil))
+			g.check(false, bad)
+			if has(t, g.Store, open) || len(st.Postponed) != 0 || st.Deleted != 3 {
+				t.Errorf("%+v", st)
+			}
+			// One that is never answered is left to the sweep after some days.
+			away = true
+			bad = g.orphans(1)[0]
+			open = g.report(old[0], 100, bad)
+			attempts := 0
+			for begin := g.now; has(t, g.Store, open); g.now = g.now.Add(time.Minute) {
+				if plan := g.state().Plan; g.run(r).Plan > plan {
+					attempts++
+				}
+				if g.now.Sub(begin) > 7*24*time.Hour {
+					t.Fatalf("%+v", g.state())
+				}
+			}
+			if attempts < 5 || attempts > 20 || len(g.state().Postponed) > 0 {
+				t.Errorf("%d attempts, %+v", attempts, g.state())
+			}
+		})
+	}
+}
+
+// The search for what was reported asks the budget, too, and goes on the next day.
+func TestTheBudgetOfReports(t *testing.T) {
+	g := newGarden(t)
+	old := g.accepted(1)
+	var sent []accept.Submission
+	for range 300 {
+		sub := g.batch()
+		submit(t, g.Store, sub)
+		sent = append(sent, sub)
+	}
+	lost := g.orphans(3)
+	g.report(old[0], 1000, append(slices.Clone(sent), lost...)...)
+	g.now = g.now.Add(10 * time.Minute)
+	// It ends the listing, and the search.
+	for _, budget := range []uint64{200, 700} {
+		g.now = g.now.Add(24 * time.Hour)
+		l := limits()
+		l.Budget, l.Step, l.Interval = budget, 10, 0
+		r := g.runner("r", l, nil)
+		for range 5 {
+			if p, err := r.Step(t.Context()); err != nil || !p.OverBudget {
+				t.Fatalf("%+v, %v", p, err)
+			}
+		}
+		if st := g.state(); st.Requests < budget || st.Requests > budget+10*5 {
+			t.Errorf("%d requests of %d", st.Requests, budget)
+		}
+	}
+	g.check(true, lost...)
+	// What a day can't do of many reports it does of some.
+	for i := range 4 {
+		r := gc.OrphanReport{AuthorityID: "authority-1", CollectorID: "c", ReportedAt: int64(i), Submissions: 1e6, Witness: layout.Accepted(old[0].Identity)}
+		for n := range gc.MaxReported {
+			r.Frames = append(r.Frames, identity.Sum(fmt.Append(nil, i, n)))
+		}
+		body, err := r.Marshal()
+		g.must(err)
+		put(t, g.Store, r.Key(body), body)
+	}
+	l := limits()
+	l.Budget, l.Interval = 3000, 0
+	r := g.runner("many", l, nil)
+	for range 4 {
+		g.now = g.now.Add(24 * time.Hour)
+		g.run(r)
+	}
+	g.check(false, lost...)
+	if left := g.keys(layout.OrphanReportsPrefix); len(left) > 0 {
+		t.Errorf("%d reports are left", len(left))
+	}
+}
+
+// An outcome that was written without an answer counts once, also where an operator has moved the state before it is asked for again.
+func TestAnOutcomeIsCountedOnce(t *testing.T) {
+	g := newGarden(t)
+	old := g.accepted(1)
+	lost := g.orphans(3)
+	l := limits()
+	l.Interval = 0
+	moved := 0
+	var s losing
+	s = losing{Store: g.Store, lose: func() bool {
+		if g.state().Deleted == 0 || moved > 0 {
+			return false
+		}
+		moved++
+		_, err := gc.RequestSweep(t.Context(), g.Store, "authority-1")
+		g.must(err)
+		return true
+	}}
+	r := g.runner("r", l, s)
+	g.run(r)
+	g.report(old[0], 100, lost...)
+	g.now = g.now.Add(10 * time.Minute)
+	if _, err := r.Step(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if st := g.state(); moved != 1 || st.Deleted != 3 || st.Markers != 3 || !st.Requested {
+		t.Errorf("%d moves, %+v", moved, st)
 	}
 }
 

@@ -50,6 +50,57 @@ type State struct {
 	Markers uint64 `json:"markers"`
 	// Breaker holds everything up until an operator has checked it.
 	Breaker *Breaker `json:"breaker,omitempty"`
+	// Settled is the number of the last plan whose outcome the counts above have. A write of unknown outcome and its repeat, with
+	// another's move between them, so count it once.
+	Settled uint64 `json:"settled_plan,omitempty"`
+	// Postponed are reports that stay because the store did not say enough about some of their blobs.
+	Postponed []Postponed `json:"postponed_reports,omitempty"`
+}
+
+// Postponed is a report that is checked again.
+type Postponed struct {
+	Key string `json:"key"`
+	// Attempts that were made; Due is when the next one is.
+	Attempts int   `json:"attempts"`
+	Due      int64 `json:"due_unix_s"`
+}
+
+// Bounds of reports that are checked again. The waits double, so with a delay of 5 minutes the last attempt is three and a half
+// days after the first. What is left then is the next sweep's.
+const (
+	maxPostponed = 64
+	maxAttempts  = 11
+	leastWait    = time.Minute
+)
+
+// postpone notes that a report is to be checked again, and reports whether it is: not after so many attempts, nor where so many
+// reports wait already.
+func (s *State) postpone(key string, now time.Time, delay time.Duration) bool {
+	p := Postponed{Key: key}
+	if i := s.postponed(key); i >= 0 {
+		p = s.Postponed[i]
+		s.Postponed = slices.Delete(s.Postponed, i, i+1)
+	}
+	if p.Attempts++; p.Attempts >= maxAttempts || len(s.Postponed) >= maxPostponed {
+		return false
+	}
+	p.Due = now.Add(max(delay, leastWait) << (p.Attempts - 1)).Unix()
+	s.Postponed = append(s.Postponed, p)
+	return true
+}
+
+// answered forgets a report, and those that were due long ago: somebody else has deleted them.
+func (s *State) answered(key string, now time.Time) {
+	s.Postponed = slices.DeleteFunc(s.Postponed, func(p Postponed) bool {
+		return p.Key == key || now.Unix()-p.Due > int64(forgotten/time.Second)
+	})
+}
+
+// forgotten is how long a report that is due is remembered where nobody finds it.
+const forgotten = 30 * 24 * time.Hour
+
+func (s *State) postponed(key string) int {
+	return slices.IndexFunc(s.Postponed, func(p Postponed) bool { return p.Key == key })
 }
 
 // Sweep is how far a sweep of all blobs is, and what it found.
@@ -126,6 +177,9 @@ func (s *State) validate() error {
 	for _, keys := range [][]string{s.Witnesses, s.Lost} {
 		bad = bad || len(keys) > maxWitnesses || slices.ContainsFunc(keys, notAManifest)
 	}
+	bad = bad || len(s.Postponed) > maxPostponed || slices.ContainsFunc(s.Postponed, func(p Postponed) bool {
+		return !strings.HasPrefix(p.Key, layout.OrphanReportsPrefix) || len(p.Key) > math.MaxUint8 || p.Attempts < 1 || p.Attempts >= maxAttempts || p.Due < 0
+	})
 	if bad {
 		return fmt.Errorf("a field is out of its bounds: authority %.128q, claim %.40q, %d witnesses, %d lost", s.AuthorityID, s.Claim, len(s.Witnesses), len(s.Lost))
 	}

@@ -127,8 +127,8 @@ var mutants = []mutant{
 	{"gc-proof-before-marker", "an old orphan is reused while it is collected: steps 2 and 3 swapped", []edit{{executeGo, secondProof, ""}}},
 	{"gc-marker-after-delete", "steps 2 and 4 swapped", []edit{
 		{executeGo, condemn, "if err := x.c.remove(ctx, k); err != nil {"}, {executeGo, "\tif err := x.c.remove(ctx, k); err != nil {\n\t\tx.note(k, DeleteUnknown", "\tif err := x.c.condemn(ctx, k, x.plan); err != nil {\n\t\tx.note(k, DeleteUnknown"}}},
-	{"gc-unknown-marker-is-confirmed", "the marker lands after the proof", []edit{{executeGo, "\tif errors.Is(err, objstore.ErrExists) {", "\tif errors.Is(err, objstore.ErrExists) || errors.Is(err, objstore.ErrUnknown) {"}}},
-	{"gc-409-marker-is-confirmed", "a 409 of the marker counts as evidence that it is there", []edit{{executeGo, "\tif errors.Is(err, objstore.ErrExists) {", "\tif errors.Is(err, objstore.ErrExists) || errors.Is(err, objstore.ErrConflict) {"}}},
+	{"gc-unknown-marker-is-confirmed", "the marker lands after the proof", []edit{{executeGo, "\tif errors.Is(err, objstore.ErrExists) {", "\tif errors.Is(err, objstore.ErrUnknown) {\n\t\treturn nil\n\t}\n\tif errors.Is(err, objstore.ErrExists) {"}}},
+	{"gc-409-marker-is-confirmed", "a 409 of the marker counts as evidence that it is there", []edit{{executeGo, "\tif errors.Is(err, objstore.ErrExists) {", "\tif errors.Is(err, objstore.ErrConflict) {\n\t\treturn nil\n\t}\n\tif errors.Is(err, objstore.ErrExists) {"}}},
 	{"gc-marker-of-generation-0", "the marker names another generation than the delete", []edit{{executeGo, "FrameSHA256: k.SHA256, Generation: k.Generation,\n", "FrameSHA256: k.SHA256,\n"}}},
 	{"gc-proof-without-manifest", "the accepted manifest is not read", []edit{{proveGo, "stored, err := c.read(ctx, layout.Accepted(id))", "stored, err := []byte(nil), error(objstore.ErrNotFound)"}}},
 	{"gc-proof-without-quarantine", "the quarantine record is not read", []edit{{proveGo, "switch _, err := c.read(ctx, quarantine); {", "switch err := error(objstore.ErrNotFound); {"}}},
@@ -159,7 +159,7 @@ var mutants = []mutant{
 
 	// Garbage collection: doubt, 403, the log.
 	{"gc-403-is-absent", "a 403, as of a role without ListBucket, counts as absence", []edit{{proveGo, "\tb, _, err := c.cfg.Store.Get(ctx, key, objstore.GetOptions{Limit: accept.MaxObjectBytes})\n", "\tb, _, err := c.cfg.Store.Get(ctx, key, objstore.GetOptions{Limit: accept.MaxObjectBytes})\n\tif errors.Is(err, objstore.ErrDenied) {\n\t\terr = objstore.ErrNotFound\n\t}\n"}}},
-	{"gc-403-marker-is-confirmed", "a 403 of the marker counts as evidence that it is there", []edit{{executeGo, "\tif errors.Is(err, objstore.ErrExists) {", "\tif errors.Is(err, objstore.ErrExists) || errors.Is(err, objstore.ErrDenied) {"}}},
+	{"gc-403-marker-is-confirmed", "a 403 of the marker counts as evidence that it is there", []edit{{executeGo, "\tif errors.Is(err, objstore.ErrExists) {", "\tif errors.Is(err, objstore.ErrDenied) {\n\t\treturn nil\n\t}\n\tif errors.Is(err, objstore.ErrExists) {"}}},
 	{"gc-unreadable-manifest-is-absent", "a manifest that does not parse counts as absent", []edit{{proveGo, "\t\tif err != nil {\n\t\t\treturn keep(k, RecordUnreadable, fmt.Sprintf(\"%s: %v\", layout.Accepted(id), err))\n\t\t}\n", "\t\t_ = fmt.Sprint(err)\n"}}},
 	{"gc-damaged-manifest-is-absent", "a manifest that is damaged at rest, or too long, counts as absent", []edit{{proveGo, "\tcase objstore.Unreadable(err):\n\t\treturn keep(k, RecordUnreadable, err.Error())\n", "\tcase objstore.Unreadable(err):\n"}}},
 	{"gc-foreign-manifest-is-another", "a manifest of another authority or identity counts as one of another frame", []edit{{proveGo, "if err == nil && (m.Identity != id || m.AuthorityID != c.cfg.AuthorityID) {", "if err == nil && m.Identity != id && m.AuthorityID != c.cfg.AuthorityID {"}}},

@@ -29,14 +29,14 @@ const (
 
 // Collecting is for the collection of orphan blobs.
 type Collecting struct {
-	Mode          string        `koanf:"mode" help:"on, dry_run: only log what would be deleted, or off"`
+	Mode          string        `koanf:"mode" help:"on, dry_run: log what would be deleted and change nothing, or off"`
 	Delay         time.Duration `koanf:"delay" help:"age of a collector's report, and of its blobs, before they are checked"`
 	MinAge        time.Duration `koanf:"min_age" help:"age below which a sweep leaves a blob alone"`
 	SweepInterval time.Duration `koanf:"sweep_interval" help:"time between two sweeps of all blobs; 0 is never, unless an operator asks"`
 	PollInterval  time.Duration `koanf:"poll_interval" help:"time between two questions whether there is something to do"`
 	Lease         time.Duration `koanf:"lease" help:"time after which another reconciler takes over from one that is gone"`
 	Rate          float64       `koanf:"rate" help:"most requests a second"`
-	Budget        uint64        `koanf:"requests_per_day" help:"most requests a day, of all reconcilers together; 0 is no bound"`
+	Budget        uint64        `koanf:"requests_per_day" help:"most requests a day, of all reconcilers together, at least 10000; 0 is no bound"`
 	MaxNames      int           `koanf:"max_names" help:"most names of blobs in memory while a sweep runs, 8 bytes each; a sweep of more reads the journal again for each such part"`
 }
 
@@ -60,8 +60,15 @@ func (c Collecting) Validate() error {
 	if c.PollInterval <= 0 || c.Lease <= 0 || c.Rate <= 0 || c.MaxNames <= 0 {
 		errs = append(errs, errors.New("gc.poll_interval, gc.lease, gc.rate, gc.max_names: must be greater than 0"))
 	}
+	// Of a report's 1,000 frames nothing may be left to the next day that this one's requests were for.
+	if c.Budget > 0 && c.Budget < leastBudget {
+		errs = append(errs, fmt.Errorf("gc.requests_per_day %d: at least %d, or 0 for no bound", c.Budget, leastBudget))
+	}
 	return errors.Join(errs...)
 }
+
+// leastBudget is what one report may cost.
+const leastBudget = 10 * gc.MaxReported
 
 // Deps are what a Keeper needs.
 type Deps struct {
@@ -91,6 +98,14 @@ func New(cfg Collecting, d Deps) *Keeper {
 		d.Now = time.Now
 	}
 	return &Keeper{cfg: cfg, d: d, asked: make(chan struct{}, 1)}
+}
+
+// Found is the state of a dry run, as far as it is: it stands nowhere but here. Nil for who collects, whose state is in the bucket.
+func (k *Keeper) Found() *gc.State {
+	if k.cfg.Mode != DryRun {
+		return nil
+	}
+	return k.known.Load()
 }
 
 // Wake has the keeper look at once.
