@@ -58,6 +58,7 @@ var benchmarks = []benchmark{
 	{"keepup", "a reconciler behind the journals of many collectors, over a slow store", benchKeepup},
 	{"restart", "restarts of reconciler and query node over a long journal", benchRestart},
 	{"followers", "memory and requests of followers against batches and boots", benchFollowers},
+	{"collection", "requests of the collection of orphan blobs against batches and orphans, and as a share of those of acceptance", benchCollection},
 	{"linger", "segments of a collector's journal against the time that they wait for further batches", benchLinger},
 	{"chain", "from a sender to queryable, rolled up and merged: CPU, bytes and memory of all services next to VictoriaMetrics and Prometheus", benchChain},
 	{"http-query", "queries over HTTP next to Prometheus and VictoriaMetrics with the same samples", benchHTTPQuery},
