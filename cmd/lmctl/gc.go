@@ -100,8 +100,8 @@ func gcTable(v gcView) table {
 			add(s.what, "")
 			continue
 		}
-		add(s.what, fmt.Sprintf("began %s, ended %s: %d listed, %d named by the journal, %d young, %d of no known form; %d candidates, %d deleted (%d bytes), %d kept, %d of them doubtful",
-			s.of.Began, orDash(s.of.Ended), s.of.Listed, s.of.Named, s.of.Young, s.of.Foreign, s.of.Candidates, s.of.Deleted, s.of.Bytes, s.of.Kept, s.of.Doubtful))
+		add(s.what, fmt.Sprintf("began %s, ended %s, %s: %d listed, %d named by the journal, %d young, %d of no known form; %d candidates, %d deleted (%d bytes), %d kept, %d of them doubtful",
+			s.of.Began, orDash(s.of.Ended), fromWhat(s.of), s.of.Listed, s.of.Named, s.of.Young, s.of.Foreign, s.of.Candidates, s.of.Deleted, s.of.Bytes, s.of.Kept, s.of.Doubtful))
 	}
 	add("deleted blobs", v.Deleted)
 	add("deleted bytes", v.Bytes)
@@ -109,6 +109,13 @@ func gcTable(v gcView) table {
 	add("requests of the day", v.Requests)
 	add("breaker", breakerText(v.Breaker))
 	return t
+}
+
+func fromWhat(s *gcSweepView) string {
+	if s.Inventory == "" {
+		return "by listings"
+	}
+	return "by the inventory " + s.Inventory
 }
 
 func breakerText(b *gc.Breaker) string {

@@ -135,6 +135,9 @@ func (c Config) Validate() error {
 	positive("journal.sweep_interval", j.Sweep > 0)
 	positive("journal.max_waiting", j.MaxWaiting > 0)
 	positive("audit.rate", c.Audit.Rate > 0)
+	if c.GC.Inventory && c.Audit.Inventory.Prefix == "" {
+		errs = append(errs, errors.New("gc.inventory: needs audit.inventory.prefix"))
+	}
 	if p := c.Audit.Inventory.Prefix; p != "" && p[len(p)-1] != '/' || p == "" && c.Audit.Inventory.Bucket != "" {
 		errs = append(errs, fmt.Errorf("audit.inventory.prefix %q: must end in a slash, and be there where audit.inventory.bucket is", p))
 	}

@@ -22,6 +22,8 @@ func TestConfigValidate(t *testing.T) {
 		"audit.rate":             func(c *Config) { c.Audit.Rate = 0 },
 		"audit.inventory":        func(c *Config) { c.Audit.Inventory.Prefix = "lists" },
 		"audit.inventory.bucket": func(c *Config) { c.Audit.Inventory.Bucket = "lists" },
+		"gc.inventory":           func(c *Config) { c.GC.Inventory = true },
+		"gc.requests_per_day":    func(c *Config) { c.GC.Budget = 9999 },
 		"audit.shards":           func(c *Config) { c.Audit.Shards = 129 },
 		"auth: mode":             func(c *Config) { c.Auth.Mode = "maybe" },
 		"tls":                    func(c *Config) { c.TLS.CertFile = "x" },

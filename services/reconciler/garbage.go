@@ -17,7 +17,7 @@ import (
 func (s *Service) newCollector() *collect.Keeper {
 	return collect.New(s.cfg.GC, collect.Deps{
 		By: s.ID(), Log: s.log, Store: s.store, Authority: s.journal.authority, Fan: tail.Fan(s.cfg.Journal.Readers),
-		Metrics: collect.NewMetrics(s.m.reg, s.now), Now: s.now,
+		Inventory: s.journal.to.inventory, Metrics: collect.NewMetrics(s.m.reg, s.now), Now: s.now,
 	})
 }
 

@@ -1,7 +1,13 @@
 package reconciler
 
 import (
+	"bytes"
+	"compress/gzip"
+	"crypto/md5"
+	"encoding/hex"
 	"errors"
+	"fmt"
+	"net/url"
 	"testing"
 	"time"
 
@@ -9,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/gc"
+	"lightmetrics.dev/lightmetrics/internal/derived/inventory"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
@@ -164,4 +171,37 @@ func TestGarbageIsLeftWhereCollectionIsNotOn(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A sweep that is due takes its keys from the files of the newest inventory.
+func TestASweepTakesAnInventory(t *testing.T) {
+	s, lists := newStore(), newStore()
+	acceptBatch(t, s, batch("a", 1, 2))
+	_, orphan := plantOrphan(t, s, 1)
+	cfg := collecting(collect.On)
+	cfg.GC.SweepInterval, cfg.GC.PollInterval, cfg.GC.Inventory, cfg.Audit.Inventory.Prefix = time.Hour, 10*time.Millisecond, true, "lists/metrics/daily/"
+	// What S3 writes: the rows of a gzipped file, the manifest with its checksum, and that of the manifest.
+	var rows bytes.Buffer
+	z := gzip.NewWriter(&rows)
+	for o, err := range objstore.List(bg, s, objstore.ListOptions{}) {
+		must(t, err)
+		fmt.Fprintf(z, "\"metrics\",\"prod%%2F%s\"\n", url.QueryEscape(o.Key))
+	}
+	must(t, z.Close())
+	sum := func(b []byte) string { h := md5.Sum(b); return hex.EncodeToString(h[:]) }
+	at := time.Now()
+	manifest := fmt.Appendf(nil, `{"sourceBucket":"metrics","destinationBucket":"arn:aws:s3:::lists","version":"2016-11-30","creationTimestamp":"%d","fileFormat":"CSV","fileSchema":"Bucket, Key","files":[{"key":"lists/data/1","size":%d,"MD5checksum":"%s"}]}`,
+		at.UnixMilli(), rows.Len(), sum(rows.Bytes()))
+	key := cfg.Audit.Inventory.Prefix + at.UTC().Format("2006-01-02T15-04Z") + "/manifest."
+	create(t, lists, "lists/data/1", rows.Bytes())
+	create(t, lists, key+"json", manifest)
+	create(t, lists, key+"checksum", []byte(sum(manifest)))
+	r := startWith(t, cfg, Deps{Store: s, Inventory: inventory.Config{Store: lists, Bucket: "lists", Prefix: cfg.Audit.Inventory.Prefix, Source: "metrics", SourcePrefix: "prod/"}.Open})
+	eventually(t, "the orphan is gone", func() bool { return !exists(t, s, orphan) })
+	eventually(t, "the sweep ends", func() bool {
+		st, _, err := gc.ReadState(bg, s, testAuthority)
+		must(t, err)
+		return st.Last.EndedAt > 0 && st.Last.Inventory == key+"json" && st.Last.Deleted == 1
+	})
+	must(t, r.stop())
 }

@@ -123,10 +123,16 @@ type running struct {
 // start runs a reconciler until the test or stop ends it.
 func start(t testing.TB, cfg Config, s objstore.Store) *running {
 	t.Helper()
+	return startWith(t, cfg, Deps{Store: s})
+}
+
+func startWith(t testing.TB, cfg Config, d Deps) *running {
+	t.Helper()
 	tel := telemetry.Discard()
 	log := &syncBuffer{}
 	tel.Log = slog.New(slog.NewTextHandler(log, nil))
-	svc, err := New(cfg, Deps{Store: s, Telemetry: tel})
+	d.Telemetry = tel
+	svc, err := New(cfg, d)
 	must(t, err)
 	ctx, cancel := context.WithCancel(bg)
 	done := make(chan error, 1)

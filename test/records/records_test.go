@@ -65,7 +65,11 @@ func with() map[string]map[string]func() []byte {
 	return map[string]map[string]func() []byte{
 		catalog.BlockKind.Schema:     block(catalog.BlockKind.Schema, source),
 		catalog.CompactedKind.Schema: block(catalog.CompactedKind.Schema, source),
-		gc.StateKind.Schema: {"postponed_reports": func() []byte {
+		gc.StateKind.Schema: {"inventory": func() []byte {
+			st := must(gc.ParseState(parse(gc.StateKind.Schema)))
+			st.Sweep.Inventory = "lists/metrics/daily/2026-11-22T01-00Z/manifest.json"
+			return st.Marshal()
+		}, "postponed_reports": func() []byte {
 			st := must(gc.ParseState(parse(gc.StateKind.Schema)))
 			st.Settled, st.Postponed = 6, []gc.Postponed{{Key: layout.OrphanReport(time.Unix(5, 0), identity.Sum(nil)), Attempts: 2, Due: 900}}
 			return st.Marshal()

@@ -56,6 +56,8 @@ type Plan struct {
 	Kept       []Kept
 	// Listed blobs, candidates included.
 	Listed int
+	// Named are those of an inventory that the journal names. They are not in Kept.
+	Named int
 	// Next is the StartAfter of the plan that continues this one; empty at the end.
 	Next string
 }
@@ -158,22 +160,34 @@ func (c *Collector) PlanKeys(ctx context.Context, keys []string, of int, o PlanO
 		return Plan{}, fmt.Errorf("gc plan %s: %d keys, at most %d", o.ID, len(keys), o.MaxListed)
 	}
 	p := Plan{ID: o.ID}
-	for _, key := range keys {
-		info, err := c.cfg.Store.Head(ctx, key)
-		switch {
-		case errors.Is(err, objstore.ErrNotFound):
-			p.Kept = append(p.Kept, Kept{key, Gone, ""})
-		case err != nil:
-			return Plan{}, planError(p.ID, err)
-		default:
-			info.Key = key
-			p.add(info, o, false)
-		}
+	if err := c.head(ctx, &p, keys, o); err != nil {
+		return Plan{}, err
 	}
 	// The keys were chosen because they look like orphans, so the breaker compares them with the
 	// number that they were chosen from.
 	p.Listed = max(len(keys), of)
 	return p, nil
+}
+
+// head adds keys to the plan, as the store describes their objects. Keys of no blob are not asked for.
+func (c *Collector) head(ctx context.Context, p *Plan, keys []string, o PlanOptions) error {
+	for _, key := range keys {
+		if _, _, err := layout.ParseBlob(key); err != nil {
+			p.add(objstore.Info{Key: key}, o, false)
+			continue
+		}
+		info, err := c.cfg.Store.Head(ctx, key)
+		switch {
+		case errors.Is(err, objstore.ErrNotFound):
+			p.Kept = append(p.Kept, Kept{key, Gone, ""})
+		case err != nil:
+			return planError(p.ID, err)
+		default:
+			info.Key = key
+			p.add(info, o, false)
+		}
+	}
+	return nil
 }
 
 func planError(id string, err error) error {

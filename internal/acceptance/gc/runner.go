@@ -51,6 +51,7 @@ type RunnerConfig struct {
 	// Fan reads parts of the journal side by side; nil one after the other.
 	Fan journal.Fan
 	Limits
+	Inventory InventoryOptions
 	// Planned is called with each plan before it is executed, and Executed with what became of it. May be nil.
 	Planned  func(Source, Plan)
 	Executed func(Source, Report)
@@ -72,6 +73,8 @@ type Runner struct {
 	names   *Names
 	namesOf int64
 	namesAt time.Time
+	// inventory is the one that was opened last.
+	inventory *Inventory
 
 	// dry is what a dry run has in place of the state in the bucket.
 	dry dryState
@@ -508,9 +511,16 @@ func (r *Runner) planID() string { return fmt.Sprintf("gc-%d", r.plan) }
 
 // sweep plans and executes the next part.
 func (r *Runner) sweep(ctx context.Context, now time.Time) error {
+	inv, err := r.choose(ctx, now)
+	if err != nil {
+		return err
+	}
 	st, err := r.move(ctx, now, func(s *State) {
 		if s.Sweep.BeganAt == 0 {
 			s.Sweep, s.Requested = Sweep{BeganAt: now.Unix()}, false
+			if inv != nil {
+				s.Sweep.Inventory = inv.Key
+			}
 		}
 	})
 	if err != nil {
@@ -527,7 +537,15 @@ func (r *Runner) sweep(ctx context.Context, now time.Time) error {
 	if o.MinAge <= 0 {
 		o.MinAge = -1
 	}
-	plan, err := r.c.PlanNamed(ctx, r.names, o)
+	var plan Plan
+	if inv != nil {
+		plan, err = r.c.PlanInventory(ctx, r.names, *inv, o, r.cfg.Step, r.fence)
+		if errors.Is(err, ErrInventory) {
+			return r.refuse(ctx, now, err)
+		}
+	} else {
+		plan, err = r.c.PlanNamed(ctx, r.names, o)
+	}
 	if err != nil {
 		return err
 	}
@@ -550,7 +568,7 @@ func (r *Runner) sweep(ctx context.Context, now time.Time) error {
 		}
 	})
 	if ok && plan.Next == "" {
-		r.names = nil
+		r.names, r.inventory = nil, nil
 	}
 	return err
 }
@@ -567,6 +585,7 @@ func (r *Runner) stale(now time.Time) bool {
 
 // count adds what was kept by the plan, and the ages of its candidates.
 func (w *Sweep) count(p *Plan, now time.Time) {
+	w.Named += uint64(p.Named)
 	for i := range p.Kept {
 		switch p.Kept[i].Reason {
 		case Named:

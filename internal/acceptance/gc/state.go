@@ -122,6 +122,8 @@ type Sweep struct {
 	Bytes    uint64 `json:"deleted_bytes"`
 	// Ages counts the candidates by age; see Ages.
 	Ages []uint64 `json:"ages"`
+	// Inventory is the key of the inventory that it takes its keys from; empty: it lists the bucket.
+	Inventory string `json:"inventory,omitempty"`
 }
 
 // Ages bound the classes of Sweep.Ages; the last one is what is older.
@@ -172,7 +174,7 @@ func ParseState(b []byte) (State, error) {
 func (s *State) validate() error {
 	bad := validName("authority id", s.AuthorityID) != nil || len(s.Holder) > math.MaxUint8 || len(s.Claim) > math.MaxUint8 || s.UpdatedAt < 0 || s.CreatedAt < 0
 	for _, w := range []*Sweep{&s.Sweep, &s.Last} {
-		bad = bad || w.BeganAt < 0 || w.EndedAt < 0 || len(w.Cursor) > maxCursor || len(w.Ages) > len(Ages)+1
+		bad = bad || w.BeganAt < 0 || w.EndedAt < 0 || len(w.Cursor) > maxCursor || len(w.Inventory) > maxCursor || len(w.Ages) > len(Ages)+1
 	}
 	for _, keys := range [][]string{s.Witnesses, s.Lost} {
 		bad = bad || len(keys) > maxWitnesses || slices.ContainsFunc(keys, notAManifest)

@@ -16,6 +16,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/gc"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
+	"lightmetrics.dev/lightmetrics/internal/derived/audit"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/platform/run"
 )
@@ -37,6 +38,8 @@ type Collecting struct {
 	Lease         time.Duration `koanf:"lease" help:"time after which another reconciler takes over from one that is gone"`
 	Rate          float64       `koanf:"rate" help:"most requests a second"`
 	Budget        uint64        `koanf:"requests_per_day" help:"most requests a day, of all reconcilers together, at least 10000; 0 is no bound"`
+	Inventory     bool          `koanf:"inventory" help:"sweeps take their keys from the newest inventory of audit.inventory in place of listings; where there is none that can be used they list"`
+	InventoryAge  time.Duration `koanf:"inventory_max_age" help:"age above which a sweep does not take an inventory"`
 	MaxNames      int           `koanf:"max_names" help:"most names of blobs in memory while a sweep runs, 8 bytes each; a sweep of more reads the journal again for each such part"`
 }
 
@@ -44,7 +47,7 @@ type Collecting struct {
 func Default() Collecting {
 	return Collecting{
 		Mode: On, Delay: 5 * time.Minute, MinAge: gc.DefaultMinAge, SweepInterval: 7 * 24 * time.Hour,
-		PollInterval: 5 * time.Minute, Lease: 10 * time.Minute, Rate: 50, Budget: 1_000_000, MaxNames: gc.DefaultMaxNames,
+		PollInterval: 5 * time.Minute, Lease: 10 * time.Minute, Rate: 50, Budget: 1_000_000, MaxNames: gc.DefaultMaxNames, InventoryAge: gc.DefaultInventoryAge,
 	}
 }
 
@@ -57,8 +60,8 @@ func (c Collecting) Validate() error {
 	if c.Delay < 0 || c.MinAge < 0 || c.SweepInterval < 0 {
 		errs = append(errs, errors.New("gc.delay, gc.min_age, gc.sweep_interval: must not be negative"))
 	}
-	if c.PollInterval <= 0 || c.Lease <= 0 || c.Rate <= 0 || c.MaxNames <= 0 {
-		errs = append(errs, errors.New("gc.poll_interval, gc.lease, gc.rate, gc.max_names: must be greater than 0"))
+	if c.PollInterval <= 0 || c.Lease <= 0 || c.Rate <= 0 || c.MaxNames <= 0 || c.InventoryAge <= 0 {
+		errs = append(errs, errors.New("gc.poll_interval, gc.lease, gc.rate, gc.max_names, gc.inventory_max_age: must be greater than 0"))
 	}
 	// Of a report's 1,000 frames nothing may be left to the next day that this one's requests were for.
 	if c.Budget > 0 && c.Budget < leastBudget {
@@ -79,6 +82,8 @@ type Deps struct {
 	// Authority waits for the id of the bucket's authority.
 	Authority func(context.Context) (string, error)
 	Fan       journal.Fan
+	// Inventory opens an inventory of the bucket; nil where there are none.
+	Inventory func(context.Context, string) (audit.Inventory, error)
 	Metrics   *Metrics
 	Now       func() time.Time
 }
@@ -165,7 +170,8 @@ func (k *Keeper) live(ctx context.Context) error {
 			MinAge: k.cfg.MinAge, Delay: k.cfg.Delay, Interval: k.cfg.SweepInterval, Lease: k.cfg.Lease,
 			Budget: k.cfg.Budget, MaxNames: k.cfg.MaxNames, DryRun: k.cfg.Mode == DryRun,
 		},
-		Executed: k.executed,
+		Inventory: k.inventories(),
+		Executed:  k.executed,
 	})
 	if err != nil {
 		return err
@@ -240,6 +246,22 @@ func (k *Keeper) due(s *gc.State) time.Time {
 		return time.Unix(s.CreatedAt, 0).Add(k.cfg.MinAge)
 	}
 	return time.Unix(s.Last.BeganAt, 0).Add(k.cfg.SweepInterval)
+}
+
+func (k *Keeper) inventories() gc.InventoryOptions {
+	if !k.cfg.Inventory || k.d.Inventory == nil {
+		return gc.InventoryOptions{}
+	}
+	return gc.InventoryOptions{
+		MaxAge: k.cfg.InventoryAge,
+		Open: func(ctx context.Context, key string) (gc.Inventory, error) {
+			inv, err := k.d.Inventory(ctx, key)
+			return gc.Inventory(inv), err
+		},
+		Refused: func(err error) {
+			k.d.Log.Warn("there is no inventory that a sweep can use; it lists the bucket", "error", err)
+		},
+	}
 }
 
 func (k *Keeper) executed(source gc.Source, r gc.Report) {
