@@ -52,11 +52,7 @@ type fixture struct {
 }
 
 func newFixture(t *testing.T) *fixture {
-	patience := 2 * time.Minute
-	if mutants.Playing() {
-		patience = 2 * time.Second // most of them make something wait for ever
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), mutants.Patience(2*time.Minute))
 	t.Cleanup(cancel)
 	f := &fixture{t: t, ctx: ctx, dir: filepath.Join(t.TempDir(), "q"), store: sendtest.NewStore(),
 		reg: prometheus.NewRegistry(), cfg: send.DefaultConfig(), frames: map[identity.Batch][]byte{}}

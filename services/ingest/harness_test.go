@@ -13,6 +13,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"lightmetrics.dev/lightmetrics/internal/harness/mutants"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
@@ -27,7 +28,7 @@ import (
 )
 
 // testTimeout bounds every wait of a test; it says nothing of how long things take.
-const testTimeout = 30 * time.Second
+var testTimeout = mutants.Patience(30 * time.Second)
 
 var boot = identity.Boot{Agent: "web-1", Boot: "boot-1"}
 

@@ -59,6 +59,15 @@ const Variable = "LIGHTMETRICS_MUTANT"
 // may wait less then.
 func Playing() bool { return os.Getenv(Variable) != "" }
 
+// Patience bounds the waits of a test for what comes in the end: d, and 4 s in a process that plays
+// a mutant, since most mutants make something wait that never comes.
+func Patience(d time.Duration) time.Duration {
+	if Playing() {
+		return min(d, 4*time.Second)
+	}
+	return d
+}
+
 // Check builds the package's tests with every mutant, wants them to pass without one, and to
 // fail with each. Within the binary that it builds, and in short mode, it does nothing.
 func Check(t *testing.T, l List) {

@@ -18,13 +18,7 @@ import (
 )
 
 // testTimeout bounds every wait of a test; it says nothing of how long things take.
-var testTimeout = 30 * time.Second
-
-func init() {
-	if mutants.Playing() { // a bug may be that something never ends
-		testTimeout = 2 * time.Second
-	}
-}
+var testTimeout = mutants.Patience(30 * time.Second)
 
 func entry(n int) journal.Entry {
 	return journal.Entry{

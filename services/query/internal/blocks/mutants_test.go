@@ -2,6 +2,7 @@ package blocks
 
 import (
 	"testing"
+	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/harness/mutants"
 )
@@ -10,6 +11,7 @@ import (
 // reads, hours that were not read, late batches, the age of what is known.
 func TestMutantsAreCaught(t *testing.T) {
 	mutants.Check(t, mutants.List{
+		Timeout: 20 * time.Second, // one of them makes a test wait for ever
 		Mutants: []mutants.Mutant{
 			{Name: "an hour that could not be listed is empty", File: "keeper.go", Old: "	case err != nil:\n	case to", New: "	case to", By: "TestFailedReads"},
 			{Name: "a failed refresh is no error", File: "keeper.go", Old: "	k.state.Store(s)\n	return err", New: "	k.state.Store(s)\n	return nil", By: "TestFailedReads"},
