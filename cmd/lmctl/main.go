@@ -35,6 +35,7 @@ func main() {
 		agentsCommand(&out),
 		agentCommand(&out),
 		conflictsCommand(&out),
+		repairCommand(&out),
 		authorityCommand(&out),
 		bucketPolicyCommand(),
 		shardsCommand(&out),

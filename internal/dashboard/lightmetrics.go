@@ -86,6 +86,8 @@ func reconciler() Row {
 		{Title: "Outcomes", Unit: "ops", Queries: one(rate("result", "reconciler_outcomes_total", ""), "{{result}}")},
 		{Title: "Queue", Unit: "short", Queries: one(by("max", "instance", metric("reconciler_queue_length", "")), "{{instance}}")},
 		{Title: "Queue age", Unit: "s", Queries: one(by("max", "instance", metric("reconciler_queue_age_seconds", "")), "{{instance}}")},
+		{Title: "Frames that the scrub hashes", Unit: "ops", Queries: one(rate("instance", "reconciler_scrubbed_frames_total", ""), "{{instance}}")},
+		{Title: "Longest time without a check of some frame", About: "Since the begin of the last pass of the scrub that has ended.", Unit: "s", Queries: one(by("min", "", metric("reconciler_scrub_unverified_seconds", "")), "")},
 		{Title: "Orphan blobs, by age", About: "Blobs of the last sweep that no entry of the journal names.", Unit: "short", Queries: one(by("max", "age", metric("reconciler_gc_candidates", "")), "{{age}}")},
 		{Title: "Orphan blobs deleted, and kept", Unit: "ops", Queries: one(rate("source, action", "reconciler_gc_blobs_total", ""), "{{source}} {{action}}")},
 		{Title: "Bytes of orphan blobs that were deleted", Unit: "Bps", Queries: one(rate("", "reconciler_gc_deleted_bytes_total", ""), "")},

@@ -96,7 +96,7 @@ func DefaultConfig() Config {
 		Base:        service.DefaultBase("127.0.0.1:4770", "127.0.0.1:4771"),
 		Bucket:      bucket.Default(),
 		Derived:     DerivedSegments,
-		Scrub:       scrub.Scrubbing{Period: 7 * 24 * time.Hour, Rate: 50},
+		Scrub:       scrub.Default(),
 		Workers:     64,
 		ItemTimeout: 30 * time.Second,
 		Queue:       QueueConfig{Capacity: 100_000, MaxRetries: 50_000, RetryBase: 100 * time.Millisecond, RetryMax: 15 * time.Second},
@@ -151,13 +151,12 @@ func (c Config) Validate() error {
 	positive("repairs.interval", c.Repairs.Interval > 0)
 	positive("watch.buffer", c.Watch.Buffer > 0)
 	positive("watch.max_watchers", c.Watch.MaxWatchers > 0)
-	if c.Audit.Interval < 0 || c.Audit.Period < 0 || c.Scrub.Period < 0 {
-		errs = append(errs, errors.New("audit.interval, audit.period, scrub.period: must not be negative"))
+	if c.Audit.Interval < 0 || c.Audit.Period < 0 {
+		errs = append(errs, errors.New("audit.interval, audit.period: must not be negative"))
 	}
-	positive("scrub.rate", c.Scrub.Rate > 0)
 	positive("repairs.timeout", c.Repairs.Timeout > 0)
 	if c.Derived != DerivedSegments && c.Derived != DerivedObjects {
 		errs = append(errs, fmt.Errorf("derived %q: want %s or %s", c.Derived, DerivedSegments, DerivedObjects))
 	}
-	return errors.Join(append(errs, c.GC.Validate(), c.Base.Validate())...)
+	return errors.Join(append(errs, c.Scrub.Validate(), c.GC.Validate(), c.Base.Validate())...)
 }

@@ -10,6 +10,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	reconcilerv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1"
+	"lightmetrics.dev/lightmetrics/services/reconciler/internal/scrub"
 )
 
 // ReasonLagged is the ErrorInfo reason of a watch that fell behind: poll, then watch again.
@@ -84,7 +85,25 @@ func (g server) GetStatus(context.Context, *reconcilerv1.GetStatusRequest) (*rec
 		Repairs:               g.s.repairs.copy(),
 		OpenRepairs:           uint64(max(0, g.s.openRepairs.Load())),
 		Journal:               g.s.journal.describe(),
+		Scrub:                 g.s.describeScrub(),
 	}, nil
+}
+
+// describeScrub says how far the scrub is.
+func (s *Service) describeScrub() *reconcilerv1.ScrubStatus {
+	st := s.scrubber.Status()
+	if st == nil {
+		return nil
+	}
+	checked, bytes, suspects := st.Progress()
+	out := &reconcilerv1.ScrubStatus{
+		Pass: st.Pass, BeganAtUnixS: st.BeganAt, EndedAtUnixS: st.EndedAt, Checked: checked, CheckedBytes: bytes, Suspects: suspects,
+		Frames: st.Frames, VerifiedSinceUnixS: st.VerifiedSince(), FramesPerSecond: s.scrubber.Pace(), HashesBytes: s.cfg.Scrub.Verify == scrub.VerifyBytes,
+	}
+	if s.cfg.Scrub.Period > 0 {
+		out.DueAtUnixS = st.Due(s.cfg.Scrub.Period).Unix()
+	}
+	return out
 }
 
 func invalid(msg string) error {

@@ -7,6 +7,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/sharedid"
 	"lightmetrics.dev/lightmetrics/internal/derived/reconcile"
+	"lightmetrics.dev/lightmetrics/services/reconciler/internal/scrub"
 )
 
 // metrics of a reconciler. The guide lists them.
@@ -82,10 +83,19 @@ func newMetrics(reg prometheus.Registerer, q *queue, shared *sharedid.Detector, 
 	return m
 }
 
-// scrubbed counts the frames that the scrub checks, and shows how fast it does.
-func (m *metrics) scrubbed(checked func() uint64, pace func() float64) {
-	m.reg.MustRegister(
-		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "lightmetrics_reconciler_scrubbed_frames_total", Help: "Frames that the scrub has checked."},
-			func() float64 { return float64(checked()) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "lightmetrics_reconciler_scrub_frames_per_second", Help: "Most frames that the scrub of this process checks in a second: as many as scrub.period asks for, and scrub.rate allows."}, pace))
+// scrubbed counts what the scrub checks, and shows how far and how fast it is.
+func (m *metrics) scrubbed(s *scrub.Scrubber) {
+	counter := func(name, help string, get func() uint64) {
+		m.reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "lightmetrics_reconciler_" + name, Help: help}, func() float64 { return float64(get()) }))
+	}
+	gauge := func(name, help string, get func() float64) {
+		m.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "lightmetrics_reconciler_scrub_" + name, Help: help}, get))
+	}
+	counter("scrubbed_frames_total", "Frames that the scrub has checked.", s.Checked)
+	counter("scrubbed_bytes_total", "Bytes of frames that the scrub has read, and that have their hash.", s.Hashed)
+	counter("scrub_suspects_total", "Frames that the scrub has not found where the journal says, or not whole; each is looked for elsewhere before a repair record is opened.", s.Suspects)
+	gauge("frames_per_second", "Most frames that the scrub of this process checks in a second: as many as scrub.period asks for, and scrub.rate allows.", s.Pace)
+	gauge("progress", "Part of the frames of this pass that was checked, 0 to 1, as this process knows.", s.Progress)
+	gauge("unverified_seconds", "For how long, at most, some frame was not checked: since the begin of the last pass that has ended.", func() float64 { return s.Unverified().Seconds() })
+	gauge("overdue_seconds", "For how long the end of a pass, or the begin of the next one, is late; 0 where neither is.", func() float64 { return s.Overdue().Seconds() })
 }

@@ -29,6 +29,7 @@ type item struct {
 	src       source
 	headFirst bool // most derived keys exist already
 	recheck   bool // a repair record is open
+	read      bool // the bytes of the frame are hashed
 	queuedAt  time.Time
 	tries     int
 	due       time.Time
@@ -94,7 +95,7 @@ func (q *queue) add(it *item, room int) offerResult {
 			r.join()
 			old.rounds = append(old.rounds, r)
 		}
-		old.recheck = old.recheck || it.recheck
+		old.recheck, old.read = old.recheck || it.recheck, old.read || it.read
 		return offerKnown
 	}
 	if len(q.items) >= room {
@@ -141,7 +142,7 @@ func (q *queue) take(ctx context.Context) (*item, error) {
 func (q *queue) options(it *item) reconcile.Options {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return reconcile.Options{HeadFirst: it.headFirst, Recheck: it.recheck}
+	return reconcile.Options{HeadFirst: it.headFirst, Recheck: it.recheck, Read: it.read}
 }
 
 // finish ends an item. ok says that its manifest was reconciled, or its fault reported.

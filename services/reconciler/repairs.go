@@ -23,7 +23,7 @@ func (s *Service) sweepRepairs(ctx context.Context) error {
 			return nil
 		}
 		open++
-		return s.enqueue(ctx, &item{key: key, src: fromRepair, headFirst: true, recheck: true, rounds: []*round{r}})
+		return s.enqueue(ctx, &item{key: key, src: fromRepair, headFirst: true, recheck: true, read: true, rounds: []*round{r}})
 	})
 	if err != nil {
 		return err

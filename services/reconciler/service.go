@@ -54,12 +54,13 @@ type Service struct {
 	log   *slog.Logger
 	now   func() time.Time
 
-	core    *reconcile.Reconciler
-	queue   *queue
-	shared  *sharedid.Detector
-	journal *journalKeeper
-	garbage *collect.Keeper
-	m       *metrics
+	core     *reconcile.Reconciler
+	queue    *queue
+	shared   *sharedid.Detector
+	journal  *journalKeeper
+	garbage  *collect.Keeper
+	scrubber *scrub.Scrubber
+	m        *metrics
 
 	conflicts conflicts
 
@@ -142,9 +143,9 @@ func (s *Service) loops() {
 			}
 		}
 	})
-	scrubber := scrub.New(s.cfg.Scrub, s.ID(), s.log, s.store, s.core.HasFrame, s.suspect)
-	s.m.scrubbed(scrubber.Checked, scrubber.Pace)
-	s.Go("scrub", scrubber.Run)
+	s.scrubber = scrub.New(s.cfg.Scrub, s.ID(), s.log, s.store, s.core.HasFrame, s.suspect, s.now)
+	s.m.scrubbed(s.scrubber)
+	s.Go("scrub", s.scrubber.Run)
 	s.Go("gc", s.garbage.Run)
 }
 
@@ -217,7 +218,7 @@ func (s *Service) underived(ctx context.Context, e *journal.Entry) error {
 
 // suspect has the manifest of an entry reconciled whose frame is not where the entry says.
 func (s *Service) suspect(ctx context.Context, e *journal.Entry) error {
-	return s.enqueue(ctx, &item{key: manifestKey(e), src: fromScrub, headFirst: true})
+	return s.enqueue(ctx, &item{key: manifestKey(e), src: fromScrub, headFirst: true, read: s.cfg.Scrub.Verify == scrub.VerifyBytes})
 }
 
 var errNotRead = errors.New("the journal has not been read yet")

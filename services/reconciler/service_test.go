@@ -1,10 +1,13 @@
 package reconciler
 
 import (
+	"bytes"
+	"context"
 	"crypto/rand"
 	"fmt"
 	"io"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,6 +19,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/derived/audit"
 	"lightmetrics.dev/lightmetrics/internal/derived/ledgers"
 	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/objstore/storetest"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -464,4 +468,41 @@ func TestWatcherLags(t *testing.T) {
 	if _, ok := <-w.ch; ok || w.err != errLagged {
 		t.Errorf("not told LAGGED: %v", w.err)
 	}
+}
+
+// The scrub hashes bytes: a store whose checksum says that all is well does not heal, or hide, a frame that has rotted.
+func TestRottenBytesAreFound(t *testing.T) {
+	s := &metadataOnly{Store: newStore()}
+	m := acceptBatch(t, s, batch("a", 0, 9))
+	cfg := busy()
+	cfg.Derived = DerivedSegments
+	r := start(t, cfg, s)
+	eventually(t, "hashed", func() bool {
+		st, _ := server{s: r.Service}.GetStatus(bg, nil)
+		return st.GetScrub().GetCheckedBytes() > 0
+	})
+	s.rotten.Store(&m.RawBlobKey)
+	repair := layout.Repair(m.Identity)
+	eventually(t, "repair record", func() bool { _, err := s.Head(bg, repair); return err == nil })
+	eventually(t, "counted", func() bool {
+		st, _ := server{s: r.Service}.GetStatus(bg, nil)
+		return st.GetOpenRepairs() == 1 && r.scrubber.Suspects() > 0 && st.GetScrub().GetHashesBytes() && st.GetScrub().GetFrames() == 1
+	})
+	s.rotten.Store(new(string))
+	eventually(t, "record removed", func() bool { _, err := s.Head(bg, repair); return err != nil })
+}
+
+// metadataOnly answers HEAD by what it noted of an object, and GET with what the disk has.
+type metadataOnly struct {
+	objstore.Store
+	rotten atomic.Pointer[string] // key
+}
+
+func (s *metadataOnly) Get(ctx context.Context, key string, o objstore.GetOptions) ([]byte, objstore.Info, error) {
+	b, i, err := s.Store.Get(ctx, key, o)
+	if k := s.rotten.Load(); err == nil && k != nil && *k == key {
+		b = bytes.Clone(b)
+		b[0] ^= 1
+	}
+	return b, i, err
 }

@@ -95,6 +95,7 @@ func TestAlertsFire(t *testing.T) {
 		"JournalHeadLarge":           {`lightmetrics_reconciler_journal_head_bytes{instance="a"} 9000000x120`, `lightmetrics_reconciler_journal_head_bytes{instance="a"} 4000000x120`},
 		"JournalIncomplete":          {`lightmetrics_reconciler_journal_complete{instance="a"} 0x120`, "lightmetrics_reconciler_journal_complete{instance=\"a\"} 0x120\n  lightmetrics_reconciler_journal_complete{instance=\"b\"} 1x120"},
 		"AuditOverdue":               {"lightmetrics_reconciler_audit_overdue_seconds{instance=\"a\",scope=\"news\"} 90000+60x120\n  lightmetrics_reconciler_audit_overdue_seconds{instance=\"b\",scope=\"news\"} 90000+60x120", "lightmetrics_reconciler_audit_overdue_seconds{instance=\"a\",scope=\"full\"} 90000+60x120\n  lightmetrics_reconciler_audit_overdue_seconds{instance=\"b\",scope=\"full\"} 0x120"},
+		"ScrubOverdue":               {`lightmetrics_reconciler_scrub_overdue_seconds{instance="a"} 90000+60x120`, "lightmetrics_reconciler_scrub_overdue_seconds{instance=\"a\"} 90000+60x120\n  lightmetrics_reconciler_scrub_overdue_seconds{instance=\"b\"} 0x120"},
 		"ReconcilerQueueBehind":      {`lightmetrics_reconciler_queue_age_seconds{instance="a"} 90x120`, `lightmetrics_reconciler_queue_age_seconds{instance="a"} 3x120`},
 		"ReconcilerRepairsOpen":      {`lightmetrics_reconciler_open_repairs 1x120`, `lightmetrics_reconciler_open_repairs 0x120`},
 		"ReconcilerForeignKeys":      {`lightmetrics_reconciler_foreign_keys_total{family="accepted"} _x100 1x20`, `lightmetrics_reconciler_foreign_keys_total{family="accepted"} 1x120`},

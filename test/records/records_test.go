@@ -74,6 +74,12 @@ func with() map[string]map[string]func() []byte {
 			st.Settled, st.Postponed = 6, []gc.Postponed{{Key: layout.OrphanReport(time.Unix(5, 0), identity.Sum(nil)), Attempts: 2, Due: 900}}
 			return st.Marshal()
 		}},
+		scrub.Kind.Schema: {"last": func() []byte {
+			r := must(scrub.ParseRecord(parse(scrub.Kind.Schema)))
+			r.Chunks[0].Bytes, r.Chunks[0].Suspects, r.EndedAt, r.Bytes, r.Suspects = 30, 1, 7, 90, 2
+			r.Last = &scrub.Pass{Pass: 1, BeganAt: 1, EndedAt: 4, Checked: 6, Bytes: 80, Suspects: 3}
+			return r.Marshal()
+		}},
 		rollup.PlanKind.Schema: {"journal": func() []byte {
 			p := must(rollup.ParsePlan(parse(rollup.PlanKind.Schema)))
 			p.Journal = at

@@ -62,6 +62,8 @@ type Options struct {
 	HeadFirst bool
 	// Recheck says that a repair record exists for this manifest: remove it if the blob is fine.
 	Recheck bool
+	// Read says that the frame's bytes are hashed, also where the store keeps a checksum of its own.
+	Read bool
 }
 
 // Result of one pass that was completed.
@@ -134,7 +136,7 @@ func (r *Reconciler) accepted(ctx context.Context, key string, id identity.Batch
 	res.Bytes, res.Manifest = body, &m
 	rec.digest, rec.blobKey = m.FrameSHA256, m.FrameKey()
 	if !m.Inline { // else the frame's hash was checked with the record
-		if rec.cause, rec.detail, err = r.checkBlob(ctx, m.RawBlobKey, m.FrameSHA256, m.FrameBytes); err != nil {
+		if rec.cause, rec.detail, err = r.checkBlob(ctx, m.RawBlobKey, m.FrameSHA256, m.FrameBytes, o.Read); err != nil {
 			return res, err
 		}
 	}
@@ -184,7 +186,7 @@ func (r *Reconciler) quarantined(ctx context.Context, key string, id identity.Ba
 	res.Bytes, res.Conflict = body, &c
 	rec.blobKey = c.FrameKey()
 	if !c.Inline() {
-		if rec.cause, rec.detail, err = r.checkBlob(ctx, c.SubmittedBlobKey, d, 0); err != nil {
+		if rec.cause, rec.detail, err = r.checkBlob(ctx, c.SubmittedBlobKey, d, 0, o.Read); err != nil {
 			return res, err
 		}
 	}

@@ -357,7 +357,7 @@ func TestRecordsThatCarryFrames(t *testing.T) {
 		if err != nil || res.Cause != "" || len(res.Created) == 0 {
 			t.Errorf("%s: %+v, %v", key, res, err)
 		}
-		if ok, err := r.HasFrame(t.Context(), &e); err != nil || !ok {
+		if ok, err := r.HasFrame(t.Context(), &e, false); err != nil || !ok {
 			t.Errorf("%s: the scrub finds %v, %v", key, ok, err)
 		}
 	}
@@ -373,7 +373,7 @@ func TestRecordsThatCarryFrames(t *testing.T) {
 		b[len(b)-1] ^= 1
 		_, err = s.Put(t.Context(), key, b, objstore.PutOptions{})
 		must(t, err)
-		if ok, err := r.HasFrame(t.Context(), &e); err != nil || ok {
+		if ok, err := r.HasFrame(t.Context(), &e, false); err != nil || ok {
 			t.Errorf("%s, damaged: the scrub finds %v, %v", key, ok, err)
 		}
 		if res, err := r.Reconcile(t.Context(), key, Options{}); err != nil || res.Cause != CauseBadManifest || !res.Opened {

@@ -33,6 +33,46 @@ type Record struct {
 	Checked uint64 `json:"checked"`
 	// Chunks that are not finished, in the order of their moves.
 	Chunks []Chunk `json:"chunks"`
+	// EndedAt is when everything that was folded when the pass began had been checked; 0 before that.
+	EndedAt int64 `json:"ended_at_unix_s,omitempty"`
+	// Bytes of frames that were hashed, and Suspects that were found, by finished chunks in this pass.
+	Bytes    uint64 `json:"bytes,omitempty"`
+	Suspects uint64 `json:"suspects,omitempty"`
+	// Last is the pass before this one.
+	Last *Pass `json:"last,omitempty"`
+}
+
+// Pass is what a pass did that has ended.
+type Pass struct {
+	Pass     uint64 `json:"pass"`
+	BeganAt  int64  `json:"began_at_unix_s"`
+	EndedAt  int64  `json:"ended_at_unix_s"`
+	Checked  uint64 `json:"checked"`
+	Bytes    uint64 `json:"bytes"`
+	Suspects uint64 `json:"suspects"`
+}
+
+// VerifiedSince is the begin of the last pass that has ended, Unix seconds: since then every frame was checked that had been
+// folded before. Of a first pass that goes on it is that one's begin, as the acceptance has verified everything before.
+func (r *Record) VerifiedSince() int64 {
+	if r.EndedAt == 0 && r.Last != nil {
+		return r.Last.BeganAt
+	}
+	return r.BeganAt
+}
+
+// Due is when the pass, or the next one if it has ended, is to be over or to begin; period is the time between two begins.
+func (r *Record) Due(period time.Duration) time.Time {
+	return time.Unix(r.BeganAt, 0).Add(period)
+}
+
+// Progress counts with the chunks that are under way.
+func (r *Record) Progress() (checked, bytes, suspects uint64) {
+	checked, bytes, suspects = r.Checked, r.Bytes, r.Suspects
+	for _, c := range r.Chunks {
+		checked, bytes, suspects = checked+c.Done, bytes+c.Bytes, suspects+c.Suspects
+	}
+	return checked, bytes, suspects
 }
 
 // Chunk is what one process checks: the entries of moves First to Last.
@@ -46,6 +86,9 @@ type Chunk struct {
 	By    string `json:"by"`
 	Claim string `json:"claim"`
 	At    int64  `json:"at_unix_s"`
+	// Bytes of frames that were hashed for Done, and Suspects among them.
+	Bytes    uint64 `json:"bytes,omitempty"`
+	Suspects uint64 `json:"suspects,omitempty"`
 }
 
 const (
@@ -115,6 +158,7 @@ var errNothing = errors.New("nothing to check")
 // over, the first of the next one. ok is false where there is none, and r says why.
 func (c *Cursor) Next(ctx context.Context, now time.Time, head *journal.Head) (job Job, r Record, ok bool, err error) {
 	r, err = c.update(ctx, func(r *Record) error {
+		ok = true
 		if r.Pass == 0 {
 			*r = Record{Pass: 1, BeganAt: now.Unix()}
 		}
@@ -127,7 +171,7 @@ func (c *Cursor) Next(ctx context.Context, now time.Time, head *journal.Head) (j
 				files = slices.DeleteFunc(files, func(f journal.FoldedFile) bool { return f.First > k.Last })
 				// Files that were merged meanwhile have their entries in another order.
 				if len(files) > 0 && files[0].Key != k.Key {
-					k.Done, k.Key = 0, files[0].Key
+					k.Done, k.Bytes, k.Suspects, k.Key = 0, 0, 0, files[0].Key
 				}
 				k.By, k.Claim, k.At = c.By, c.Claim, now.Unix()
 				job = Job{Chunk: *k, Files: files}
@@ -136,11 +180,19 @@ func (c *Cursor) Next(ctx context.Context, now time.Time, head *journal.Head) (j
 		}
 		files, err := head.FilesAfter(ctx, c.Store, r.Through)
 		if err == nil && len(files) == 0 && len(r.Chunks) == 0 && now.Sub(time.Unix(r.BeganAt, 0)) >= c.Period {
-			*r = Record{Pass: r.Pass + 1, BeganAt: now.Unix()}
+			last := &Pass{Pass: r.Pass, BeganAt: r.BeganAt, EndedAt: r.EndedAt, Checked: r.Checked, Bytes: r.Bytes, Suspects: r.Suspects}
+			if last.EndedAt == 0 {
+				last.EndedAt = now.Unix()
+			}
+			*r = Record{Pass: r.Pass + 1, BeganAt: now.Unix(), Last: last}
 			files, err = head.FilesAfter(ctx, c.Store, 0)
 		}
 		if err != nil {
 			return err
+		}
+		if len(files) == 0 && len(r.Chunks) == 0 && r.EndedAt == 0 {
+			r.EndedAt, ok = now.Unix(), false
+			return nil
 		}
 		if files = firstFiles(files); len(files) == 0 || len(r.Chunks) >= maxChunks {
 			return errNothing
@@ -156,7 +208,7 @@ func (c *Cursor) Next(ctx context.Context, now time.Time, head *journal.Head) (j
 	if errors.Is(err, errNothing) {
 		return Job{}, r, false, nil
 	}
-	return job, r, err == nil, err
+	return job, r, ok && err == nil, err
 }
 
 // firstFiles are the first ones with enough entries, and those that share moves with them.
@@ -178,6 +230,7 @@ func (c *Cursor) Move(ctx context.Context, now time.Time, j *Job, release bool) 
 		i, err := c.find(r, j)
 		if err == nil {
 			r.Chunks[i].Done, r.Chunks[i].At = j.Done, now.Unix()
+			r.Chunks[i].Bytes, r.Chunks[i].Suspects = j.Bytes, j.Suspects
 			if release {
 				r.Chunks[i].At = 0
 			}
@@ -192,7 +245,7 @@ func (c *Cursor) Finish(ctx context.Context, j *Job) error {
 	_, err := c.update(ctx, func(r *Record) error {
 		i, err := c.find(r, j)
 		if err == nil {
-			r.Checked += j.Done
+			r.Checked, r.Bytes, r.Suspects = r.Checked+j.Done, r.Bytes+j.Bytes, r.Suspects+j.Suspects
 			r.Chunks = slices.Delete(r.Chunks, i, i+1)
 		}
 		return err

@@ -13,6 +13,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
+	"lightmetrics.dev/lightmetrics/internal/record"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
@@ -281,4 +282,45 @@ func (l *lossy) Create(ctx context.Context, key string, b []byte, o objstore.Put
 
 func (l *lossy) Replace(ctx context.Context, key string, b []byte, etag string, o objstore.PutOptions) (objstore.Info, error) {
 	return l.lost(l.Store.Replace(ctx, key, b, etag, o))
+}
+
+// A pass has ended when everything was checked that there was, also of an empty journal; the next one knows of it, and when
+// everything was checked last.
+func TestPassesEnd(t *testing.T) {
+	ctx := t.Context()
+	b := newBucket(t)
+	c := cursor(b.Store, "r1")
+	if r := none(t, c, begin, b); r.EndedAt != begin.Unix() {
+		t.Errorf("an empty pass: %+v", r)
+	}
+	b.add(10)
+	j := next(t, c, begin.Add(time.Hour), b)
+	j.Done, j.Bytes, j.Suspects = 10, 90, 2
+	must(t, c.Move(ctx, begin.Add(time.Hour), &j, true))
+	r, _, err := record.Read(ctx, b.Store, layout.ScrubKey, Kind, ParseRecord)
+	must(t, err)
+	if n, bytes, suspects := r.Progress(); n != 10 || bytes != 90 || suspects != 2 || r.EndedAt != begin.Unix() {
+		t.Errorf("under way: %+v", r)
+	}
+	j = next(t, c, begin.Add(time.Hour), b)
+	must(t, c.Finish(ctx, &j))
+	j = next(t, c, begin.Add(61*time.Minute), b) // the second pass
+	if j.Done != 0 || j.Bytes != 0 {
+		t.Errorf("%+v", j.Chunk)
+	}
+	r, _, err = record.Read(ctx, b.Store, layout.ScrubKey, Kind, ParseRecord)
+	must(t, err)
+	want := Pass{Pass: 1, BeganAt: begin.Unix(), EndedAt: begin.Unix(), Checked: 10, Bytes: 90, Suspects: 2}
+	if r.Pass != 2 || r.EndedAt != 0 || r.Last == nil || *r.Last != want || r.VerifiedSince() != begin.Unix() {
+		t.Errorf("%+v, last %+v", r, r.Last)
+	}
+	must(t, c.Finish(ctx, &j))
+	none(t, c, begin.Add(62*time.Minute), b)
+	r = none(t, c, begin.Add(63*time.Minute), b)
+	if r.EndedAt != begin.Add(62*time.Minute).Unix() || r.VerifiedSince() != begin.Add(61*time.Minute).Unix() {
+		t.Errorf("%+v", r)
+	}
+	if due := r.Due(time.Hour); !due.Equal(begin.Add(121 * time.Minute)) {
+		t.Error(due)
+	}
 }

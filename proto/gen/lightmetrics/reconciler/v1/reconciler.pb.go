@@ -961,7 +961,9 @@ type GetStatusResponse struct {
 	// Open repair records (missing or corrupt blobs).
 	OpenRepairs uint64 `protobuf:"varint,5,opt,name=open_repairs,json=openRepairs,proto3" json:"open_repairs,omitempty"`
 	// What this reconciler knows of the journal.
-	Journal       *JournalStatus `protobuf:"bytes,6,opt,name=journal,proto3" json:"journal,omitempty"`
+	Journal *JournalStatus `protobuf:"bytes,6,opt,name=journal,proto3" json:"journal,omitempty"`
+	// How far the check of all frames is; absent until this reconciler has asked.
+	Scrub         *ScrubStatus `protobuf:"bytes,7,opt,name=scrub,proto3" json:"scrub,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1038,6 +1040,150 @@ func (x *GetStatusResponse) GetJournal() *JournalStatus {
 	return nil
 }
 
+func (x *GetStatusResponse) GetScrub() *ScrubStatus {
+	if x != nil {
+		return x.Scrub
+	}
+	return nil
+}
+
+// ScrubStatus is how far the check of all frames is, in all reconcilers.
+type ScrubStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Passes over everything are counted from 1.
+	Pass uint64 `protobuf:"varint,1,opt,name=pass,proto3" json:"pass,omitempty"`
+	// When this one began, Unix seconds by the store's clock.
+	BeganAtUnixS int64 `protobuf:"varint,2,opt,name=began_at_unix_s,json=beganAtUnixS,proto3" json:"began_at_unix_s,omitempty"`
+	// When everything that there was when it began had been checked; 0 while it goes on.
+	EndedAtUnixS int64 `protobuf:"varint,3,opt,name=ended_at_unix_s,json=endedAtUnixS,proto3" json:"ended_at_unix_s,omitempty"`
+	// When it is to be over, or the next one is to begin; 0 where the scrub is off.
+	DueAtUnixS int64 `protobuf:"varint,4,opt,name=due_at_unix_s,json=dueAtUnixS,proto3" json:"due_at_unix_s,omitempty"`
+	// Frames that it has checked.
+	Checked uint64 `protobuf:"varint,5,opt,name=checked,proto3" json:"checked,omitempty"`
+	// Bytes of these that were hashed.
+	CheckedBytes uint64 `protobuf:"varint,6,opt,name=checked_bytes,json=checkedBytes,proto3" json:"checked_bytes,omitempty"`
+	// Frames that were not where the journal says, or not whole. Each was looked for elsewhere before a
+	// repair record was opened.
+	Suspects uint64 `protobuf:"varint,7,opt,name=suspects,proto3" json:"suspects,omitempty"`
+	// Frames that the journal's files have, as far as they were read.
+	Frames uint64 `protobuf:"varint,8,opt,name=frames,proto3" json:"frames,omitempty"`
+	// Since this time, Unix seconds, every frame was checked that there was before it.
+	VerifiedSinceUnixS int64 `protobuf:"varint,9,opt,name=verified_since_unix_s,json=verifiedSinceUnixS,proto3" json:"verified_since_unix_s,omitempty"`
+	// Frames a second that this reconciler checks, at most.
+	FramesPerSecond float64 `protobuf:"fixed64,10,opt,name=frames_per_second,json=framesPerSecond,proto3" json:"frames_per_second,omitempty"`
+	// Bytes are hashed; false: the store's checksum is compared, where it keeps one.
+	HashesBytes   bool `protobuf:"varint,11,opt,name=hashes_bytes,json=hashesBytes,proto3" json:"hashes_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScrubStatus) Reset() {
+	*x = ScrubStatus{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScrubStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScrubStatus) ProtoMessage() {}
+
+func (x *ScrubStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScrubStatus.ProtoReflect.Descriptor instead.
+func (*ScrubStatus) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ScrubStatus) GetPass() uint64 {
+	if x != nil {
+		return x.Pass
+	}
+	return 0
+}
+
+func (x *ScrubStatus) GetBeganAtUnixS() int64 {
+	if x != nil {
+		return x.BeganAtUnixS
+	}
+	return 0
+}
+
+func (x *ScrubStatus) GetEndedAtUnixS() int64 {
+	if x != nil {
+		return x.EndedAtUnixS
+	}
+	return 0
+}
+
+func (x *ScrubStatus) GetDueAtUnixS() int64 {
+	if x != nil {
+		return x.DueAtUnixS
+	}
+	return 0
+}
+
+func (x *ScrubStatus) GetChecked() uint64 {
+	if x != nil {
+		return x.Checked
+	}
+	return 0
+}
+
+func (x *ScrubStatus) GetCheckedBytes() uint64 {
+	if x != nil {
+		return x.CheckedBytes
+	}
+	return 0
+}
+
+func (x *ScrubStatus) GetSuspects() uint64 {
+	if x != nil {
+		return x.Suspects
+	}
+	return 0
+}
+
+func (x *ScrubStatus) GetFrames() uint64 {
+	if x != nil {
+		return x.Frames
+	}
+	return 0
+}
+
+func (x *ScrubStatus) GetVerifiedSinceUnixS() int64 {
+	if x != nil {
+		return x.VerifiedSinceUnixS
+	}
+	return 0
+}
+
+func (x *ScrubStatus) GetFramesPerSecond() float64 {
+	if x != nil {
+		return x.FramesPerSecond
+	}
+	return 0
+}
+
+func (x *ScrubStatus) GetHashesBytes() bool {
+	if x != nil {
+		return x.HashesBytes
+	}
+	return false
+}
+
 // JournalStatus is how far the journal is read and folded.
 type JournalStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1059,7 +1205,7 @@ type JournalStatus struct {
 
 func (x *JournalStatus) Reset() {
 	*x = JournalStatus{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[15]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1071,7 +1217,7 @@ func (x *JournalStatus) String() string {
 func (*JournalStatus) ProtoMessage() {}
 
 func (x *JournalStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[15]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1084,7 +1230,7 @@ func (x *JournalStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JournalStatus.ProtoReflect.Descriptor instead.
 func (*JournalStatus) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{15}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *JournalStatus) GetComplete() bool {
@@ -1146,7 +1292,7 @@ type ListConflictsRequest struct {
 
 func (x *ListConflictsRequest) Reset() {
 	*x = ListConflictsRequest{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[16]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1158,7 +1304,7 @@ func (x *ListConflictsRequest) String() string {
 func (*ListConflictsRequest) ProtoMessage() {}
 
 func (x *ListConflictsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[16]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1171,7 +1317,7 @@ func (x *ListConflictsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListConflictsRequest.ProtoReflect.Descriptor instead.
 func (*ListConflictsRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{16}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListConflictsRequest) GetAgentId() string {
@@ -1219,7 +1365,7 @@ type ListConflictsResponse struct {
 
 func (x *ListConflictsResponse) Reset() {
 	*x = ListConflictsResponse{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[17]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1231,7 +1377,7 @@ func (x *ListConflictsResponse) String() string {
 func (*ListConflictsResponse) ProtoMessage() {}
 
 func (x *ListConflictsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[17]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1244,7 +1390,7 @@ func (x *ListConflictsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListConflictsResponse.ProtoReflect.Descriptor instead.
 func (*ListConflictsResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{17}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListConflictsResponse) GetConflicts() []*Conflict {
@@ -1316,7 +1462,7 @@ type Conflict struct {
 
 func (x *Conflict) Reset() {
 	*x = Conflict{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[18]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1328,7 +1474,7 @@ func (x *Conflict) String() string {
 func (*Conflict) ProtoMessage() {}
 
 func (x *Conflict) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[18]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1341,7 +1487,7 @@ func (x *Conflict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Conflict.ProtoReflect.Descriptor instead.
 func (*Conflict) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{18}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Conflict) GetAgentId() string {
@@ -1479,7 +1625,7 @@ type Resolution struct {
 
 func (x *Resolution) Reset() {
 	*x = Resolution{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[19]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1491,7 +1637,7 @@ func (x *Resolution) String() string {
 func (*Resolution) ProtoMessage() {}
 
 func (x *Resolution) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[19]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1504,7 +1650,7 @@ func (x *Resolution) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resolution.ProtoReflect.Descriptor instead.
 func (*Resolution) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{19}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Resolution) GetNumber() uint64 {
@@ -1573,7 +1719,7 @@ type Settlement struct {
 
 func (x *Settlement) Reset() {
 	*x = Settlement{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[20]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1585,7 +1731,7 @@ func (x *Settlement) String() string {
 func (*Settlement) ProtoMessage() {}
 
 func (x *Settlement) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[20]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1598,7 +1744,7 @@ func (x *Settlement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Settlement.ProtoReflect.Descriptor instead.
 func (*Settlement) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{20}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Settlement) GetSettledAtUnixNs() int64 {
@@ -1644,7 +1790,7 @@ type OverlappingBoot struct {
 
 func (x *OverlappingBoot) Reset() {
 	*x = OverlappingBoot{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[21]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1656,7 +1802,7 @@ func (x *OverlappingBoot) String() string {
 func (*OverlappingBoot) ProtoMessage() {}
 
 func (x *OverlappingBoot) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[21]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1669,7 +1815,7 @@ func (x *OverlappingBoot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OverlappingBoot.ProtoReflect.Descriptor instead.
 func (*OverlappingBoot) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{21}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *OverlappingBoot) GetAgentId() string {
@@ -1714,7 +1860,7 @@ type GetConflictRequest struct {
 
 func (x *GetConflictRequest) Reset() {
 	*x = GetConflictRequest{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[22]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1726,7 +1872,7 @@ func (x *GetConflictRequest) String() string {
 func (*GetConflictRequest) ProtoMessage() {}
 
 func (x *GetConflictRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[22]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1739,7 +1885,7 @@ func (x *GetConflictRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConflictRequest.ProtoReflect.Descriptor instead.
 func (*GetConflictRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{22}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *GetConflictRequest) GetSubmittedSha256() string {
@@ -1809,7 +1955,7 @@ type GetConflictResponse struct {
 
 func (x *GetConflictResponse) Reset() {
 	*x = GetConflictResponse{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[23]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1821,7 +1967,7 @@ func (x *GetConflictResponse) String() string {
 func (*GetConflictResponse) ProtoMessage() {}
 
 func (x *GetConflictResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[23]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1834,7 +1980,7 @@ func (x *GetConflictResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConflictResponse.ProtoReflect.Descriptor instead.
 func (*GetConflictResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{23}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *GetConflictResponse) GetConflict() *Conflict {
@@ -1918,7 +2064,7 @@ type FrameSide struct {
 
 func (x *FrameSide) Reset() {
 	*x = FrameSide{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[24]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1930,7 +2076,7 @@ func (x *FrameSide) String() string {
 func (*FrameSide) ProtoMessage() {}
 
 func (x *FrameSide) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[24]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1943,7 +2089,7 @@ func (x *FrameSide) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FrameSide.ProtoReflect.Descriptor instead.
 func (*FrameSide) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{24}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *FrameSide) GetAtUnixNs() int64 {
@@ -2023,7 +2169,7 @@ type RecordDifference struct {
 
 func (x *RecordDifference) Reset() {
 	*x = RecordDifference{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[25]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2035,7 +2181,7 @@ func (x *RecordDifference) String() string {
 func (*RecordDifference) ProtoMessage() {}
 
 func (x *RecordDifference) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[25]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2048,7 +2194,7 @@ func (x *RecordDifference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordDifference.ProtoReflect.Descriptor instead.
 func (*RecordDifference) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{25}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RecordDifference) GetSeries() string {
@@ -2110,7 +2256,7 @@ type ConflictName struct {
 
 func (x *ConflictName) Reset() {
 	*x = ConflictName{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[26]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2122,7 +2268,7 @@ func (x *ConflictName) String() string {
 func (*ConflictName) ProtoMessage() {}
 
 func (x *ConflictName) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[26]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2135,7 +2281,7 @@ func (x *ConflictName) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConflictName.ProtoReflect.Descriptor instead.
 func (*ConflictName) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{26}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ConflictName) GetBootId() string {
@@ -2183,7 +2329,7 @@ type ResolveConflictsRequest struct {
 
 func (x *ResolveConflictsRequest) Reset() {
 	*x = ResolveConflictsRequest{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[27]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2195,7 +2341,7 @@ func (x *ResolveConflictsRequest) String() string {
 func (*ResolveConflictsRequest) ProtoMessage() {}
 
 func (x *ResolveConflictsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[27]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2208,7 +2354,7 @@ func (x *ResolveConflictsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveConflictsRequest.ProtoReflect.Descriptor instead.
 func (*ResolveConflictsRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{27}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ResolveConflictsRequest) GetAgentId() string {
@@ -2252,7 +2398,7 @@ type ResolveConflictsResponse struct {
 
 func (x *ResolveConflictsResponse) Reset() {
 	*x = ResolveConflictsResponse{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[28]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2264,7 +2410,7 @@ func (x *ResolveConflictsResponse) String() string {
 func (*ResolveConflictsResponse) ProtoMessage() {}
 
 func (x *ResolveConflictsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[28]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2277,7 +2423,7 @@ func (x *ResolveConflictsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveConflictsResponse.ProtoReflect.Descriptor instead.
 func (*ResolveConflictsResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{28}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ResolveConflictsResponse) GetResolution() *Resolution {
@@ -2311,7 +2457,7 @@ type SetQuarantineRequest struct {
 
 func (x *SetQuarantineRequest) Reset() {
 	*x = SetQuarantineRequest{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[29]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2323,7 +2469,7 @@ func (x *SetQuarantineRequest) String() string {
 func (*SetQuarantineRequest) ProtoMessage() {}
 
 func (x *SetQuarantineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[29]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2336,7 +2482,7 @@ func (x *SetQuarantineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetQuarantineRequest.ProtoReflect.Descriptor instead.
 func (*SetQuarantineRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{29}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SetQuarantineRequest) GetAgentId() string {
@@ -2380,7 +2526,7 @@ type SetQuarantineResponse struct {
 
 func (x *SetQuarantineResponse) Reset() {
 	*x = SetQuarantineResponse{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[30]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2392,7 +2538,7 @@ func (x *SetQuarantineResponse) String() string {
 func (*SetQuarantineResponse) ProtoMessage() {}
 
 func (x *SetQuarantineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[30]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2405,7 +2551,7 @@ func (x *SetQuarantineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetQuarantineResponse.ProtoReflect.Descriptor instead.
 func (*SetQuarantineResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{30}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SetQuarantineResponse) GetResolution() *Resolution {
@@ -2495,7 +2641,7 @@ const file_lightmetrics_reconciler_v1_reconciler_proto_rawDesc = "" +
 	"\bSeqRange\x12\x14\n" +
 	"\x05start\x18\x01 \x01(\x04R\x05start\x12\x10\n" +
 	"\x03end\x18\x02 \x01(\x04R\x03end\"\x12\n" +
-	"\x10GetStatusRequest\"\x89\x03\n" +
+	"\x10GetStatusRequest\"\xc8\x03\n" +
 	"\x11GetStatusResponse\x127\n" +
 	"\x18complete_through_unix_ns\x18\x01 \x01(\x03R\x15completeThroughUnixNs\x12!\n" +
 	"\fqueue_length\x18\x02 \x01(\x04R\vqueueLength\x12\x1e\n" +
@@ -2504,10 +2650,25 @@ const file_lightmetrics_reconciler_v1_reconciler_proto_rawDesc = "" +
 	"reconciled\x12T\n" +
 	"\arepairs\x18\x04 \x03(\v2:.lightmetrics.reconciler.v1.GetStatusResponse.RepairsEntryR\arepairs\x12!\n" +
 	"\fopen_repairs\x18\x05 \x01(\x04R\vopenRepairs\x12C\n" +
-	"\ajournal\x18\x06 \x01(\v2).lightmetrics.reconciler.v1.JournalStatusR\ajournal\x1a:\n" +
+	"\ajournal\x18\x06 \x01(\v2).lightmetrics.reconciler.v1.JournalStatusR\ajournal\x12=\n" +
+	"\x05scrub\x18\a \x01(\v2'.lightmetrics.reconciler.v1.ScrubStatusR\x05scrub\x1a:\n" +
 	"\fRepairsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\xcd\x01\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\x87\x03\n" +
+	"\vScrubStatus\x12\x12\n" +
+	"\x04pass\x18\x01 \x01(\x04R\x04pass\x12%\n" +
+	"\x0fbegan_at_unix_s\x18\x02 \x01(\x03R\fbeganAtUnixS\x12%\n" +
+	"\x0fended_at_unix_s\x18\x03 \x01(\x03R\fendedAtUnixS\x12!\n" +
+	"\rdue_at_unix_s\x18\x04 \x01(\x03R\n" +
+	"dueAtUnixS\x12\x18\n" +
+	"\achecked\x18\x05 \x01(\x04R\achecked\x12#\n" +
+	"\rchecked_bytes\x18\x06 \x01(\x04R\fcheckedBytes\x12\x1a\n" +
+	"\bsuspects\x18\a \x01(\x04R\bsuspects\x12\x16\n" +
+	"\x06frames\x18\b \x01(\x04R\x06frames\x121\n" +
+	"\x15verified_since_unix_s\x18\t \x01(\x03R\x12verifiedSinceUnixS\x12*\n" +
+	"\x11frames_per_second\x18\n" +
+	" \x01(\x01R\x0fframesPerSecond\x12!\n" +
+	"\fhashes_bytes\x18\v \x01(\bR\vhashesBytes\"\xcd\x01\n" +
 	"\rJournalStatus\x12\x1a\n" +
 	"\bcomplete\x18\x01 \x01(\bR\bcomplete\x12\x12\n" +
 	"\x04head\x18\x02 \x01(\x04R\x04head\x12\x1b\n" +
@@ -2659,7 +2820,7 @@ func file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP() []byte {
 	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescData
 }
 
-var file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_lightmetrics_reconciler_v1_reconciler_proto_goTypes = []any{
 	(*GetGarbageRequest)(nil),        // 0: lightmetrics.reconciler.v1.GetGarbageRequest
 	(*GetGarbageResponse)(nil),       // 1: lightmetrics.reconciler.v1.GetGarbageResponse
@@ -2676,23 +2837,24 @@ var file_lightmetrics_reconciler_v1_reconciler_proto_goTypes = []any{
 	(*SeqRange)(nil),                 // 12: lightmetrics.reconciler.v1.SeqRange
 	(*GetStatusRequest)(nil),         // 13: lightmetrics.reconciler.v1.GetStatusRequest
 	(*GetStatusResponse)(nil),        // 14: lightmetrics.reconciler.v1.GetStatusResponse
-	(*JournalStatus)(nil),            // 15: lightmetrics.reconciler.v1.JournalStatus
-	(*ListConflictsRequest)(nil),     // 16: lightmetrics.reconciler.v1.ListConflictsRequest
-	(*ListConflictsResponse)(nil),    // 17: lightmetrics.reconciler.v1.ListConflictsResponse
-	(*Conflict)(nil),                 // 18: lightmetrics.reconciler.v1.Conflict
-	(*Resolution)(nil),               // 19: lightmetrics.reconciler.v1.Resolution
-	(*Settlement)(nil),               // 20: lightmetrics.reconciler.v1.Settlement
-	(*OverlappingBoot)(nil),          // 21: lightmetrics.reconciler.v1.OverlappingBoot
-	(*GetConflictRequest)(nil),       // 22: lightmetrics.reconciler.v1.GetConflictRequest
-	(*GetConflictResponse)(nil),      // 23: lightmetrics.reconciler.v1.GetConflictResponse
-	(*FrameSide)(nil),                // 24: lightmetrics.reconciler.v1.FrameSide
-	(*RecordDifference)(nil),         // 25: lightmetrics.reconciler.v1.RecordDifference
-	(*ConflictName)(nil),             // 26: lightmetrics.reconciler.v1.ConflictName
-	(*ResolveConflictsRequest)(nil),  // 27: lightmetrics.reconciler.v1.ResolveConflictsRequest
-	(*ResolveConflictsResponse)(nil), // 28: lightmetrics.reconciler.v1.ResolveConflictsResponse
-	(*SetQuarantineRequest)(nil),     // 29: lightmetrics.reconciler.v1.SetQuarantineRequest
-	(*SetQuarantineResponse)(nil),    // 30: lightmetrics.reconciler.v1.SetQuarantineResponse
-	nil,                              // 31: lightmetrics.reconciler.v1.GetStatusResponse.RepairsEntry
+	(*ScrubStatus)(nil),              // 15: lightmetrics.reconciler.v1.ScrubStatus
+	(*JournalStatus)(nil),            // 16: lightmetrics.reconciler.v1.JournalStatus
+	(*ListConflictsRequest)(nil),     // 17: lightmetrics.reconciler.v1.ListConflictsRequest
+	(*ListConflictsResponse)(nil),    // 18: lightmetrics.reconciler.v1.ListConflictsResponse
+	(*Conflict)(nil),                 // 19: lightmetrics.reconciler.v1.Conflict
+	(*Resolution)(nil),               // 20: lightmetrics.reconciler.v1.Resolution
+	(*Settlement)(nil),               // 21: lightmetrics.reconciler.v1.Settlement
+	(*OverlappingBoot)(nil),          // 22: lightmetrics.reconciler.v1.OverlappingBoot
+	(*GetConflictRequest)(nil),       // 23: lightmetrics.reconciler.v1.GetConflictRequest
+	(*GetConflictResponse)(nil),      // 24: lightmetrics.reconciler.v1.GetConflictResponse
+	(*FrameSide)(nil),                // 25: lightmetrics.reconciler.v1.FrameSide
+	(*RecordDifference)(nil),         // 26: lightmetrics.reconciler.v1.RecordDifference
+	(*ConflictName)(nil),             // 27: lightmetrics.reconciler.v1.ConflictName
+	(*ResolveConflictsRequest)(nil),  // 28: lightmetrics.reconciler.v1.ResolveConflictsRequest
+	(*ResolveConflictsResponse)(nil), // 29: lightmetrics.reconciler.v1.ResolveConflictsResponse
+	(*SetQuarantineRequest)(nil),     // 30: lightmetrics.reconciler.v1.SetQuarantineRequest
+	(*SetQuarantineResponse)(nil),    // 31: lightmetrics.reconciler.v1.SetQuarantineResponse
+	nil,                              // 32: lightmetrics.reconciler.v1.GetStatusResponse.RepairsEntry
 }
 var file_lightmetrics_reconciler_v1_reconciler_proto_depIdxs = []int32{
 	6,  // 0: lightmetrics.reconciler.v1.GetGarbageResponse.state:type_name -> lightmetrics.reconciler.v1.GarbageState
@@ -2704,44 +2866,45 @@ var file_lightmetrics_reconciler_v1_reconciler_proto_depIdxs = []int32{
 	11, // 6: lightmetrics.reconciler.v1.ListLedgersResponse.ledgers:type_name -> lightmetrics.reconciler.v1.Ledger
 	12, // 7: lightmetrics.reconciler.v1.Ledger.gaps:type_name -> lightmetrics.reconciler.v1.SeqRange
 	12, // 8: lightmetrics.reconciler.v1.Ledger.overlaps:type_name -> lightmetrics.reconciler.v1.SeqRange
-	31, // 9: lightmetrics.reconciler.v1.GetStatusResponse.repairs:type_name -> lightmetrics.reconciler.v1.GetStatusResponse.RepairsEntry
-	15, // 10: lightmetrics.reconciler.v1.GetStatusResponse.journal:type_name -> lightmetrics.reconciler.v1.JournalStatus
-	18, // 11: lightmetrics.reconciler.v1.ListConflictsResponse.conflicts:type_name -> lightmetrics.reconciler.v1.Conflict
-	21, // 12: lightmetrics.reconciler.v1.ListConflictsResponse.overlaps:type_name -> lightmetrics.reconciler.v1.OverlappingBoot
-	19, // 13: lightmetrics.reconciler.v1.ListConflictsResponse.quarantined:type_name -> lightmetrics.reconciler.v1.Resolution
-	19, // 14: lightmetrics.reconciler.v1.Conflict.resolution:type_name -> lightmetrics.reconciler.v1.Resolution
-	20, // 15: lightmetrics.reconciler.v1.Conflict.settlement:type_name -> lightmetrics.reconciler.v1.Settlement
-	12, // 16: lightmetrics.reconciler.v1.OverlappingBoot.overlaps:type_name -> lightmetrics.reconciler.v1.SeqRange
-	18, // 17: lightmetrics.reconciler.v1.GetConflictResponse.conflict:type_name -> lightmetrics.reconciler.v1.Conflict
-	24, // 18: lightmetrics.reconciler.v1.GetConflictResponse.accepted:type_name -> lightmetrics.reconciler.v1.FrameSide
-	24, // 19: lightmetrics.reconciler.v1.GetConflictResponse.submitted:type_name -> lightmetrics.reconciler.v1.FrameSide
-	25, // 20: lightmetrics.reconciler.v1.GetConflictResponse.differences:type_name -> lightmetrics.reconciler.v1.RecordDifference
-	26, // 21: lightmetrics.reconciler.v1.ResolveConflictsRequest.conflicts:type_name -> lightmetrics.reconciler.v1.ConflictName
-	19, // 22: lightmetrics.reconciler.v1.ResolveConflictsResponse.resolution:type_name -> lightmetrics.reconciler.v1.Resolution
-	19, // 23: lightmetrics.reconciler.v1.SetQuarantineResponse.resolution:type_name -> lightmetrics.reconciler.v1.Resolution
-	9,  // 24: lightmetrics.reconciler.v1.ReconcilerService.ListLedgers:input_type -> lightmetrics.reconciler.v1.ListLedgersRequest
-	13, // 25: lightmetrics.reconciler.v1.ReconcilerService.GetStatus:input_type -> lightmetrics.reconciler.v1.GetStatusRequest
-	0,  // 26: lightmetrics.reconciler.v1.ReconcilerService.GetGarbage:input_type -> lightmetrics.reconciler.v1.GetGarbageRequest
-	2,  // 27: lightmetrics.reconciler.v1.ReconcilerService.StartSweep:input_type -> lightmetrics.reconciler.v1.StartSweepRequest
-	4,  // 28: lightmetrics.reconciler.v1.ReconcilerService.ReleaseBreaker:input_type -> lightmetrics.reconciler.v1.ReleaseBreakerRequest
-	16, // 29: lightmetrics.reconciler.v1.ReconcilerService.ListConflicts:input_type -> lightmetrics.reconciler.v1.ListConflictsRequest
-	22, // 30: lightmetrics.reconciler.v1.ReconcilerService.GetConflict:input_type -> lightmetrics.reconciler.v1.GetConflictRequest
-	27, // 31: lightmetrics.reconciler.v1.ReconcilerService.ResolveConflicts:input_type -> lightmetrics.reconciler.v1.ResolveConflictsRequest
-	29, // 32: lightmetrics.reconciler.v1.ReconcilerService.SetQuarantine:input_type -> lightmetrics.reconciler.v1.SetQuarantineRequest
-	10, // 33: lightmetrics.reconciler.v1.ReconcilerService.ListLedgers:output_type -> lightmetrics.reconciler.v1.ListLedgersResponse
-	14, // 34: lightmetrics.reconciler.v1.ReconcilerService.GetStatus:output_type -> lightmetrics.reconciler.v1.GetStatusResponse
-	1,  // 35: lightmetrics.reconciler.v1.ReconcilerService.GetGarbage:output_type -> lightmetrics.reconciler.v1.GetGarbageResponse
-	3,  // 36: lightmetrics.reconciler.v1.ReconcilerService.StartSweep:output_type -> lightmetrics.reconciler.v1.StartSweepResponse
-	5,  // 37: lightmetrics.reconciler.v1.ReconcilerService.ReleaseBreaker:output_type -> lightmetrics.reconciler.v1.ReleaseBreakerResponse
-	17, // 38: lightmetrics.reconciler.v1.ReconcilerService.ListConflicts:output_type -> lightmetrics.reconciler.v1.ListConflictsResponse
-	23, // 39: lightmetrics.reconciler.v1.ReconcilerService.GetConflict:output_type -> lightmetrics.reconciler.v1.GetConflictResponse
-	28, // 40: lightmetrics.reconciler.v1.ReconcilerService.ResolveConflicts:output_type -> lightmetrics.reconciler.v1.ResolveConflictsResponse
-	30, // 41: lightmetrics.reconciler.v1.ReconcilerService.SetQuarantine:output_type -> lightmetrics.reconciler.v1.SetQuarantineResponse
-	33, // [33:42] is the sub-list for method output_type
-	24, // [24:33] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	32, // 9: lightmetrics.reconciler.v1.GetStatusResponse.repairs:type_name -> lightmetrics.reconciler.v1.GetStatusResponse.RepairsEntry
+	16, // 10: lightmetrics.reconciler.v1.GetStatusResponse.journal:type_name -> lightmetrics.reconciler.v1.JournalStatus
+	15, // 11: lightmetrics.reconciler.v1.GetStatusResponse.scrub:type_name -> lightmetrics.reconciler.v1.ScrubStatus
+	19, // 12: lightmetrics.reconciler.v1.ListConflictsResponse.conflicts:type_name -> lightmetrics.reconciler.v1.Conflict
+	22, // 13: lightmetrics.reconciler.v1.ListConflictsResponse.overlaps:type_name -> lightmetrics.reconciler.v1.OverlappingBoot
+	20, // 14: lightmetrics.reconciler.v1.ListConflictsResponse.quarantined:type_name -> lightmetrics.reconciler.v1.Resolution
+	20, // 15: lightmetrics.reconciler.v1.Conflict.resolution:type_name -> lightmetrics.reconciler.v1.Resolution
+	21, // 16: lightmetrics.reconciler.v1.Conflict.settlement:type_name -> lightmetrics.reconciler.v1.Settlement
+	12, // 17: lightmetrics.reconciler.v1.OverlappingBoot.overlaps:type_name -> lightmetrics.reconciler.v1.SeqRange
+	19, // 18: lightmetrics.reconciler.v1.GetConflictResponse.conflict:type_name -> lightmetrics.reconciler.v1.Conflict
+	25, // 19: lightmetrics.reconciler.v1.GetConflictResponse.accepted:type_name -> lightmetrics.reconciler.v1.FrameSide
+	25, // 20: lightmetrics.reconciler.v1.GetConflictResponse.submitted:type_name -> lightmetrics.reconciler.v1.FrameSide
+	26, // 21: lightmetrics.reconciler.v1.GetConflictResponse.differences:type_name -> lightmetrics.reconciler.v1.RecordDifference
+	27, // 22: lightmetrics.reconciler.v1.ResolveConflictsRequest.conflicts:type_name -> lightmetrics.reconciler.v1.ConflictName
+	20, // 23: lightmetrics.reconciler.v1.ResolveConflictsResponse.resolution:type_name -> lightmetrics.reconciler.v1.Resolution
+	20, // 24: lightmetrics.reconciler.v1.SetQuarantineResponse.resolution:type_name -> lightmetrics.reconciler.v1.Resolution
+	9,  // 25: lightmetrics.reconciler.v1.ReconcilerService.ListLedgers:input_type -> lightmetrics.reconciler.v1.ListLedgersRequest
+	13, // 26: lightmetrics.reconciler.v1.ReconcilerService.GetStatus:input_type -> lightmetrics.reconciler.v1.GetStatusRequest
+	0,  // 27: lightmetrics.reconciler.v1.ReconcilerService.GetGarbage:input_type -> lightmetrics.reconciler.v1.GetGarbageRequest
+	2,  // 28: lightmetrics.reconciler.v1.ReconcilerService.StartSweep:input_type -> lightmetrics.reconciler.v1.StartSweepRequest
+	4,  // 29: lightmetrics.reconciler.v1.ReconcilerService.ReleaseBreaker:input_type -> lightmetrics.reconciler.v1.ReleaseBreakerRequest
+	17, // 30: lightmetrics.reconciler.v1.ReconcilerService.ListConflicts:input_type -> lightmetrics.reconciler.v1.ListConflictsRequest
+	23, // 31: lightmetrics.reconciler.v1.ReconcilerService.GetConflict:input_type -> lightmetrics.reconciler.v1.GetConflictRequest
+	28, // 32: lightmetrics.reconciler.v1.ReconcilerService.ResolveConflicts:input_type -> lightmetrics.reconciler.v1.ResolveConflictsRequest
+	30, // 33: lightmetrics.reconciler.v1.ReconcilerService.SetQuarantine:input_type -> lightmetrics.reconciler.v1.SetQuarantineRequest
+	10, // 34: lightmetrics.reconciler.v1.ReconcilerService.ListLedgers:output_type -> lightmetrics.reconciler.v1.ListLedgersResponse
+	14, // 35: lightmetrics.reconciler.v1.ReconcilerService.GetStatus:output_type -> lightmetrics.reconciler.v1.GetStatusResponse
+	1,  // 36: lightmetrics.reconciler.v1.ReconcilerService.GetGarbage:output_type -> lightmetrics.reconciler.v1.GetGarbageResponse
+	3,  // 37: lightmetrics.reconciler.v1.ReconcilerService.StartSweep:output_type -> lightmetrics.reconciler.v1.StartSweepResponse
+	5,  // 38: lightmetrics.reconciler.v1.ReconcilerService.ReleaseBreaker:output_type -> lightmetrics.reconciler.v1.ReleaseBreakerResponse
+	18, // 39: lightmetrics.reconciler.v1.ReconcilerService.ListConflicts:output_type -> lightmetrics.reconciler.v1.ListConflictsResponse
+	24, // 40: lightmetrics.reconciler.v1.ReconcilerService.GetConflict:output_type -> lightmetrics.reconciler.v1.GetConflictResponse
+	29, // 41: lightmetrics.reconciler.v1.ReconcilerService.ResolveConflicts:output_type -> lightmetrics.reconciler.v1.ResolveConflictsResponse
+	31, // 42: lightmetrics.reconciler.v1.ReconcilerService.SetQuarantine:output_type -> lightmetrics.reconciler.v1.SetQuarantineResponse
+	34, // [34:43] is the sub-list for method output_type
+	25, // [25:34] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_lightmetrics_reconciler_v1_reconciler_proto_init() }
@@ -2755,7 +2918,7 @@ func file_lightmetrics_reconciler_v1_reconciler_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lightmetrics_reconciler_v1_reconciler_proto_rawDesc), len(file_lightmetrics_reconciler_v1_reconciler_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   32,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
