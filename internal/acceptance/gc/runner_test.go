@@ -638,8 +638,7 @@ func TestAnOutcomeIsCountedOnce(t *testing.T) {
 	l := limits()
 	l.Interval = 0
 	moved := 0
-	var s losing
-	s = losing{Store: g.Store, lose: func() bool {
+	s := losing{Store: g.Store, lose: func() bool {
 		if g.state().Deleted == 0 || moved > 0 {
 			return false
 		}
