@@ -72,15 +72,14 @@ func (a *Agent) build() error {
 	if err := a.openQueue(m); err != nil {
 		return err
 	}
-	var err error
-	if a.sender, err = send.New(a.cfg.Send, a.queue, send.Deps{Registry: a.tele.Registry, Log: a.log, Now: a.now}); err != nil {
-		return fmt.Errorf("sender: %w", err)
-	}
-	a.tele.Registry.MustRegister(stateCollector{a})
 	hostname, err := os.Hostname()
 	if err != nil {
 		return fmt.Errorf("host name: %w", err)
 	}
+	if a.sender, err = send.New(a.cfg.Send, a.queue, send.Deps{Registry: a.tele.Registry, Log: a.log, Now: a.now, Whereabouts: a.whereabouts(hostname)}); err != nil {
+		return fmt.Errorf("sender: %w", err)
+	}
+	a.tele.Registry.MustRegister(stateCollector{a})
 	// Resource labels are sent once per frame instead of once per series.
 	resource := []series.Label{{Name: "host", Value: hostname}}
 	for k, v := range a.cfg.Labels {
@@ -109,6 +108,21 @@ func (a *Agent) build() error {
 		}
 	}
 	return nil
+}
+
+// whereabouts say to an operator where to look for parked batches.
+func (a *Agent) whereabouts(hostname string) send.Whereabouts {
+	w := send.Whereabouts{Host: hostname, Directory: a.queue.HeldDir(queue.Parked)}
+	if dir, err := filepath.Abs(w.Directory); err == nil {
+		w.Directory = dir
+	}
+	if host, port, err := net.SplitHostPort(a.cfg.HTTP.Listen); err == nil && port != "0" {
+		if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+			host = hostname // it listens on all addresses
+		}
+		w.Page = "http://" + net.JoinHostPort(host, port)
+	}
+	return w
 }
 
 // sink is the input.Sink of the agent. Offered samples go through the buffer to the batcher;

@@ -2,11 +2,13 @@ package agent_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -41,6 +43,48 @@ func post(t *testing.T, url string, header http.Header) int {
 	defer resp.Body.Close()
 	_, _ = io.Copy(io.Discard, resp.Body)
 	return resp.StatusCode
+}
+
+// An agent tells collectors where people find what it has parked.
+func TestWhereabouts(t *testing.T) {
+	asked := make(chan *ingestv1.SettleConflictsRequest, 16)
+	cfg := testConfig(t, collector(t, &sendtest.Collector{
+		OnFrame: func(b []byte, reply func(*ingestv1.BatchResult)) error {
+			reply(sendtest.Answer(b, ingestv1.BatchStatus_BATCH_STATUS_IDENTITY_CONFLICT, ""))
+			return nil
+		},
+		OnSettle: func(req *ingestv1.SettleConflictsRequest) (*ingestv1.SettleConflictsResponse, error) {
+			select {
+			case asked <- req:
+			default:
+			}
+			return nil, errors.New("later")
+		},
+	}))
+	cfg.Send.SettleInterval = time.Millisecond
+	port, err := proc.Reserve(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.HTTP.Listen = port.Addr
+	port.Release()
+	start(t, cfg)
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case r := <-asked:
+		if r.GetHost() != host || r.GetPage() != "http://"+cfg.HTTP.Listen || r.GetDirectory() != filepath.Join(cfg.DataDir, "queue", "parked") {
+			t.Errorf("%v", r)
+		}
+		p := r.GetParked()[0]
+		if _, err := os.Stat(filepath.Join(r.GetDirectory(), fmt.Sprintf("%020d-%020d-%x.lmbatch", p.GetSeqStart(), p.GetSeqEnd(), p.GetFrameSha256()[:8]))); err != nil {
+			t.Error(err)
+		}
+	case <-testContext(t).Done():
+		t.Fatal("no collector was asked")
+	}
 }
 
 // TestOperateAsides: a conflict and a reject show up everywhere, and an operator settles both.

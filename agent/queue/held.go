@@ -55,6 +55,9 @@ func (a HeldBatch) Identity() identity.Batch {
 	return identity.Batch{Agent: a.AgentID, Boot: a.BootID, SeqStart: a.SeqStart, SeqEnd: a.SeqEnd}
 }
 
+// HeldDir is the folder of the frames that are held in that state.
+func (q *Queue) HeldDir(s State) string { return q.heldDir(s) }
+
 func (q *Queue) heldDir(s State) string { return filepath.Join(q.dir, s.String()) }
 
 // Park holds an entry because of a conflict. Its files are durable before the entry is finished.

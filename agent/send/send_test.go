@@ -49,6 +49,7 @@ type fixture struct {
 	sender *send.Sender
 	// onAside is the sender's, set before run.
 	onAside func(queue.State, queue.HeldBatch)
+	at      send.Whereabouts
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -127,7 +128,7 @@ func (f *fixture) append(n int) []queue.Entry {
 // run starts the sender and gives a function that stops it and waits.
 func (f *fixture) run() (stop func()) {
 	f.t.Helper()
-	s, err := send.New(f.cfg, f.queue, send.Deps{Registry: f.reg, Log: slog.New(slog.DiscardHandler), Now: time.Now, OnRefused: f.onAside})
+	s, err := send.New(f.cfg, f.queue, send.Deps{Registry: f.reg, Log: slog.New(slog.DiscardHandler), Now: time.Now, OnRefused: f.onAside, Whereabouts: f.at})
 	if err != nil {
 		f.t.Fatal(err)
 	}

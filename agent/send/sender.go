@@ -28,6 +28,8 @@ type Sender struct {
 	now       func() time.Time
 	onRefused func(queue.State, queue.HeldBatch)
 	onAccept  func(position string)
+	// at is where the parked batches are.
+	at Whereabouts
 	// reporting is held while a batch leaves the queue without being accepted, until OnRefused has
 	// returned.
 	reporting sync.Mutex
@@ -80,6 +82,18 @@ type Deps struct {
 	// OnAccepted is called for each batch that was accepted, before Flush says so, with the position of the journal in
 	// the answer; that is empty where the collector has the batch on its own disk only. It may be nil.
 	OnAccepted func(position string)
+	// Whereabouts of the parked batches, which collectors are told with each question about them.
+	Whereabouts Whereabouts
+}
+
+// Whereabouts say to people where the batches of a queue are.
+type Whereabouts struct {
+	// Host is the machine's name. Without it nothing is said.
+	Host string
+	// Page is the URL of the agent's own page; empty where it has none.
+	Page string
+	// Directory has the frames of the parked batches.
+	Directory string
 }
 
 // New dials lazily; nothing is sent before Run.
@@ -87,7 +101,7 @@ func New(cfg Config, q *queue.Queue, d Deps) (*Sender, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Sender{cfg: cfg, queue: q, log: d.Log, now: d.Now, onRefused: d.OnRefused, onAccept: d.OnAccepted, metrics: newMetrics(d.Registry, cfg.Collectors), waits: newWaits(cfg), stopping: newDrain(), holding: map[identity.Boot]time.Time{}, told: make(chan struct{}, 1), kept: map[identity.Digest]identity.Batch{}}
+	s := &Sender{cfg: cfg, queue: q, log: d.Log, now: d.Now, onRefused: d.OnRefused, onAccept: d.OnAccepted, at: d.Whereabouts, metrics: newMetrics(d.Registry, cfg.Collectors), waits: newWaits(cfg), stopping: newDrain(), holding: map[identity.Boot]time.Time{}, told: make(chan struct{}, 1), kept: map[identity.Digest]identity.Batch{}}
 	for _, a := range cfg.Collectors {
 		conn, err := rpc.Dial(a, cfg.Client) // lazy: this checks the settings
 		if err != nil {

@@ -148,7 +148,7 @@ func settledAs(a ingestv1.ResolutionAction) string {
 func (s *Sender) askSettled(ctx context.Context, conn grpc.ClientConnInterface, agent string, parked []*ingestv1.ParkedBatch) ([]*ingestv1.ConflictSettlement, error) {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
-	out, err := wire.Settle(ctx, conn, &ingestv1.SettleConflictsRequest{AgentId: agent, Parked: parked})
+	out, err := wire.Settle(ctx, conn, &ingestv1.SettleConflictsRequest{AgentId: agent, Parked: parked, Host: s.at.Host, Page: s.at.Page, Directory: s.at.Directory})
 	if err != nil {
 		return nil, err
 	}

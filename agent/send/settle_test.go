@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"lightmetrics.dev/lightmetrics/agent/queue"
+	"lightmetrics.dev/lightmetrics/agent/send"
 	"lightmetrics.dev/lightmetrics/agent/send/sendtest"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/resolution"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
@@ -241,5 +242,22 @@ func TestKeepBothIsToldBeforeTheStreamIsLeft(t *testing.T) {
 	f.drained()
 	if got, _ := f.store.Accepted(); len(got) != 3 || d.told.Load() != 3 {
 		t.Errorf("accepted %v, told %d times", got, d.told.Load())
+	}
+}
+
+// Collectors are told where the parked batches are.
+func TestWhereaboutsAreTold(t *testing.T) {
+	f := newFixture(t)
+	f.at = send.Whereabouts{Host: "db-7", Page: "http://127.0.0.1:4320", Directory: "/q/parked"}
+	var got atomic.Pointer[ingestv1.SettleConflictsRequest]
+	f.collector(&sendtest.Collector{OnSettle: func(req *ingestv1.SettleConflictsRequest) (*ingestv1.SettleConflictsResponse, error) {
+		got.Store(req)
+		return nil, errors.New("never mind")
+	}})
+	f.park(1)
+	f.run()
+	f.eventually("a collector is asked", func() bool { return got.Load() != nil })
+	if r := got.Load(); r.GetHost() != f.at.Host || r.GetPage() != f.at.Page || r.GetDirectory() != f.at.Directory {
+		t.Errorf("%v", r)
 	}
 }

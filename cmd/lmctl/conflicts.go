@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -47,6 +49,25 @@ type settlementView struct {
 	KeptSeqEnd  uint64 `json:"kept_seq_end,omitempty"`
 }
 
+type parkedView struct {
+	Host       string `json:"host"`
+	Page       string `json:"page,omitempty"`
+	File       string `json:"file,omitempty"`
+	Peer       string `json:"peer,omitempty"`
+	ObservedAt string `json:"observed_at"`
+}
+
+// look says how to look at a parked batch.
+func (p *parkedView) look(c conflictView) string {
+	switch {
+	case p == nil:
+		return "lmctl agent status, on the machine of " + c.AgentID
+	case p.Page == "":
+		return p.File + " on " + p.Host
+	}
+	return "lmctl agent --addr " + p.Page + " status, on " + p.Host
+}
+
 type conflictView struct {
 	AgentID             string          `json:"agent_id"`
 	BootID              string          `json:"boot_id"`
@@ -61,6 +82,7 @@ type conflictView struct {
 	AcceptedBlobKey     string          `json:"accepted_blob_key,omitempty"`
 	SubmittedBlobKey    string          `json:"submitted_blob_key,omitempty"`
 	ParkedID            string          `json:"parked_id"`
+	ParkedAt            *parkedView     `json:"parked_at,omitempty"`
 	Resolution          *resolutionView `json:"resolution,omitempty"`
 	Settlement          *settlementView `json:"settlement,omitempty"`
 	Error               string          `json:"error,omitempty"`
@@ -70,6 +92,9 @@ func viewConflict(c *reconcilerv1.Conflict) conflictView {
 	v := conflictView{AgentID: c.GetAgentId(), BootID: c.GetBootId(), SeqStart: c.GetSeqStart(), SeqEnd: c.GetSeqEnd(), AcceptedSHA256: c.GetAcceptedSha256(), SubmittedSHA256: c.GetSubmittedSha256(),
 		ObservedAt: nanos(c.GetObservedAtUnixNs()), CollectorID: c.GetCollectorId(), QuarantineKey: c.GetQuarantineKey(), AcceptedManifestKey: c.GetAcceptedManifestKey(), AcceptedBlobKey: c.GetAcceptedBlobKey(),
 		SubmittedBlobKey: c.GetSubmittedBlobKey(), ParkedID: c.GetParkedId(), Resolution: viewResolution(c.GetResolution()), Error: c.GetError()}
+	if p := c.GetParkedAt(); p != nil {
+		v.ParkedAt = &parkedView{p.GetHost(), p.GetPage(), p.GetFile(), p.GetPeer(), nanos(p.GetObservedAtUnixNs())}
+	}
 	if s := c.GetSettlement(); s != nil {
 		v.Settlement = &settlementView{nanos(s.GetSettledAtUnixNs()), s.GetCollectorId(), s.GetKeptBootId(), s.GetKeptSeqEnd()}
 	}
@@ -89,14 +114,51 @@ func (v conflictView) state() string {
 	return v.Resolution.Action
 }
 
+// parkedAt is the file of the parked frame, as far as its agent has said.
+func (v conflictView) parkedAt() string {
+	switch {
+	case v.Settlement != nil:
+		return "no more: settled"
+	case v.ParkedAt == nil:
+		return "unknown: its agent has not said"
+	}
+	return v.ParkedAt.Host + ":" + v.ParkedAt.File
+}
+
 type overlapView struct {
 	AgentID  string   `json:"agent_id"`
 	BootID   string   `json:"boot_id"`
 	Overlaps []string `json:"overlaps"`
 }
 
+type clashView struct {
+	AgentID          string `json:"agent_id"`
+	BootID           string `json:"boot_id"`
+	SpoolID          string `json:"spool_id"`
+	ObservedAt       string `json:"observed_at"`
+	CollectorID      string `json:"collector_id"`
+	Peer             string `json:"peer,omitempty"`
+	OwnerSpoolID     string `json:"owner_spool_id"`
+	OwnerSeenAt      string `json:"owner_seen_at"`
+	OwnerCollectorID string `json:"owner_collector_id"`
+	ClashKey         string `json:"clash_key"`
+	Error            string `json:"error,omitempty"`
+
+	observed int64
+}
+
+func viewClash(c *reconcilerv1.BootClash) clashView {
+	return clashView{c.GetAgentId(), c.GetBootId(), c.GetSpoolId(), nanos(c.GetObservedAtUnixNs()), c.GetCollectorId(), c.GetPeer(), c.GetOwnerSpoolId(), nanos(c.GetOwnerSeenAtUnixNs()),
+		c.GetOwnerCollectorId(), c.GetClashKey(), c.GetError(), c.GetObservedAtUnixNs()}
+}
+
+// clashesListed is how long a boot clash is listed without --all: its agent began a new boot at once, and nothing has to be
+// decided about it.
+const clashesListed = 30 * 24 * time.Hour
+
 type conflictsView struct {
 	Conflicts   []conflictView    `json:"conflicts"`
+	Clashes     []clashView       `json:"clashes"`
 	Overlaps    []overlapView     `json:"overlaps"`
 	Quarantined []*resolutionView `json:"quarantined"`
 }
@@ -110,7 +172,7 @@ func nanos(ns int64) string {
 
 // read asks for all conflicts of an agent, or of all.
 func (v *conflictsView) read(ctx context.Context, c reconcilerv1.ReconcilerServiceClient, agent string, unresolved bool) error {
-	*v = conflictsView{[]conflictView{}, []overlapView{}, []*resolutionView{}}
+	*v = conflictsView{[]conflictView{}, []clashView{}, []overlapView{}, []*resolutionView{}}
 	for token := ""; ; {
 		page, err := c.ListConflicts(ctx, &reconcilerv1.ListConflictsRequest{AgentId: agent, PageSize: 1000, PageToken: token, Unresolved: unresolved})
 		if err != nil {
@@ -118,6 +180,9 @@ func (v *conflictsView) read(ctx context.Context, c reconcilerv1.ReconcilerServi
 		}
 		for _, one := range page.GetConflicts() {
 			v.Conflicts = append(v.Conflicts, viewConflict(one))
+		}
+		for _, c := range page.GetClashes() {
+			v.Clashes = append(v.Clashes, viewClash(c))
 		}
 		for _, o := range page.GetOverlaps() {
 			one := overlapView{o.GetAgentId(), o.GetBootId(), []string{}}
@@ -169,7 +234,7 @@ func conflictsList(s *settler, out *format) *cobra.Command {
 	var agent string
 	var all bool
 	cmd := &cobra.Command{
-		Use: "list", Short: "List conflicts about which nothing is decided, overlaps and quarantined senders; exits 3 when there are such conflicts", Args: cobra.NoArgs,
+		Use: "list", Short: "List conflicts about which nothing is decided, boot clashes, overlaps and quarantined senders; exits 3 when there are such conflicts", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var v conflictsView
 			err := s.ask(cmd.Context(), func(ctx context.Context, c reconcilerv1.ReconcilerServiceClient) error {
@@ -185,6 +250,13 @@ func conflictsList(s *settler, out *format) *cobra.Command {
 					open++
 				}
 				t.rows = append(t.rows, []string{c.AgentID, c.BootID, fmt.Sprintf("%d-%d", c.SeqStart, c.SeqEnd), c.AcceptedSHA256, c.SubmittedSHA256, c.ObservedAt, c.CollectorID, c.state()})
+			}
+			if !all {
+				since := time.Now().Add(-clashesListed).UnixNano()
+				v.Clashes = slices.DeleteFunc(v.Clashes, func(c clashView) bool { return c.Error == "" && c.observed < since })
+			}
+			for _, c := range v.Clashes {
+				t.rows = append(t.rows, []string{c.AgentID, c.BootID, "", "spool " + c.OwnerSpoolID, "spool " + c.SpoolID, c.ObservedAt, c.CollectorID, cmp.Or(c.Error, "boot clash")})
 			}
 			for _, o := range v.Overlaps {
 				t.rows = append(t.rows, []string{o.AgentID, o.BootID, some(o.Overlaps), "", "", "", "", "overlap"})
@@ -202,7 +274,7 @@ func conflictsList(s *settler, out *format) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&agent, "agent", "", "only this agent")
-	cmd.Flags().BoolVar(&all, "all", false, "those that are decided, too")
+	cmd.Flags().BoolVar(&all, "all", false, "those that are decided, too, and boot clashes of more than 30 days ago")
 	return cmd
 }
 
@@ -243,9 +315,24 @@ type comparisonView struct {
 
 func conflictsShow(s *settler, out *format) *cobra.Command {
 	var limit int
+	var boot showBoot
 	cmd := &cobra.Command{
-		Use: "show SHA256", Short: "Compare the accepted and the quarantined frame, record by record", Args: cobra.ExactArgs(1),
+		Use: "show SHA256 | show --agent AGENT --boot BOOT [--seq NUMBER]", Short: "Compare the accepted and the quarantined frame, record by record; or what covers a number; or who used a boot id",
+		Long: "With SHA256: compares the accepted and the quarantined frame of a conflict, record by record, and says where its agent has it.\n" +
+			"With --agent, --boot and --seq: compares the accepted batches that cover this number of an overlap; the first one counts.\n" +
+			"With --agent and --boot: the spools that have used the boot id, of which the first one owns it.",
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if named := boot.agent != "" && boot.boot != ""; named == (len(args) == 1) || !named && boot != (showBoot{}) {
+				return &cli.ExitError{Code: cli.ExitUsage, Err: errors.New("want the hash of a quarantined frame, or --agent and --boot")}
+			}
+			switch {
+			case len(args) == 1:
+			case cmd.Flags().Changed("seq"):
+				return boot.overlap(cmd, s, out, limit)
+			default:
+				return boot.clashes(cmd, s, out)
+			}
 			var r *reconcilerv1.GetConflictResponse
 			err := s.ask(cmd.Context(), func(ctx context.Context, c reconcilerv1.ReconcilerServiceClient) error {
 				var all conflictsView
@@ -267,7 +354,7 @@ func conflictsShow(s *settler, out *format) *cobra.Command {
 			c := v.Conflict
 			t := table{header: []string{"WHAT", "ACCEPTED", "QUARANTINED"}, rows: [][]string{
 				{"agent", c.AgentID, ""}, {"boot", c.BootID, ""}, {"sequence", fmt.Sprintf("%d-%d", c.SeqStart, c.SeqEnd), ""}, {"state", c.state(), ""},
-				{"parked as", "", c.ParkedID},
+				{"parked as", "", c.ParkedID}, {"parked at", "", c.parkedAt()}, {"look with", "", c.ParkedAt.look(c)},
 				{"frame", c.AcceptedSHA256, c.SubmittedSHA256}, {"key", c.AcceptedBlobKey, c.SubmittedBlobKey}, {"record", c.AcceptedManifestKey, c.QuarantineKey},
 				{"seen", v.Accepted.At, v.Submitted.At}, {"collector", v.Accepted.CollectorID, v.Submitted.CollectorID},
 				{"records", fmt.Sprint(v.Accepted.Records), fmt.Sprint(v.Submitted.Records)}, {"series", fmt.Sprint(v.Accepted.Series), fmt.Sprint(v.Submitted.Series)},
@@ -290,6 +377,9 @@ func conflictsShow(s *settler, out *format) *cobra.Command {
 		},
 	}
 	cmd.Flags().IntVar(&limit, "differences", 20, "most differences that are listed")
+	cmd.Flags().StringVar(&boot.agent, "agent", "", "agent of an overlap or a boot clash")
+	cmd.Flags().StringVar(&boot.boot, "boot", "", "its boot")
+	cmd.Flags().Uint64Var(&boot.seq, "seq", 0, "a number of the overlap")
 	return cmd
 }
 

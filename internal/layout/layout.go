@@ -29,6 +29,7 @@ const (
 	CondemnedPrefix        = "gc/v1/condemned/"
 	RewrittenPrefix        = "gc/v1/rewritten/"
 	QuarantinePrefix       = "quarantine/v1/identity-conflict/"
+	ClashPrefix            = "quarantine/v1/boot-clash/"
 	QuarantineByBlobPrefix = "quarantine-by-blob/v1/"
 	ReconcilePrefix        = "reconcile/v1/"
 	RepairPrefix           = "repair/v1/"

@@ -112,7 +112,7 @@ func (s *Service) settleAll(ctx context.Context, req *ingestv1.SettleConflictsRe
 	g.SetLimit(settleWriters)
 	for i, b := range req.GetParked() {
 		g.Go(func() (err error) {
-			out.Settlements[i], err = s.settle(gctx, a, req.GetAgentId(), b)
+			out.Settlements[i], err = s.settle(gctx, a, req, b)
 			return err
 		})
 	}
@@ -123,8 +123,8 @@ func (s *Service) settleAll(ctx context.Context, req *ingestv1.SettleConflictsRe
 }
 
 // settle says what was decided about a parked batch, and records what its sender did.
-func (s *Service) settle(ctx context.Context, a *authority, agent string, b *ingestv1.ParkedBatch) (*ingestv1.ConflictSettlement, error) {
-	id := identity.Batch{Agent: agent, Boot: b.GetBootId(), SeqStart: b.GetSeqStart(), SeqEnd: b.GetSeqEnd()}
+func (s *Service) settle(ctx context.Context, a *authority, req *ingestv1.SettleConflictsRequest, b *ingestv1.ParkedBatch) (*ingestv1.ConflictSettlement, error) {
+	id := identity.Batch{Agent: req.GetAgentId(), Boot: b.GetBootId(), SeqStart: b.GetSeqStart(), SeqEnd: b.GetSeqEnd()}
 	sum, err := identity.DigestFromBytes(b.GetFrameSha256())
 	if err == nil {
 		err = id.Validate()
@@ -135,6 +135,7 @@ func (s *Service) settle(ctx context.Context, a *authority, agent string, b *ing
 	out := &ingestv1.ConflictSettlement{FrameSha256: b.GetFrameSha256()}
 	d := s.resolutions.Of(id, sum)
 	if d == nil {
+		s.parked.whereabouts(ctx, s, a, req, id, sum)
 		return out, nil
 	}
 	out.Resolution, out.Action = d.Number, ingestv1.ResolutionAction_RESOLUTION_ACTION_ACCEPT_EXISTING

@@ -63,6 +63,8 @@ type Service struct {
 	hub       *hub
 	recent    *recentFrames
 	abandoned *abandoned
+	clashes   *noted
+	parked    *noted
 	workers   *workers
 
 	// live are the present limits. Reload replaces those that are only compared with; sizes of pools stay.
@@ -120,8 +122,8 @@ func New(cfg Config, d Deps) (*Service, error) {
 		errlog: newErrlog(d.Telemetry.Log, d.Now), buffers: &buffers{}, gate: newGate(l.Receivers),
 		agents:   newAgents(l, d.Now),
 		decoding: newDecoding(l), room: semaphore.NewWeighted(int64(l.InFlightBytes)),
-		abandoned: newAbandoned(),
-		reprobe:   make(chan struct{}, 1), spooled: make(chan *spool.Spool, 1), drain: make(chan struct{}),
+		abandoned: newAbandoned(), clashes: newNoted(), parked: newNoted(),
+		reprobe: make(chan struct{}, 1), spooled: make(chan *spool.Spool, 1), drain: make(chan struct{}),
 	}
 	s.committing = make(chan *commit.Committer, 1)
 	s.hub = newHub(func() string { return s.collectorID }, s.unlanded)

@@ -198,11 +198,15 @@ func (s *Service) decide(ctx context.Context, sub submission, v *decision) (acce
 		WireVersion: uint32(sum.WireVersion), FrameVersion: uint32(sum.FrameVersion),
 		SpoolID: sub.spoolID, Traceparent: traceparent(ctx),
 	}
+	var res accept.Result
 	if acceptor.local { // what the spool accepts is kept when it lands
-		return acceptor.Accept(ctx, submitted)
+		res, err = acceptor.Accept(ctx, submitted)
+	} else {
+		res, v.kept, err = s.recent.accept(ctx, acceptor, submitted)
 	}
-	res, kept, err := s.recent.accept(ctx, acceptor, submitted)
-	v.kept = kept
+	if err != nil {
+		s.clashes.note(ctx, s, acceptor, v.id.BootOf(), sub.spoolID, err)
+	}
 	return res, err
 }
 

@@ -46,6 +46,7 @@ func (s *Service) welcome(ctx context.Context, boot identity.Boot, spoolID strin
 	ctx, cancel := context.WithTimeout(ctx, welcomeTimeout)
 	defer cancel()
 	if err := acceptor.ClaimBoot(ctx, boot, spoolID); err != nil {
+		s.clashes.note(ctx, s, acceptor, boot, spoolID, err)
 		return nil, err
 	}
 	list := welcomeTimeout

@@ -22,6 +22,7 @@ var access = rpc.Access{
 
 	reconcilerv1.ReconcilerService_ListConflicts_FullMethodName:    readers,
 	reconcilerv1.ReconcilerService_GetConflict_FullMethodName:      readers,
+	reconcilerv1.ReconcilerService_GetOverlap_FullMethodName:       readers,
 	reconcilerv1.ReconcilerService_ResolveConflicts_FullMethodName: operators,
 	reconcilerv1.ReconcilerService_SetQuarantine_FullMethodName:    operators,
 }

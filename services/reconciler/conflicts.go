@@ -77,7 +77,7 @@ func readEach(ctx context.Context, n int, do func(context.Context, int) error) e
 	return e.Wait()
 }
 
-// ListConflicts lists the quarantine records, with what was decided and done about each.
+// ListConflicts lists the quarantine records, with what was decided and done about each, and then boot clashes.
 func (g server) ListConflicts(ctx context.Context, req *reconcilerv1.ListConflictsRequest) (*reconcilerv1.ListConflictsResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, conflictsTimeout)
 	defer cancel()
@@ -89,22 +89,52 @@ func (g server) ListConflicts(ctx context.Context, req *reconcilerv1.ListConflic
 		return nil, invalid("page_size is negative")
 	}
 	size = min(size, maxPage)
-	prefix := layout.QuarantinePrefix
+	lost, clashed := layout.QuarantinePrefix, layout.ClashPrefix
 	if a := req.GetAgentId(); a != "" {
-		prefix = layout.OfAgent(prefix, a)
+		lost, clashed = layout.OfAgent(lost, a), layout.OfAgent(clashed, a)
 	}
 	after, err := base64.RawURLEncoding.DecodeString(req.GetPageToken())
-	if err != nil || len(after) > 0 && !strings.HasPrefix(string(after), prefix) {
+	if err != nil || len(after) > 0 && !strings.HasPrefix(string(after), lost) && !strings.HasPrefix(string(after), clashed) {
 		return nil, invalid("page_token is not from a response before")
 	}
 	if err := g.readConflicts(ctx); err != nil {
 		return nil, err
 	}
-	page, err := g.s.store.List(ctx, objstore.ListOptions{Prefix: prefix, StartAfter: string(after), Limit: size})
-	if err != nil {
-		return nil, err
-	}
 	out := &reconcilerv1.ListConflictsResponse{}
+	if len(after) == 0 {
+		out.Overlaps = g.overlapping(req.GetAgentId())
+		for _, r := range g.s.conflicts.log.Senders(req.GetAgentId()) {
+			out.Quarantined = append(out.Quarantined, resolutionView(r))
+		}
+	}
+	next := string(after)
+	if !strings.HasPrefix(next, clashed) {
+		var n int
+		if n, next, err = g.listLost(ctx, out, lost, next, size, req.GetUnresolved()); err != nil {
+			return nil, err
+		}
+		if next == "" { // that was the last one
+			next = clashed
+		}
+		size -= n
+	}
+	if size > 0 && strings.HasPrefix(next, clashed) {
+		if next, err = g.listClashes(ctx, out, clashed, next, size); err != nil {
+			return nil, err
+		}
+	}
+	if next != "" {
+		out.NextPageToken = base64.RawURLEncoding.EncodeToString([]byte(next))
+	}
+	return out, nil
+}
+
+// listLost adds quarantine records to a page. It returns how many keys it has seen, and the one to go on from.
+func (g server) listLost(ctx context.Context, out *reconcilerv1.ListConflictsResponse, prefix, after string, size int, unresolved bool) (int, string, error) {
+	page, err := g.s.store.List(ctx, objstore.ListOptions{Prefix: prefix, StartAfter: after, Limit: size})
+	if err != nil {
+		return 0, "", err
+	}
 	var ids []identity.Batch
 	var sums []identity.Digest
 	for _, o := range page.Objects {
@@ -112,7 +142,7 @@ func (g server) ListConflicts(ctx context.Context, req *reconcilerv1.ListConflic
 		if err != nil {
 			continue // a foreign key; audits report it
 		}
-		if req.GetUnresolved() && g.s.conflicts.log.Of(id, sum) != nil {
+		if unresolved && g.s.conflicts.log.Of(id, sum) != nil {
 			continue
 		}
 		ids, sums = append(ids, id), append(sums, sum)
@@ -122,19 +152,59 @@ func (g server) ListConflicts(ctx context.Context, req *reconcilerv1.ListConflic
 		out.Conflicts[i], _, err = g.conflict(ctx, ids[i], sums[i])
 		return err
 	})
+	return len(page.Objects), page.Next, err
+}
+
+// listClashes adds boot clashes to a page, and returns the key to go on from.
+func (g server) listClashes(ctx context.Context, out *reconcilerv1.ListConflictsResponse, prefix, after string, size int) (string, error) {
+	page, err := g.s.store.List(ctx, objstore.ListOptions{Prefix: prefix, StartAfter: after, Limit: size})
 	if err != nil {
-		return nil, err
+		return "", err
 	}
-	if page.Next != "" {
-		out.NextPageToken = base64.RawURLEncoding.EncodeToString([]byte(page.Next))
-	}
-	if len(after) == 0 {
-		out.Overlaps = g.overlapping(req.GetAgentId())
-		for _, r := range g.s.conflicts.log.Senders(req.GetAgentId()) {
-			out.Quarantined = append(out.Quarantined, resolutionView(r))
+	found := make([]*reconcilerv1.BootClash, len(page.Objects))
+	err = readEach(ctx, len(found), func(ctx context.Context, i int) (err error) {
+		found[i], err = g.clash(ctx, page.Objects[i].Key)
+		return err
+	})
+	for _, c := range found {
+		if c != nil {
+			out.Clashes = append(out.Clashes, c)
 		}
 	}
-	return out, nil
+	return page.Next, err
+}
+
+// clash reads one record of a boot clash, and whom the boot belongs to; nil for a foreign key, which fsck reports.
+func (g server) clash(ctx context.Context, key string) (*reconcilerv1.BootClash, error) {
+	boot, _, err := layout.ParseClash(key)
+	if err != nil {
+		return nil, nil
+	}
+	c := &reconcilerv1.BootClash{AgentId: boot.Agent, BootId: boot.Boot, ClashKey: key}
+	body, _, err := g.s.store.Get(ctx, key, objstore.GetOptions{Limit: int64(resolution.ClashKind.MaxBytes)})
+	var rec resolution.Clash
+	if err == nil {
+		rec, err = resolution.ParseClash(key, body)
+	}
+	switch {
+	case err == nil:
+		c.SpoolId, c.ObservedAtUnixNs, c.CollectorId, c.Peer = rec.SpoolID, rec.ObservedAt, rec.CollectorID, rec.Peer
+	case record.Opaque(err):
+		c.Error = err.Error()
+	default:
+		return nil, err
+	}
+	body, _, err = g.s.store.Get(ctx, layout.Boot(boot), objstore.GetOptions{Limit: accept.MaxRecordBytes})
+	switch {
+	case err == nil:
+		if owner, err := accept.ParseBootRecord(body); err == nil {
+			c.OwnerSpoolId, c.OwnerSeenAtUnixNs, c.OwnerCollectorId = owner.SpoolID, owner.FirstSeen, owner.CollectorID
+		}
+	case errors.Is(err, objstore.ErrNotFound), objstore.Unreadable(err): // a collector with a local spool has the claim
+	default:
+		return nil, err
+	}
+	return c, nil
 }
 
 // overlapping lists the boots in which identities overlap, as far as the journal was read.
@@ -174,6 +244,9 @@ func (g server) conflict(ctx context.Context, id identity.Batch, sum identity.Di
 	default:
 		return nil, nil, err
 	}
+	if c.ParkedAt, err = g.parkedAt(ctx, id, sum, c.GetParkedId()); err != nil {
+		return nil, nil, err
+	}
 	d := g.s.conflicts.log.Of(id, sum)
 	if d == nil {
 		return c, &rec, nil
@@ -191,6 +264,28 @@ func (g server) conflict(ctx context.Context, id identity.Batch, sum identity.Di
 		}
 	}
 	return c, &rec, nil
+}
+
+// parkedAt is where an agent says that it has the frame; nil where none has said so.
+func (g server) parkedAt(ctx context.Context, id identity.Batch, sum identity.Digest, parkedID string) (*reconcilerv1.ParkedAt, error) {
+	key := layout.Parked(id, sum)
+	body, _, err := g.s.store.Get(ctx, key, objstore.GetOptions{Limit: int64(resolution.ParkedKind.MaxBytes)})
+	var p resolution.Parked
+	if err == nil {
+		p, err = resolution.ParseParked(key, body)
+	}
+	switch {
+	case err == nil:
+	case errors.Is(err, objstore.ErrNotFound), record.Opaque(err):
+		return nil, nil
+	default:
+		return nil, err
+	}
+	at := &reconcilerv1.ParkedAt{Host: p.Host, Page: p.Page, Peer: p.Peer, ObservedAtUnixNs: p.ObservedAt, CollectorId: p.CollectorID}
+	if p.Directory != "" {
+		at.File = p.Directory + "/" + parkedID + ".lmbatch"
+	}
+	return at, nil
 }
 
 // GetConflict compares both frames of a conflict.

@@ -2,6 +2,7 @@ package reconciler
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -163,5 +164,129 @@ func TestConflictsListSendersAndOverlaps(t *testing.T) {
 	must(t, err)
 	if page, err = api.ListConflicts(bg, &reconcilerv1.ListConflictsRequest{}); err != nil || len(page.GetQuarantined()) != 0 {
 		t.Errorf("%v, %v", page, err)
+	}
+}
+
+// Spools that used a boot id of another one stand behind the conflicts, page by page.
+func TestConflictsListBootClashes(t *testing.T) {
+	s := newStore()
+	owner := accept.BootRecord{AuthorityID: testAuthority, Boot: identity.Boot{Agent: "a", Boot: "boot"}, SpoolID: "first", Mode: accept.ModeS3Manifest, FirstSeen: 3, CollectorID: "c1"}
+	create(t, s, layout.Boot(owner.Boot), owner.Marshal())
+	b := identity.Boot{Agent: "a", Boot: "boot"}
+	for seq := uint64(1); seq < 5; seq += 2 {
+		plantConflict(t, s, batch("a", seq, seq+1), false, encoded(t, b, seq, 1, 2), encoded(t, b, seq, 1, 3))
+	}
+	for _, of := range []resolution.Clash{{AgentID: "a", BootID: "boot", SpoolID: "s1"}, {AgentID: "a", BootID: "boot", SpoolID: "s2", Peer: "192.0.2.7"}, {AgentID: "b", BootID: "x", SpoolID: "s3"}} {
+		of.AuthorityID, of.ObservedAt, of.CollectorID = testAuthority, 7, "c2"
+		must(t, resolution.RecordClash(bg, s, of))
+	}
+	create(t, s, layout.Clash(identity.Boot{Agent: "c", Boot: "x"}, "s"), []byte("{"))
+	create(t, s, layout.ClashPrefix+"foreign", nil)
+	api := start(t, quiet(), s).client()
+	for size := int32(1); size < 8; size++ {
+		for agent, want := range map[string]string{"": "2 conflicts; a s1, a s2, b s3, c ", "a": "2 conflicts; a s1, a s2", "b": "0 conflicts; b s3", "z": "0 conflicts; "} {
+			conflicts := 0
+			var clashes []string
+			for token := ""; ; {
+				page, err := api.ListConflicts(bg, &reconcilerv1.ListConflictsRequest{AgentId: agent, PageSize: size, PageToken: token})
+				must(t, err)
+				conflicts += len(page.GetConflicts())
+				if len(page.GetConflicts())+len(page.GetClashes()) > int(size) {
+					t.Errorf("a page of %d has %v", size, page)
+				}
+				for _, c := range page.GetClashes() {
+					clashes = append(clashes, c.GetAgentId()+" "+c.GetSpoolId())
+					switch {
+					case c.GetAgentId() == "c":
+						if c.GetError() == "" {
+							t.Errorf("%v", c)
+						}
+					case c.GetObservedAtUnixNs() != 7 || c.GetCollectorId() != "c2" || c.GetClashKey() == "":
+						t.Errorf("%v", c)
+					case c.GetAgentId() == "a" && (c.GetOwnerSpoolId() != "first" || c.GetOwnerSeenAtUnixNs() != 3 || c.GetOwnerCollectorId() != "c1"), c.GetAgentId() == "b" && c.GetOwnerCollectorId() != "":
+						t.Errorf("%v", c)
+					}
+				}
+				if token = page.GetNextPageToken(); token == "" {
+					break
+				}
+			}
+			slices.Sort(clashes)
+			if got := fmt.Sprintf("%d conflicts; %s", conflicts, strings.Join(clashes, ", ")); got != want {
+				t.Errorf("agent %q, pages of %d: %s, want %s", agent, size, got, want)
+			}
+		}
+	}
+}
+
+// A conflict says where its agent has the frame.
+func TestConflictsSayWhereAFrameIsParked(t *testing.T) {
+	s := newStore()
+	b, id := identity.Boot{Agent: "a", Boot: "boot"}, batch("a", 1, 2)
+	sum := plantConflict(t, s, id, false, encoded(t, b, 1, 1, 2), encoded(t, b, 1, 1, 3))
+	api := start(t, quiet(), s).client()
+	get := func() *reconcilerv1.Conflict {
+		t.Helper()
+		page, err := api.ListConflicts(bg, &reconcilerv1.ListConflictsRequest{})
+		must(t, err)
+		return page.GetConflicts()[0]
+	}
+	if at := get().GetParkedAt(); at != nil {
+		t.Errorf("nobody has said so: %v", at)
+	}
+	must(t, resolution.RecordParked(bg, s, resolution.Parked{AuthorityID: testAuthority, AgentID: "a", BootID: "boot", SeqStart: 1, SeqEnd: 2, SubmittedSHA256: sum,
+		Host: "db-7", Page: "http://127.0.0.1:4320", Directory: "/q/parked", ObservedAt: 9, CollectorID: "c2"}))
+	if at, want := get().GetParkedAt(), "/q/parked/"+layout.SeqName(1, 2)+"-"+sum.String()[:16]+".lmbatch"; at.GetHost() != "db-7" || at.GetPage() != "http://127.0.0.1:4320" || at.GetFile() != want || at.GetObservedAtUnixNs() != 9 {
+		t.Errorf("%v, want the file %s", at, want)
+	}
+}
+
+// Which of the batches with one number counts is the rule of all readers, and they are compared number by number.
+func TestOverlapsAreCompared(t *testing.T) {
+	s := newStore()
+	b := identity.Boot{Agent: "a", Boot: "boot"}
+	plant := func(start uint64, at int64, values ...float64) {
+		body := encoded(t, b, start, values...)
+		id := batch("a", start, start+uint64(len(values))-1)
+		m, _ := manifest(id)
+		m.FrameSHA256, m.FrameBytes, m.RawBlobKey, m.AcceptedAt = identity.Sum(body), uint64(len(body)), layout.Blob(identity.Sum(body), 0), at
+		create(t, s, m.RawBlobKey, body)
+		create(t, s, layout.Accepted(id), m.Marshal())
+	}
+	plant(15_001, 50, 1, 2, 3, 4) // m0 to m3
+	plant(15_003, 40, 5, 6)       // the earlier one counts
+	plant(15_004, 60, 4, 7)       // behind the number
+	wide := make([]float64, 11_000)
+	plant(5_000, 70, wide...) // begins far before it
+	gone := batch("a", 15_003, 15_009)
+	m, _ := manifest(gone)
+	m.AcceptedAt = 80
+	create(t, s, layout.Accepted(gone), m.Marshal()) // its frame is not there
+	create(t, s, layout.Accepted(batch("a", 15_003, 15_010)), []byte("{"))
+	api := start(t, quiet(), s).client()
+	r, err := api.GetOverlap(bg, &reconcilerv1.GetOverlapRequest{AgentId: "a", BootId: "boot", Seq: 15_003, Differences: 3})
+	must(t, err)
+	var got []string
+	for _, o := range r.GetBatches() {
+		got = append(got, fmt.Sprintf("%d-%d shares %d-%d: %d same, %d not, readable %v", o.GetSeqStart(), o.GetSeqEnd(), o.GetShared().GetStart(), o.GetShared().GetEnd(), o.GetSame(), o.GetDifferent(), o.GetFrame().GetError() == ""))
+	}
+	want := []string{
+		"15003-15004 shares 0-0: 0 same, 0 not, readable true",
+		"15001-15004 shares 15003-15004: 0 same, 2 not, readable true",
+		"5000-15999 shares 15003-15004: 0 same, 2 not, readable true",
+		"15003-15009 shares 15003-15004: 0 same, 0 not, readable false",
+		"15003-15010 shares 0-0: 0 same, 0 not, readable false",
+	}
+	if !slices.Equal(got, want) || r.GetIncomplete() {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if d := r.GetDifferences(); len(d) != 3 || d[0].GetSeq() != 15_003 || d[0].GetCounts().GetValue() != "5" || d[0].GetOther().GetValue() != "3" || d[0].GetOtherBatch() != 1 || d[2].GetOtherBatch() != 2 {
+		t.Errorf("%v", d)
+	}
+	if r, err := api.GetOverlap(bg, &reconcilerv1.GetOverlapRequest{AgentId: "a", BootId: "none", Seq: 1}); err != nil || len(r.GetBatches()) != 0 {
+		t.Errorf("%v, %v", r, err)
+	}
+	if _, err := api.GetOverlap(bg, &reconcilerv1.GetOverlapRequest{BootId: "none"}); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("%v", err)
 	}
 }

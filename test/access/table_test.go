@@ -23,6 +23,7 @@ var methods = map[string]string{
 	"/lightmetrics.reconciler.v1.ReconcilerService/ReleaseBreaker": "operator",
 
 	"/lightmetrics.reconciler.v1.ReconcilerService/ListConflicts":    "reader operator",
+	"/lightmetrics.reconciler.v1.ReconcilerService/GetOverlap":       "reader operator",
 	"/lightmetrics.reconciler.v1.ReconcilerService/GetConflict":      "reader operator",
 	"/lightmetrics.reconciler.v1.ReconcilerService/ResolveConflicts": "operator",
 	"/lightmetrics.reconciler.v1.ReconcilerService/SetQuarantine":    "operator",
@@ -95,7 +96,7 @@ var routes = map[string]map[string]string{
 	"reconciler": {
 		"GET /v1/ledgers": "reader operator", "GET /v1/status": "reader operator",
 		"GET /v1/gc": "reader operator", "POST /v1/gc/sweep": "operator", "POST /v1/gc/breaker": "operator",
-		"GET /v1/reconciler/conflicts": "reader operator", "GET /v1/reconciler/conflicts/{submitted_sha256}": "reader operator",
+		"GET /v1/reconciler/conflicts": "reader operator", "GET /v1/reconciler/overlap": "reader operator", "GET /v1/reconciler/conflicts/{submitted_sha256}": "reader operator",
 		"POST /v1/reconciler/resolutions": "operator", "POST /v1/reconciler/quarantine": "operator",
 	},
 	"query": {

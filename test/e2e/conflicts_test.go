@@ -153,6 +153,10 @@ func TestAConflictOfACloneIsSettledFromElsewhere(t *testing.T) {
 	if len(list.GetConflicts()) != len(held) {
 		t.Fatalf("%d conflicts, %d parked", len(list.GetConflicts()), len(held))
 	}
+	must(t, cluster.Poll(ctx, "where they are parked is known", func() (bool, error) {
+		list, err := rob.ListConflicts(ctx, &reconcilerv1.ListConflictsRequest{})
+		return err == nil && list.GetConflicts()[len(held)-1].GetParkedAt().GetPage() == "http://"+k.pages["machine"], err
+	}))
 	names := make([]*reconcilerv1.ConflictName, len(held))
 	for i, of := range list.GetConflicts() {
 		names[i] = &reconcilerv1.ConflictName{BootId: of.GetBootId(), SeqStart: of.GetSeqStart(), SeqEnd: of.GetSeqEnd(), SubmittedSha256: of.GetSubmittedSha256()}

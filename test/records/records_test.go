@@ -246,6 +246,9 @@ func kinds() []kind {
 		Principal: "ann", DecidedAt: 9, Note: "a cloned disk", AttemptID: strings.Repeat("0", 32)}
 	settled := resolution.Settled{AuthorityID: authority, AgentID: agent, BootID: "boot-1", SeqStart: 5, SeqEnd: 14, SubmittedSHA256: digest, Number: 7, Action: resolution.KeepBoth,
 		KeptBootID: resolution.Kept(agent, digest).Boot, KeptSeqEnd: 10, SettledAt: 11, CollectorID: "c"}
+	clash := resolution.Clash{AuthorityID: authority, AgentID: agent, BootID: "boot-1", SpoolID: "s2", Peer: "192.0.2.7", ObservedAt: 11, CollectorID: "c"}
+	parkedAt := resolution.Parked{AuthorityID: authority, AgentID: agent, BootID: "boot-1", SeqStart: 5, SeqEnd: 14, SubmittedSHA256: digest, Host: "db-7", Page: "http://127.0.0.1:4320", Directory: "/var/lib/agent/queue/parked",
+		Peer: "192.0.2.7", ObservedAt: 11, CollectorID: "c"}
 	records := func(k record.Kind, key string, v interface{ Marshal() []byte }) kind {
 		return kind{k, v.Marshal, at(key, catalog.ParseRecord, func(r *catalog.Record) []byte { return r.Marshal() })}
 	}
@@ -257,6 +260,8 @@ func kinds() []kind {
 		{accept.InlineConflictKind, inlineConflict.Marshal, carries(accept.InlineConflictKind, again(accept.ParseConflictRecord, accept.ConflictRecord.Marshal))},
 		{resolution.Kind, decision.Marshal, at(layout.Resolution(7), resolution.Parse, func(r *resolution.Resolution) []byte { return r.Marshal() })},
 		{resolution.SettledKind, settled.Marshal, at(settled.Key(), resolution.ParseSettled, func(s *resolution.Settled) []byte { return s.Marshal() })},
+		{resolution.ClashKind, clash.Marshal, at(clash.Key(), resolution.ParseClash, func(c *resolution.Clash) []byte { return c.Marshal() })},
+		{resolution.ParkedKind, parkedAt.Marshal, at(parkedAt.Key(), resolution.ParseParked, func(p *resolution.Parked) []byte { return p.Marshal() })},
 		{accept.BootKind, accept.BootRecord{AuthorityID: authority, Boot: m.Identity.BootOf(), SpoolID: "s", Mode: accept.ModeS3Manifest, FirstSeen: 5, CollectorID: "c"}.Marshal, again(accept.ParseBootRecord, accept.BootRecord.Marshal)},
 		{accept.UnboundAuthorityKind, accept.AuthorityRecord{AuthorityID: authority}.Marshal, again(accept.ParseAuthorityRecord, accept.AuthorityRecord.Marshal)},
 		{accept.AuthorityKind, accept.AuthorityRecord{AuthorityID: authority, Place: objstore.Place{Endpoint: "minio.example:9000", Region: "eu-north-1", Bucket: "metrics", Prefix: "prod/"}, CreatedAt: 5, BoundAt: 7}.Marshal, again(accept.ParseAuthorityRecord, accept.AuthorityRecord.Marshal)},

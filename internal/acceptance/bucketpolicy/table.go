@@ -70,6 +70,7 @@ const (
 	resolution    = "resolution/v1/"
 	settled       = resolution + "settled/"
 	decided       = resolution + "log/"
+	parked        = resolution + "parked/"
 	coordinatorV1 = "coordinator/v1/"
 	gcState       = gcPrefix + "state.json"
 	orphans       = gcPrefix + "orphans/"
@@ -88,12 +89,13 @@ var grants = map[Role][]Grant{
 		grant(read|Create, "claims of boots", layout.BootsPrefix),
 		grant(read|Create, "identity manifests; lists those of a boot for the hello", layout.AcceptedPrefix),
 		grant(Get|Create, "records of conflicts", layout.QuarantinePrefix),
+		grant(List|Create, "boot ids that several spools use", layout.ClashPrefix),
 		grant(read|Create, "segments of its runs; follows the journal for the ranges of boots", layout.JournalOpenPrefix, layout.JournalRunPrefix),
 		grant(read, "what is folded of its runs, and of those that it follows", layout.JournalHeadKey, layout.JournalFoldedPrefix),
 		grant(cas, "the begin of the journal of a new authority", layout.JournalBeginKey),
 		grant(Get, "a checkpoint of the ledgers, to follow the journal from", layout.ReconcilePrefix),
 		grant(read, "resolutions of conflicts", resolution),
-		grant(Create, "conflicts that are settled", settled),
+		grant(Create, "conflicts that are settled; where frames are parked", settled, parked),
 		grant(read|Put|Delete, "the probe at the start and daily, and the store's clock", layout.ProbePrefix),
 	},
 	Reconciler: {
@@ -155,11 +157,11 @@ var grants = map[Role][]Grant{
 // Families are the keys that requests are told apart by: each is a prefix, or one key. A table of who
 // may do what has a line for each.
 var Families = []string{
-	layout.AuthorityKey, layout.RawBlobsPrefix, layout.AcceptedPrefix, layout.QuarantinePrefix, layout.BootsPrefix,
+	layout.AuthorityKey, layout.RawBlobsPrefix, layout.AcceptedPrefix, layout.QuarantinePrefix, layout.ClashPrefix, layout.BootsPrefix,
 	layout.JournalOpenPrefix, layout.JournalRunPrefix, layout.JournalFoldedPrefix, layout.JournalHeadKey, layout.JournalBeginKey,
 	layout.CondemnedPrefix, layout.RewrittenPrefix, layout.DelayedPrefix, layout.ReferencesKey,
 	gcState, orphans, blobLog, layout.FrameLogsPrefix, layout.LogPrefix + "retention/",
-	decided, settled,
+	decided, settled, parked,
 	layout.ReconcilePrefix, layout.AuditPrefix, layout.RepairPrefix,
 	layout.AcceptedByTimePrefix, layout.AcceptedByBlobPrefix, layout.RawBlobsByTimePrefix, layout.QuarantineByBlobPrefix,
 	layout.RollupPrefix, layout.IndexPrefix, layout.ManifestsPrefix, layout.LivePrefix,

@@ -76,6 +76,63 @@ func Compare(accepted, submitted *frame.Batch, limit int) Comparison {
 	return c
 }
 
+// Numbered is what a frame has under a sequence number.
+type Numbered struct {
+	// Series as labels, with its metric name.
+	Series string
+	// Time in Unix nanoseconds.
+	Time  int64
+	Value string
+}
+
+// NumberDifference is a sequence number under which two frames have different records.
+type NumberDifference struct {
+	Seq           uint64
+	Counts, Other Numbered
+}
+
+// NumberComparison is what two frames have under the numbers that both cover.
+type NumberComparison struct {
+	Same, Different uint64
+	// Differences are the first ones.
+	Differences []NumberDifference
+}
+
+// CompareNumbers compares what two frames of one boot have under the numbers that both cover, and lists at most limit
+// differences. Unlike Compare it matches by number: the number decides which of both records counts.
+func CompareNumbers(counts, other *frame.Batch, limit int) NumberComparison {
+	var c NumberComparison
+	first, last := max(counts.Identity.SeqStart, other.Identity.SeqStart), min(counts.Identity.SeqEnd, other.Identity.SeqEnd)
+	if last < first {
+		return c
+	}
+	type numbered struct {
+		recordKey
+		place
+	}
+	shared := make([]numbered, 0, last-first+1)
+	walk(counts, func(k recordKey, p place) {
+		if first <= p.seq && p.seq <= last {
+			shared = append(shared, numbered{k, p})
+		}
+	})
+	walk(other, func(k recordKey, q place) {
+		if q.seq < first || last < q.seq || q.seq-first >= uint64(len(shared)) {
+			return
+		}
+		n := shared[q.seq-first]
+		if n.recordKey == k && equal(counts, n.place, other, q) {
+			c.Same++
+			return
+		}
+		c.Different++
+		if len(c.Differences) < limit {
+			c.Differences = append(c.Differences, NumberDifference{q.seq, Numbered{n.series, n.time, text(counts, n.place)}, Numbered{k.series, k.time, text(other, q)}})
+		}
+	})
+	return c
+}
+
 // walk calls fn with every record, in order.
 func walk(b *frame.Batch, fn func(recordKey, place)) {
 	seq := b.Identity.SeqStart

@@ -373,3 +373,25 @@ func (c *counted) Get(ctx context.Context, key string, o objstore.GetOptions) ([
 	r.AgentID, r.Number = "another", n
 	return r.Marshal(), objstore.Info{}, nil
 }
+
+// Under each number that both have, the records are compared: same means the same series, time and value.
+func TestCompareNumbers(t *testing.T) {
+	counts := batch(t, 1, 2, 3, 4) // m0 to m3 have the numbers 5 to 8
+	other := batch(t, 9, 4)
+	other.Identity.SeqStart, other.Identity.SeqEnd = 8, 9 // m0 has number 8, which m3 has there
+	c := resolution.CompareNumbers(counts, other, 9)
+	if c.Same != 0 || c.Different != 1 || len(c.Differences) != 1 {
+		t.Fatalf("%+v", c)
+	}
+	if d := c.Differences[0]; d.Seq != 8 || d.Counts.Value != "4" || d.Other.Value != "9" || !strings.HasPrefix(d.Counts.Series, "m3{") || !strings.HasPrefix(d.Other.Series, "m0{") || d.Other.Time != 1000 {
+		t.Errorf("%+v", d)
+	}
+	if c := resolution.CompareNumbers(counts, batch(t, 1, 7, 3, 5), 1); c.Same != 2 || c.Different != 2 || len(c.Differences) != 1 || c.Differences[0].Seq != 6 {
+		t.Errorf("%+v", c)
+	}
+	far := batch(t, 1)
+	far.Identity.SeqStart, far.Identity.SeqEnd = 100, 100
+	if c := resolution.CompareNumbers(counts, far, 9); c.Same+c.Different != 0 {
+		t.Errorf("%+v", c)
+	}
+}

@@ -39,7 +39,7 @@ const (
 	WinnerMissing   Problem = "WINNER_MISSING"   // a quarantine record whose identity has no manifest
 	ForeignManifest Problem = "FOREIGN_MANIFEST" // the manifest carries another authority's id
 	BadFrameLog     Problem = "BAD_FRAME_LOG"    // a record of removed frames can't be read: what it names counts as missing
-	BadResolution   Problem = "BAD_RESOLUTION"   // a decision about conflicts, or what an agent did about one, that can't be read or contradicts the others
+	BadResolution   Problem = "BAD_RESOLUTION"   // a decision about conflicts, what an agent did about one, where it is parked, or a boot clash, that can't be read or contradicts the others
 	ResolutionGap   Problem = "RESOLUTION_GAP"   // a decision behind one that is missing
 
 	JournalUnreadable Problem = "JOURNAL_UNREADABLE" // an object of the journal that readers need is damaged, another's or not there

@@ -9,13 +9,16 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 )
 
-// resolutions checks the log of decisions, then what agents did about them.
+// resolutions checks the log of decisions, then boot clashes, then what agents did about decisions.
 func (c *checker) resolutions(ctx context.Context) error {
 	decided := map[string]resolution.Resolution{} // by the key of the settled record
 	next := uint64(1)
 	err := c.each(ctx, layout.ResolutionPrefix, func(key string) error {
 		if _, _, err := layout.ParseSettled(key); err == nil {
 			return nil // below, when all decisions are known
+		}
+		if _, _, err := layout.ParseParked(key); err == nil {
+			return checkNote(ctx, c, key, resolution.ParseParked)
 		}
 		n, err := layout.ParseResolution(key)
 		if err != nil {
@@ -58,6 +61,16 @@ func (c *checker) resolutions(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	err = c.each(ctx, layout.ClashPrefix, func(key string) error {
+		if _, _, err := layout.ParseClash(key); err != nil {
+			c.found(UnknownKey, key, "%v", err)
+			return nil
+		}
+		return checkNote(ctx, c, key, resolution.ParseClash)
+	})
+	if err != nil {
+		return err
+	}
 	return c.each(ctx, layout.SettledPrefix, func(key string) error {
 		if _, _, err := layout.ParseSettled(key); err != nil {
 			return nil // reported above
@@ -79,6 +92,21 @@ func (c *checker) resolutions(ctx context.Context) error {
 		}
 		return nil
 	})
+}
+
+// checkNote checks a record that is for people.
+func checkNote[T any](ctx context.Context, c *checker, key string, parse func(string, []byte) (T, error)) error {
+	raw, _, err := c.store.Get(ctx, key, objstore.GetOptions{})
+	if err != nil && !objstore.Unreadable(err) {
+		return err
+	}
+	if err == nil {
+		_, err = parse(key, raw)
+	}
+	if err != nil {
+		c.foundRecord(BadResolution, key, err)
+	}
+	return nil
 }
 
 // each calls fn with every key under prefix.

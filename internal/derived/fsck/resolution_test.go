@@ -38,6 +38,10 @@ func TestResolutions(t *testing.T) {
 	put(t, s, layout.Quarantine(id, sum), []byte("{}"))
 	write(1, resolution.AcceptExisting, sum)
 	settle(1, sum)
+	clash := resolution.Clash{AuthorityID: "auth", AgentID: "a", BootID: "b", SpoolID: "s2", ObservedAt: 1, CollectorID: "c"}
+	put(t, s, clash.Key(), clash.Marshal())
+	parked := resolution.Parked{AuthorityID: "auth", AgentID: "a", BootID: "b", SeqStart: 1, SeqEnd: 5, SubmittedSHA256: sum, Host: "h", ObservedAt: 1, CollectorID: "c"}
+	put(t, s, parked.Key(), parked.Marshal())
 	if got := found(); len(got) != 0 {
 		t.Fatalf("a whole log: %v", got)
 	}
@@ -46,7 +50,10 @@ func TestResolutions(t *testing.T) {
 	write(4, resolution.AcceptExisting, sum)
 	put(t, s, layout.Resolution(5), []byte("{"))
 	put(t, s, layout.ResolutionPrefix+"x", nil)
-	if got, want := found(), []Problem{BadResolution, ResolutionGap, BadResolution, UnknownKey, BadResolution}; !slices.Equal(got, want) {
+	put(t, s, layout.Parked(id, other), parked.Marshal()) // of another frame
+	put(t, s, layout.ClashPrefix+"x", nil)
+	put(t, s, layout.Clash(id.BootOf(), "s3"), clash.Marshal()) // of another spool
+	if got, want := found(), []Problem{BadResolution, ResolutionGap, BadResolution, BadResolution, UnknownKey, BadResolution, UnknownKey, BadResolution}; !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
 }

@@ -893,7 +893,13 @@ type SettleConflictsRequest struct {
 	// The agent of all of them.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	// At most 500.
-	Parked        []*ParkedBatch `protobuf:"bytes,2,rep,name=parked,proto3" json:"parked,omitempty"`
+	Parked []*ParkedBatch `protobuf:"bytes,2,rep,name=parked,proto3" json:"parked,omitempty"`
+	// Name of the sender's machine, so that people find the batches. Empty where the sender does not say.
+	Host string `protobuf:"bytes,3,opt,name=host,proto3" json:"host,omitempty"`
+	// URL of the sender's own page; empty where it has none.
+	Page string `protobuf:"bytes,4,opt,name=page,proto3" json:"page,omitempty"`
+	// Folder that the parked batches are in.
+	Directory     string `protobuf:"bytes,5,opt,name=directory,proto3" json:"directory,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -940,6 +946,27 @@ func (x *SettleConflictsRequest) GetParked() []*ParkedBatch {
 		return x.Parked
 	}
 	return nil
+}
+
+func (x *SettleConflictsRequest) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *SettleConflictsRequest) GetPage() string {
+	if x != nil {
+		return x.Page
+	}
+	return ""
+}
+
+func (x *SettleConflictsRequest) GetDirectory() string {
+	if x != nil {
+		return x.Directory
+	}
+	return ""
 }
 
 // ParkedBatch is a batch that lost a conflict.
@@ -1220,10 +1247,13 @@ const file_lightmetrics_ingest_v1_ingest_proto_rawDesc = "" +
 	"\tduplicate\x18\x01 \x01(\bR\tduplicate\x12B\n" +
 	"\n" +
 	"acceptance\x18\x02 \x01(\v2\".lightmetrics.ingest.v1.AcceptanceR\n" +
-	"acceptance\"p\n" +
+	"acceptance\"\xb6\x01\n" +
 	"\x16SettleConflictsRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12;\n" +
-	"\x06parked\x18\x02 \x03(\v2#.lightmetrics.ingest.v1.ParkedBatchR\x06parked\"\xe3\x01\n" +
+	"\x06parked\x18\x02 \x03(\v2#.lightmetrics.ingest.v1.ParkedBatchR\x06parked\x12\x12\n" +
+	"\x04host\x18\x03 \x01(\tR\x04host\x12\x12\n" +
+	"\x04page\x18\x04 \x01(\tR\x04page\x12\x1c\n" +
+	"\tdirectory\x18\x05 \x01(\tR\tdirectory\"\xe3\x01\n" +
 	"\vParkedBatch\x12\x17\n" +
 	"\aboot_id\x18\x01 \x01(\tR\x06bootId\x12\x1b\n" +
 	"\tseq_start\x18\x02 \x01(\x04R\bseqStart\x12\x17\n" +

@@ -1358,7 +1358,9 @@ type ListConflictsResponse struct {
 	// Boots in which ranges are covered by more than one identity; with the first page, at most 1,000.
 	Overlaps []*OverlappingBoot `protobuf:"bytes,3,rep,name=overlaps,proto3" json:"overlaps,omitempty"`
 	// Senders of which nothing is taken; with the first page.
-	Quarantined   []*Resolution `protobuf:"bytes,4,rep,name=quarantined,proto3" json:"quarantined,omitempty"`
+	Quarantined []*Resolution `protobuf:"bytes,4,rep,name=quarantined,proto3" json:"quarantined,omitempty"`
+	// Uses of a boot id by another spool than its own, by agent and boot; they follow the conflicts.
+	Clashes       []*BootClash `protobuf:"bytes,5,rep,name=clashes,proto3" json:"clashes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1421,6 +1423,150 @@ func (x *ListConflictsResponse) GetQuarantined() []*Resolution {
 	return nil
 }
 
+func (x *ListConflictsResponse) GetClashes() []*BootClash {
+	if x != nil {
+		return x.Clashes
+	}
+	return nil
+}
+
+// BootClash is a spool that used the boot id of another one, as the disk of a cloned machine does. It was refused, and
+// its agent began a new boot; what it had queued under this one is parked there.
+type BootClash struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent.
+	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// The boot.
+	BootId string `protobuf:"bytes,2,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
+	// Spool that was refused.
+	SpoolId string `protobuf:"bytes,3,opt,name=spool_id,json=spoolId,proto3" json:"spool_id,omitempty"`
+	// When it was first refused, Unix nanoseconds.
+	ObservedAtUnixNs int64 `protobuf:"varint,4,opt,name=observed_at_unix_ns,json=observedAtUnixNs,proto3" json:"observed_at_unix_ns,omitempty"`
+	// Collector that refused it.
+	CollectorId string `protobuf:"bytes,5,opt,name=collector_id,json=collectorId,proto3" json:"collector_id,omitempty"`
+	// Network address that it was refused at; empty where it is not known.
+	Peer string `protobuf:"bytes,6,opt,name=peer,proto3" json:"peer,omitempty"`
+	// Spool that the boot belongs to; empty where nothing of the boot is in the bucket yet.
+	OwnerSpoolId string `protobuf:"bytes,7,opt,name=owner_spool_id,json=ownerSpoolId,proto3" json:"owner_spool_id,omitempty"`
+	// When that one was first seen, Unix nanoseconds.
+	OwnerSeenAtUnixNs int64 `protobuf:"varint,8,opt,name=owner_seen_at_unix_ns,json=ownerSeenAtUnixNs,proto3" json:"owner_seen_at_unix_ns,omitempty"`
+	// Collector that saw it.
+	OwnerCollectorId string `protobuf:"bytes,9,opt,name=owner_collector_id,json=ownerCollectorId,proto3" json:"owner_collector_id,omitempty"`
+	// Key of the record.
+	ClashKey string `protobuf:"bytes,10,opt,name=clash_key,json=clashKey,proto3" json:"clash_key,omitempty"`
+	// Why the record can't be read; empty where it can.
+	Error         string `protobuf:"bytes,11,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BootClash) Reset() {
+	*x = BootClash{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BootClash) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BootClash) ProtoMessage() {}
+
+func (x *BootClash) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BootClash.ProtoReflect.Descriptor instead.
+func (*BootClash) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *BootClash) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *BootClash) GetBootId() string {
+	if x != nil {
+		return x.BootId
+	}
+	return ""
+}
+
+func (x *BootClash) GetSpoolId() string {
+	if x != nil {
+		return x.SpoolId
+	}
+	return ""
+}
+
+func (x *BootClash) GetObservedAtUnixNs() int64 {
+	if x != nil {
+		return x.ObservedAtUnixNs
+	}
+	return 0
+}
+
+func (x *BootClash) GetCollectorId() string {
+	if x != nil {
+		return x.CollectorId
+	}
+	return ""
+}
+
+func (x *BootClash) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+func (x *BootClash) GetOwnerSpoolId() string {
+	if x != nil {
+		return x.OwnerSpoolId
+	}
+	return ""
+}
+
+func (x *BootClash) GetOwnerSeenAtUnixNs() int64 {
+	if x != nil {
+		return x.OwnerSeenAtUnixNs
+	}
+	return 0
+}
+
+func (x *BootClash) GetOwnerCollectorId() string {
+	if x != nil {
+		return x.OwnerCollectorId
+	}
+	return ""
+}
+
+func (x *BootClash) GetClashKey() string {
+	if x != nil {
+		return x.ClashKey
+	}
+	return ""
+}
+
+func (x *BootClash) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
 // Conflict is a frame that lost its identity to another.
 type Conflict struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1455,14 +1601,16 @@ type Conflict struct {
 	// What the agent did about it; absent until it says so.
 	Settlement *Settlement `protobuf:"bytes,15,opt,name=settlement,proto3" json:"settlement,omitempty"`
 	// Why the record can't be read; empty where it can.
-	Error         string `protobuf:"bytes,16,opt,name=error,proto3" json:"error,omitempty"`
+	Error string `protobuf:"bytes,16,opt,name=error,proto3" json:"error,omitempty"`
+	// Where its agent says that it has the frame; absent where none has said so.
+	ParkedAt      *ParkedAt `protobuf:"bytes,17,opt,name=parked_at,json=parkedAt,proto3" json:"parked_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Conflict) Reset() {
 	*x = Conflict{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[19]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1474,7 +1622,7 @@ func (x *Conflict) String() string {
 func (*Conflict) ProtoMessage() {}
 
 func (x *Conflict) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[19]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1487,7 +1635,7 @@ func (x *Conflict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Conflict.ProtoReflect.Descriptor instead.
 func (*Conflict) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{19}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Conflict) GetAgentId() string {
@@ -1602,6 +1750,104 @@ func (x *Conflict) GetError() string {
 	return ""
 }
 
+func (x *Conflict) GetParkedAt() *ParkedAt {
+	if x != nil {
+		return x.ParkedAt
+	}
+	return nil
+}
+
+// ParkedAt is where an agent says that it has a frame. Of several agents with one frame it is the first that said so.
+type ParkedAt struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the machine.
+	Host string `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"`
+	// URL of the agent's own page, as seen from that machine; empty where it has none.
+	Page string `protobuf:"bytes,2,opt,name=page,proto3" json:"page,omitempty"`
+	// The file, on that machine.
+	File string `protobuf:"bytes,3,opt,name=file,proto3" json:"file,omitempty"`
+	// Network address that the agent asked from; empty where it is not known.
+	Peer string `protobuf:"bytes,4,opt,name=peer,proto3" json:"peer,omitempty"`
+	// When it said so, Unix nanoseconds.
+	ObservedAtUnixNs int64 `protobuf:"varint,5,opt,name=observed_at_unix_ns,json=observedAtUnixNs,proto3" json:"observed_at_unix_ns,omitempty"`
+	// The collector that it told.
+	CollectorId   string `protobuf:"bytes,6,opt,name=collector_id,json=collectorId,proto3" json:"collector_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ParkedAt) Reset() {
+	*x = ParkedAt{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ParkedAt) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ParkedAt) ProtoMessage() {}
+
+func (x *ParkedAt) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ParkedAt.ProtoReflect.Descriptor instead.
+func (*ParkedAt) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *ParkedAt) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *ParkedAt) GetPage() string {
+	if x != nil {
+		return x.Page
+	}
+	return ""
+}
+
+func (x *ParkedAt) GetFile() string {
+	if x != nil {
+		return x.File
+	}
+	return ""
+}
+
+func (x *ParkedAt) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+func (x *ParkedAt) GetObservedAtUnixNs() int64 {
+	if x != nil {
+		return x.ObservedAtUnixNs
+	}
+	return 0
+}
+
+func (x *ParkedAt) GetCollectorId() string {
+	if x != nil {
+		return x.CollectorId
+	}
+	return ""
+}
+
 // Resolution is a decision.
 type Resolution struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1625,7 +1871,7 @@ type Resolution struct {
 
 func (x *Resolution) Reset() {
 	*x = Resolution{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[20]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1637,7 +1883,7 @@ func (x *Resolution) String() string {
 func (*Resolution) ProtoMessage() {}
 
 func (x *Resolution) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[20]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1650,7 +1896,7 @@ func (x *Resolution) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resolution.ProtoReflect.Descriptor instead.
 func (*Resolution) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{20}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Resolution) GetNumber() uint64 {
@@ -1719,7 +1965,7 @@ type Settlement struct {
 
 func (x *Settlement) Reset() {
 	*x = Settlement{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[21]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1731,7 +1977,7 @@ func (x *Settlement) String() string {
 func (*Settlement) ProtoMessage() {}
 
 func (x *Settlement) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[21]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1744,7 +1990,7 @@ func (x *Settlement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Settlement.ProtoReflect.Descriptor instead.
 func (*Settlement) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{21}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Settlement) GetSettledAtUnixNs() int64 {
@@ -1790,7 +2036,7 @@ type OverlappingBoot struct {
 
 func (x *OverlappingBoot) Reset() {
 	*x = OverlappingBoot{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[22]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1802,7 +2048,7 @@ func (x *OverlappingBoot) String() string {
 func (*OverlappingBoot) ProtoMessage() {}
 
 func (x *OverlappingBoot) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[22]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1815,7 +2061,7 @@ func (x *OverlappingBoot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OverlappingBoot.ProtoReflect.Descriptor instead.
 func (*OverlappingBoot) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{22}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *OverlappingBoot) GetAgentId() string {
@@ -1860,7 +2106,7 @@ type GetConflictRequest struct {
 
 func (x *GetConflictRequest) Reset() {
 	*x = GetConflictRequest{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[23]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1872,7 +2118,7 @@ func (x *GetConflictRequest) String() string {
 func (*GetConflictRequest) ProtoMessage() {}
 
 func (x *GetConflictRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[23]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1885,7 +2131,7 @@ func (x *GetConflictRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConflictRequest.ProtoReflect.Descriptor instead.
 func (*GetConflictRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{23}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *GetConflictRequest) GetSubmittedSha256() string {
@@ -1955,7 +2201,7 @@ type GetConflictResponse struct {
 
 func (x *GetConflictResponse) Reset() {
 	*x = GetConflictResponse{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[24]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1967,7 +2213,7 @@ func (x *GetConflictResponse) String() string {
 func (*GetConflictResponse) ProtoMessage() {}
 
 func (x *GetConflictResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[24]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1980,7 +2226,7 @@ func (x *GetConflictResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConflictResponse.ProtoReflect.Descriptor instead.
 func (*GetConflictResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{24}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *GetConflictResponse) GetConflict() *Conflict {
@@ -2064,7 +2310,7 @@ type FrameSide struct {
 
 func (x *FrameSide) Reset() {
 	*x = FrameSide{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[25]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2076,7 +2322,7 @@ func (x *FrameSide) String() string {
 func (*FrameSide) ProtoMessage() {}
 
 func (x *FrameSide) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[25]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2089,7 +2335,7 @@ func (x *FrameSide) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FrameSide.ProtoReflect.Descriptor instead.
 func (*FrameSide) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{25}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *FrameSide) GetAtUnixNs() int64 {
@@ -2169,7 +2415,7 @@ type RecordDifference struct {
 
 func (x *RecordDifference) Reset() {
 	*x = RecordDifference{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[26]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2181,7 +2427,7 @@ func (x *RecordDifference) String() string {
 func (*RecordDifference) ProtoMessage() {}
 
 func (x *RecordDifference) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[26]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2194,7 +2440,7 @@ func (x *RecordDifference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordDifference.ProtoReflect.Descriptor instead.
 func (*RecordDifference) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{26}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *RecordDifference) GetSeries() string {
@@ -2239,6 +2485,398 @@ func (x *RecordDifference) GetSubmitted() string {
 	return ""
 }
 
+// GetOverlapRequest names a sequence number.
+type GetOverlapRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent.
+	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// The boot.
+	BootId string `protobuf:"bytes,2,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
+	// The number.
+	Seq uint64 `protobuf:"varint,3,opt,name=seq,proto3" json:"seq,omitempty"`
+	// At most this many differences; 0 means 20, at most 1,000.
+	Differences   int32 `protobuf:"varint,4,opt,name=differences,proto3" json:"differences,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetOverlapRequest) Reset() {
+	*x = GetOverlapRequest{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetOverlapRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetOverlapRequest) ProtoMessage() {}
+
+func (x *GetOverlapRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetOverlapRequest.ProtoReflect.Descriptor instead.
+func (*GetOverlapRequest) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *GetOverlapRequest) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *GetOverlapRequest) GetBootId() string {
+	if x != nil {
+		return x.BootId
+	}
+	return ""
+}
+
+func (x *GetOverlapRequest) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *GetOverlapRequest) GetDifferences() int32 {
+	if x != nil {
+		return x.Differences
+	}
+	return 0
+}
+
+// GetOverlapResponse has the accepted batches that cover a sequence number.
+type GetOverlapResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The batches; the first one's records count. At most 16.
+	Batches []*OverlappingBatch `protobuf:"bytes,1,rep,name=batches,proto3" json:"batches,omitempty"`
+	// Not all batches before the number could be looked at, or there are more: another one may count.
+	Incomplete bool `protobuf:"varint,2,opt,name=incomplete,proto3" json:"incomplete,omitempty"`
+	// The first numbers under which the first batch and another one have different records.
+	Differences   []*NumberDifference `protobuf:"bytes,3,rep,name=differences,proto3" json:"differences,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetOverlapResponse) Reset() {
+	*x = GetOverlapResponse{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetOverlapResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetOverlapResponse) ProtoMessage() {}
+
+func (x *GetOverlapResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetOverlapResponse.ProtoReflect.Descriptor instead.
+func (*GetOverlapResponse) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *GetOverlapResponse) GetBatches() []*OverlappingBatch {
+	if x != nil {
+		return x.Batches
+	}
+	return nil
+}
+
+func (x *GetOverlapResponse) GetIncomplete() bool {
+	if x != nil {
+		return x.Incomplete
+	}
+	return false
+}
+
+func (x *GetOverlapResponse) GetDifferences() []*NumberDifference {
+	if x != nil {
+		return x.Differences
+	}
+	return nil
+}
+
+// OverlappingBatch is one of several accepted batches with one sequence number.
+type OverlappingBatch struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// First sequence number.
+	SeqStart uint64 `protobuf:"varint,1,opt,name=seq_start,json=seqStart,proto3" json:"seq_start,omitempty"`
+	// Last sequence number.
+	SeqEnd uint64 `protobuf:"varint,2,opt,name=seq_end,json=seqEnd,proto3" json:"seq_end,omitempty"`
+	// SHA-256 of the frame, lower-case hex.
+	FrameSha256 string `protobuf:"bytes,3,opt,name=frame_sha256,json=frameSha256,proto3" json:"frame_sha256,omitempty"`
+	// Key of the identity manifest.
+	ManifestKey string `protobuf:"bytes,4,opt,name=manifest_key,json=manifestKey,proto3" json:"manifest_key,omitempty"`
+	// Key of the object that has the frame.
+	FrameKey string `protobuf:"bytes,5,opt,name=frame_key,json=frameKey,proto3" json:"frame_key,omitempty"`
+	// The frame, and when it was accepted.
+	Frame *FrameSide `protobuf:"bytes,6,opt,name=frame,proto3" json:"frame,omitempty"`
+	// Numbers that both this and the first batch have; absent of the first.
+	Shared *SeqRange `protobuf:"bytes,7,opt,name=shared,proto3" json:"shared,omitempty"`
+	// Shared numbers with the same series, time and value.
+	Same uint64 `protobuf:"varint,8,opt,name=same,proto3" json:"same,omitempty"`
+	// Shared numbers with different records.
+	Different     uint64 `protobuf:"varint,9,opt,name=different,proto3" json:"different,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OverlappingBatch) Reset() {
+	*x = OverlappingBatch{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OverlappingBatch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OverlappingBatch) ProtoMessage() {}
+
+func (x *OverlappingBatch) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OverlappingBatch.ProtoReflect.Descriptor instead.
+func (*OverlappingBatch) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *OverlappingBatch) GetSeqStart() uint64 {
+	if x != nil {
+		return x.SeqStart
+	}
+	return 0
+}
+
+func (x *OverlappingBatch) GetSeqEnd() uint64 {
+	if x != nil {
+		return x.SeqEnd
+	}
+	return 0
+}
+
+func (x *OverlappingBatch) GetFrameSha256() string {
+	if x != nil {
+		return x.FrameSha256
+	}
+	return ""
+}
+
+func (x *OverlappingBatch) GetManifestKey() string {
+	if x != nil {
+		return x.ManifestKey
+	}
+	return ""
+}
+
+func (x *OverlappingBatch) GetFrameKey() string {
+	if x != nil {
+		return x.FrameKey
+	}
+	return ""
+}
+
+func (x *OverlappingBatch) GetFrame() *FrameSide {
+	if x != nil {
+		return x.Frame
+	}
+	return nil
+}
+
+func (x *OverlappingBatch) GetShared() *SeqRange {
+	if x != nil {
+		return x.Shared
+	}
+	return nil
+}
+
+func (x *OverlappingBatch) GetSame() uint64 {
+	if x != nil {
+		return x.Same
+	}
+	return 0
+}
+
+func (x *OverlappingBatch) GetDifferent() uint64 {
+	if x != nil {
+		return x.Different
+	}
+	return 0
+}
+
+// NumberDifference is a sequence number under which two accepted batches have different records.
+type NumberDifference struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The number.
+	Seq uint64 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
+	// The record that counts: that of the first batch.
+	Counts *NumberedRecord `protobuf:"bytes,2,opt,name=counts,proto3" json:"counts,omitempty"`
+	// The record that does not.
+	Other *NumberedRecord `protobuf:"bytes,3,opt,name=other,proto3" json:"other,omitempty"`
+	// Which batch has the other record: its place in the list, from 1 on.
+	OtherBatch    uint32 `protobuf:"varint,4,opt,name=other_batch,json=otherBatch,proto3" json:"other_batch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NumberDifference) Reset() {
+	*x = NumberDifference{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NumberDifference) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NumberDifference) ProtoMessage() {}
+
+func (x *NumberDifference) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NumberDifference.ProtoReflect.Descriptor instead.
+func (*NumberDifference) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *NumberDifference) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *NumberDifference) GetCounts() *NumberedRecord {
+	if x != nil {
+		return x.Counts
+	}
+	return nil
+}
+
+func (x *NumberDifference) GetOther() *NumberedRecord {
+	if x != nil {
+		return x.Other
+	}
+	return nil
+}
+
+func (x *NumberDifference) GetOtherBatch() uint32 {
+	if x != nil {
+		return x.OtherBatch
+	}
+	return 0
+}
+
+// NumberedRecord is what a frame has under a sequence number.
+type NumberedRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The series.
+	Series string `protobuf:"bytes,1,opt,name=series,proto3" json:"series,omitempty"`
+	// Time of the sample, Unix nanoseconds.
+	TimeUnixNs int64 `protobuf:"varint,2,opt,name=time_unix_ns,json=timeUnixNs,proto3" json:"time_unix_ns,omitempty"`
+	// The value.
+	Value         string `protobuf:"bytes,3,opt,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NumberedRecord) Reset() {
+	*x = NumberedRecord{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NumberedRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NumberedRecord) ProtoMessage() {}
+
+func (x *NumberedRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NumberedRecord.ProtoReflect.Descriptor instead.
+func (*NumberedRecord) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *NumberedRecord) GetSeries() string {
+	if x != nil {
+		return x.Series
+	}
+	return ""
+}
+
+func (x *NumberedRecord) GetTimeUnixNs() int64 {
+	if x != nil {
+		return x.TimeUnixNs
+	}
+	return 0
+}
+
+func (x *NumberedRecord) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
 // ConflictName names a parked batch of an agent.
 type ConflictName struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2256,7 +2894,7 @@ type ConflictName struct {
 
 func (x *ConflictName) Reset() {
 	*x = ConflictName{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[27]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2268,7 +2906,7 @@ func (x *ConflictName) String() string {
 func (*ConflictName) ProtoMessage() {}
 
 func (x *ConflictName) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[27]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2281,7 +2919,7 @@ func (x *ConflictName) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConflictName.ProtoReflect.Descriptor instead.
 func (*ConflictName) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{27}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ConflictName) GetBootId() string {
@@ -2329,7 +2967,7 @@ type ResolveConflictsRequest struct {
 
 func (x *ResolveConflictsRequest) Reset() {
 	*x = ResolveConflictsRequest{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[28]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2341,7 +2979,7 @@ func (x *ResolveConflictsRequest) String() string {
 func (*ResolveConflictsRequest) ProtoMessage() {}
 
 func (x *ResolveConflictsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[28]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2354,7 +2992,7 @@ func (x *ResolveConflictsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveConflictsRequest.ProtoReflect.Descriptor instead.
 func (*ResolveConflictsRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{28}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ResolveConflictsRequest) GetAgentId() string {
@@ -2398,7 +3036,7 @@ type ResolveConflictsResponse struct {
 
 func (x *ResolveConflictsResponse) Reset() {
 	*x = ResolveConflictsResponse{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[29]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2410,7 +3048,7 @@ func (x *ResolveConflictsResponse) String() string {
 func (*ResolveConflictsResponse) ProtoMessage() {}
 
 func (x *ResolveConflictsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[29]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2423,7 +3061,7 @@ func (x *ResolveConflictsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveConflictsResponse.ProtoReflect.Descriptor instead.
 func (*ResolveConflictsResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{29}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ResolveConflictsResponse) GetResolution() *Resolution {
@@ -2457,7 +3095,7 @@ type SetQuarantineRequest struct {
 
 func (x *SetQuarantineRequest) Reset() {
 	*x = SetQuarantineRequest{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[30]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2469,7 +3107,7 @@ func (x *SetQuarantineRequest) String() string {
 func (*SetQuarantineRequest) ProtoMessage() {}
 
 func (x *SetQuarantineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[30]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2482,7 +3120,7 @@ func (x *SetQuarantineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetQuarantineRequest.ProtoReflect.Descriptor instead.
 func (*SetQuarantineRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{30}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *SetQuarantineRequest) GetAgentId() string {
@@ -2526,7 +3164,7 @@ type SetQuarantineResponse struct {
 
 func (x *SetQuarantineResponse) Reset() {
 	*x = SetQuarantineResponse{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[31]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2538,7 +3176,7 @@ func (x *SetQuarantineResponse) String() string {
 func (*SetQuarantineResponse) ProtoMessage() {}
 
 func (x *SetQuarantineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[31]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2551,7 +3189,7 @@ func (x *SetQuarantineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetQuarantineResponse.ProtoReflect.Descriptor instead.
 func (*SetQuarantineResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{31}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *SetQuarantineResponse) GetResolution() *Resolution {
@@ -2684,12 +3322,26 @@ const file_lightmetrics_reconciler_v1_reconciler_proto_rawDesc = "" +
 	"page_token\x18\x03 \x01(\tR\tpageToken\x12\x1e\n" +
 	"\n" +
 	"unresolved\x18\x04 \x01(\bR\n" +
-	"unresolved\"\x96\x02\n" +
+	"unresolved\"\xd7\x02\n" +
 	"\x15ListConflictsResponse\x12B\n" +
 	"\tconflicts\x18\x01 \x03(\v2$.lightmetrics.reconciler.v1.ConflictR\tconflicts\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12G\n" +
 	"\boverlaps\x18\x03 \x03(\v2+.lightmetrics.reconciler.v1.OverlappingBootR\boverlaps\x12H\n" +
-	"\vquarantined\x18\x04 \x03(\v2&.lightmetrics.reconciler.v1.ResolutionR\vquarantined\"\x92\x05\n" +
+	"\vquarantined\x18\x04 \x03(\v2&.lightmetrics.reconciler.v1.ResolutionR\vquarantined\x12?\n" +
+	"\aclashes\x18\x05 \x03(\v2%.lightmetrics.reconciler.v1.BootClashR\aclashes\"\xf9\x02\n" +
+	"\tBootClash\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x17\n" +
+	"\aboot_id\x18\x02 \x01(\tR\x06bootId\x12\x19\n" +
+	"\bspool_id\x18\x03 \x01(\tR\aspoolId\x12-\n" +
+	"\x13observed_at_unix_ns\x18\x04 \x01(\x03R\x10observedAtUnixNs\x12!\n" +
+	"\fcollector_id\x18\x05 \x01(\tR\vcollectorId\x12\x12\n" +
+	"\x04peer\x18\x06 \x01(\tR\x04peer\x12$\n" +
+	"\x0eowner_spool_id\x18\a \x01(\tR\fownerSpoolId\x120\n" +
+	"\x15owner_seen_at_unix_ns\x18\b \x01(\x03R\x11ownerSeenAtUnixNs\x12,\n" +
+	"\x12owner_collector_id\x18\t \x01(\tR\x10ownerCollectorId\x12\x1b\n" +
+	"\tclash_key\x18\n" +
+	" \x01(\tR\bclashKey\x12\x14\n" +
+	"\x05error\x18\v \x01(\tR\x05error\"\xd5\x05\n" +
 	"\bConflict\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x17\n" +
 	"\aboot_id\x18\x02 \x01(\tR\x06bootId\x12\x1b\n" +
@@ -2711,7 +3363,15 @@ const file_lightmetrics_reconciler_v1_reconciler_proto_rawDesc = "" +
 	"\n" +
 	"settlement\x18\x0f \x01(\v2&.lightmetrics.reconciler.v1.SettlementR\n" +
 	"settlement\x12\x14\n" +
-	"\x05error\x18\x10 \x01(\tR\x05error\"\xcf\x01\n" +
+	"\x05error\x18\x10 \x01(\tR\x05error\x12A\n" +
+	"\tparked_at\x18\x11 \x01(\v2$.lightmetrics.reconciler.v1.ParkedAtR\bparkedAt\"\xac\x01\n" +
+	"\bParkedAt\x12\x12\n" +
+	"\x04host\x18\x01 \x01(\tR\x04host\x12\x12\n" +
+	"\x04page\x18\x02 \x01(\tR\x04page\x12\x12\n" +
+	"\x04file\x18\x03 \x01(\tR\x04file\x12\x12\n" +
+	"\x04peer\x18\x04 \x01(\tR\x04peer\x12-\n" +
+	"\x13observed_at_unix_ns\x18\x05 \x01(\x03R\x10observedAtUnixNs\x12!\n" +
+	"\fcollector_id\x18\x06 \x01(\tR\vcollectorId\"\xcf\x01\n" +
 	"\n" +
 	"Resolution\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x16\n" +
@@ -2767,7 +3427,39 @@ const file_lightmetrics_reconciler_v1_reconciler_proto_rawDesc = "" +
 	"\faccepted_seq\x18\x03 \x01(\x04R\vacceptedSeq\x12#\n" +
 	"\rsubmitted_seq\x18\x04 \x01(\x04R\fsubmittedSeq\x12\x1a\n" +
 	"\baccepted\x18\x05 \x01(\tR\baccepted\x12\x1c\n" +
-	"\tsubmitted\x18\x06 \x01(\tR\tsubmitted\"\x88\x01\n" +
+	"\tsubmitted\x18\x06 \x01(\tR\tsubmitted\"{\n" +
+	"\x11GetOverlapRequest\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x17\n" +
+	"\aboot_id\x18\x02 \x01(\tR\x06bootId\x12\x10\n" +
+	"\x03seq\x18\x03 \x01(\x04R\x03seq\x12 \n" +
+	"\vdifferences\x18\x04 \x01(\x05R\vdifferences\"\xcc\x01\n" +
+	"\x12GetOverlapResponse\x12F\n" +
+	"\abatches\x18\x01 \x03(\v2,.lightmetrics.reconciler.v1.OverlappingBatchR\abatches\x12\x1e\n" +
+	"\n" +
+	"incomplete\x18\x02 \x01(\bR\n" +
+	"incomplete\x12N\n" +
+	"\vdifferences\x18\x03 \x03(\v2,.lightmetrics.reconciler.v1.NumberDifferenceR\vdifferences\"\xd8\x02\n" +
+	"\x10OverlappingBatch\x12\x1b\n" +
+	"\tseq_start\x18\x01 \x01(\x04R\bseqStart\x12\x17\n" +
+	"\aseq_end\x18\x02 \x01(\x04R\x06seqEnd\x12!\n" +
+	"\fframe_sha256\x18\x03 \x01(\tR\vframeSha256\x12!\n" +
+	"\fmanifest_key\x18\x04 \x01(\tR\vmanifestKey\x12\x1b\n" +
+	"\tframe_key\x18\x05 \x01(\tR\bframeKey\x12;\n" +
+	"\x05frame\x18\x06 \x01(\v2%.lightmetrics.reconciler.v1.FrameSideR\x05frame\x12<\n" +
+	"\x06shared\x18\a \x01(\v2$.lightmetrics.reconciler.v1.SeqRangeR\x06shared\x12\x12\n" +
+	"\x04same\x18\b \x01(\x04R\x04same\x12\x1c\n" +
+	"\tdifferent\x18\t \x01(\x04R\tdifferent\"\xcb\x01\n" +
+	"\x10NumberDifference\x12\x10\n" +
+	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12B\n" +
+	"\x06counts\x18\x02 \x01(\v2*.lightmetrics.reconciler.v1.NumberedRecordR\x06counts\x12@\n" +
+	"\x05other\x18\x03 \x01(\v2*.lightmetrics.reconciler.v1.NumberedRecordR\x05other\x12\x1f\n" +
+	"\vother_batch\x18\x04 \x01(\rR\n" +
+	"otherBatch\"`\n" +
+	"\x0eNumberedRecord\x12\x16\n" +
+	"\x06series\x18\x01 \x01(\tR\x06series\x12 \n" +
+	"\ftime_unix_ns\x18\x02 \x01(\x03R\n" +
+	"timeUnixNs\x12\x14\n" +
+	"\x05value\x18\x03 \x01(\tR\x05value\"\x88\x01\n" +
 	"\fConflictName\x12\x17\n" +
 	"\aboot_id\x18\x01 \x01(\tR\x06bootId\x12\x1b\n" +
 	"\tseq_start\x18\x02 \x01(\x04R\bseqStart\x12\x17\n" +
@@ -2792,8 +3484,7 @@ const file_lightmetrics_reconciler_v1_reconciler_proto_rawDesc = "" +
 	"\n" +
 	"resolution\x18\x01 \x01(\v2&.lightmetrics.reconciler.v1.ResolutionR\n" +
 	"resolution\x12\x18\n" +
-	"\adecided\x18\x02 \x01(\bR\adecided2\xb3\n" +
-	"\n" +
+	"\adecided\x18\x02 \x01(\bR\adecided2\xc1\v\n" +
 	"\x11ReconcilerService\x12\x83\x01\n" +
 	"\vListLedgers\x12..lightmetrics.reconciler.v1.ListLedgersRequest\x1a/.lightmetrics.reconciler.v1.ListLedgersResponse\"\x13\x82\xd3\xe4\x93\x02\r\x12\v/v1/ledgers\x12|\n" +
 	"\tGetStatus\x12,.lightmetrics.reconciler.v1.GetStatusRequest\x1a-.lightmetrics.reconciler.v1.GetStatusResponse\"\x12\x82\xd3\xe4\x93\x02\f\x12\n" +
@@ -2804,7 +3495,9 @@ const file_lightmetrics_reconciler_v1_reconciler_proto_rawDesc = "" +
 	"StartSweep\x12-.lightmetrics.reconciler.v1.StartSweepRequest\x1a..lightmetrics.reconciler.v1.StartSweepResponse\"\x17\x82\xd3\xe4\x93\x02\x11:\x01*\"\f/v1/gc/sweep\x12\x92\x01\n" +
 	"\x0eReleaseBreaker\x121.lightmetrics.reconciler.v1.ReleaseBreakerRequest\x1a2.lightmetrics.reconciler.v1.ReleaseBreakerResponse\"\x19\x82\xd3\xe4\x93\x02\x13:\x01*\"\x0e/v1/gc/breaker\x12\x96\x01\n" +
 	"\rListConflicts\x120.lightmetrics.reconciler.v1.ListConflictsRequest\x1a1.lightmetrics.reconciler.v1.ListConflictsResponse\" \x82\xd3\xe4\x93\x02\x1a\x12\x18/v1/reconciler/conflicts\x12\xa3\x01\n" +
-	"\vGetConflict\x12..lightmetrics.reconciler.v1.GetConflictRequest\x1a/.lightmetrics.reconciler.v1.GetConflictResponse\"3\x82\xd3\xe4\x93\x02-\x12+/v1/reconciler/conflicts/{submitted_sha256}\x12\xa4\x01\n" +
+	"\vGetConflict\x12..lightmetrics.reconciler.v1.GetConflictRequest\x1a/.lightmetrics.reconciler.v1.GetConflictResponse\"3\x82\xd3\xe4\x93\x02-\x12+/v1/reconciler/conflicts/{submitted_sha256}\x12\x8b\x01\n" +
+	"\n" +
+	"GetOverlap\x12-.lightmetrics.reconciler.v1.GetOverlapRequest\x1a..lightmetrics.reconciler.v1.GetOverlapResponse\"\x1e\x82\xd3\xe4\x93\x02\x18\x12\x16/v1/reconciler/overlap\x12\xa4\x01\n" +
 	"\x10ResolveConflicts\x123.lightmetrics.reconciler.v1.ResolveConflictsRequest\x1a4.lightmetrics.reconciler.v1.ResolveConflictsResponse\"%\x82\xd3\xe4\x93\x02\x1f:\x01*\"\x1a/v1/reconciler/resolutions\x12\x9a\x01\n" +
 	"\rSetQuarantine\x120.lightmetrics.reconciler.v1.SetQuarantineRequest\x1a1.lightmetrics.reconciler.v1.SetQuarantineResponse\"$\x82\xd3\xe4\x93\x02\x1e:\x01*\"\x19/v1/reconciler/quarantineBQZOlightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1;reconcilerv1b\x06proto3"
 
@@ -2820,7 +3513,7 @@ func file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP() []byte {
 	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescData
 }
 
-var file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_lightmetrics_reconciler_v1_reconciler_proto_goTypes = []any{
 	(*GetGarbageRequest)(nil),        // 0: lightmetrics.reconciler.v1.GetGarbageRequest
 	(*GetGarbageResponse)(nil),       // 1: lightmetrics.reconciler.v1.GetGarbageResponse
@@ -2841,20 +3534,27 @@ var file_lightmetrics_reconciler_v1_reconciler_proto_goTypes = []any{
 	(*JournalStatus)(nil),            // 16: lightmetrics.reconciler.v1.JournalStatus
 	(*ListConflictsRequest)(nil),     // 17: lightmetrics.reconciler.v1.ListConflictsRequest
 	(*ListConflictsResponse)(nil),    // 18: lightmetrics.reconciler.v1.ListConflictsResponse
-	(*Conflict)(nil),                 // 19: lightmetrics.reconciler.v1.Conflict
-	(*Resolution)(nil),               // 20: lightmetrics.reconciler.v1.Resolution
-	(*Settlement)(nil),               // 21: lightmetrics.reconciler.v1.Settlement
-	(*OverlappingBoot)(nil),          // 22: lightmetrics.reconciler.v1.OverlappingBoot
-	(*GetConflictRequest)(nil),       // 23: lightmetrics.reconciler.v1.GetConflictRequest
-	(*GetConflictResponse)(nil),      // 24: lightmetrics.reconciler.v1.GetConflictResponse
-	(*FrameSide)(nil),                // 25: lightmetrics.reconciler.v1.FrameSide
-	(*RecordDifference)(nil),         // 26: lightmetrics.reconciler.v1.RecordDifference
-	(*ConflictName)(nil),             // 27: lightmetrics.reconciler.v1.ConflictName
-	(*ResolveConflictsRequest)(nil),  // 28: lightmetrics.reconciler.v1.ResolveConflictsRequest
-	(*ResolveConflictsResponse)(nil), // 29: lightmetrics.reconciler.v1.ResolveConflictsResponse
-	(*SetQuarantineRequest)(nil),     // 30: lightmetrics.reconciler.v1.SetQuarantineRequest
-	(*SetQuarantineResponse)(nil),    // 31: lightmetrics.reconciler.v1.SetQuarantineResponse
-	nil,                              // 32: lightmetrics.reconciler.v1.GetStatusResponse.RepairsEntry
+	(*BootClash)(nil),                // 19: lightmetrics.reconciler.v1.BootClash
+	(*Conflict)(nil),                 // 20: lightmetrics.reconciler.v1.Conflict
+	(*ParkedAt)(nil),                 // 21: lightmetrics.reconciler.v1.ParkedAt
+	(*Resolution)(nil),               // 22: lightmetrics.reconciler.v1.Resolution
+	(*Settlement)(nil),               // 23: lightmetrics.reconciler.v1.Settlement
+	(*OverlappingBoot)(nil),          // 24: lightmetrics.reconciler.v1.OverlappingBoot
+	(*GetConflictRequest)(nil),       // 25: lightmetrics.reconciler.v1.GetConflictRequest
+	(*GetConflictResponse)(nil),      // 26: lightmetrics.reconciler.v1.GetConflictResponse
+	(*FrameSide)(nil),                // 27: lightmetrics.reconciler.v1.FrameSide
+	(*RecordDifference)(nil),         // 28: lightmetrics.reconciler.v1.RecordDifference
+	(*GetOverlapRequest)(nil),        // 29: lightmetrics.reconciler.v1.GetOverlapRequest
+	(*GetOverlapResponse)(nil),       // 30: lightmetrics.reconciler.v1.GetOverlapResponse
+	(*OverlappingBatch)(nil),         // 31: lightmetrics.reconciler.v1.OverlappingBatch
+	(*NumberDifference)(nil),         // 32: lightmetrics.reconciler.v1.NumberDifference
+	(*NumberedRecord)(nil),           // 33: lightmetrics.reconciler.v1.NumberedRecord
+	(*ConflictName)(nil),             // 34: lightmetrics.reconciler.v1.ConflictName
+	(*ResolveConflictsRequest)(nil),  // 35: lightmetrics.reconciler.v1.ResolveConflictsRequest
+	(*ResolveConflictsResponse)(nil), // 36: lightmetrics.reconciler.v1.ResolveConflictsResponse
+	(*SetQuarantineRequest)(nil),     // 37: lightmetrics.reconciler.v1.SetQuarantineRequest
+	(*SetQuarantineResponse)(nil),    // 38: lightmetrics.reconciler.v1.SetQuarantineResponse
+	nil,                              // 39: lightmetrics.reconciler.v1.GetStatusResponse.RepairsEntry
 }
 var file_lightmetrics_reconciler_v1_reconciler_proto_depIdxs = []int32{
 	6,  // 0: lightmetrics.reconciler.v1.GetGarbageResponse.state:type_name -> lightmetrics.reconciler.v1.GarbageState
@@ -2866,45 +3566,55 @@ var file_lightmetrics_reconciler_v1_reconciler_proto_depIdxs = []int32{
 	11, // 6: lightmetrics.reconciler.v1.ListLedgersResponse.ledgers:type_name -> lightmetrics.reconciler.v1.Ledger
 	12, // 7: lightmetrics.reconciler.v1.Ledger.gaps:type_name -> lightmetrics.reconciler.v1.SeqRange
 	12, // 8: lightmetrics.reconciler.v1.Ledger.overlaps:type_name -> lightmetrics.reconciler.v1.SeqRange
-	32, // 9: lightmetrics.reconciler.v1.GetStatusResponse.repairs:type_name -> lightmetrics.reconciler.v1.GetStatusResponse.RepairsEntry
+	39, // 9: lightmetrics.reconciler.v1.GetStatusResponse.repairs:type_name -> lightmetrics.reconciler.v1.GetStatusResponse.RepairsEntry
 	16, // 10: lightmetrics.reconciler.v1.GetStatusResponse.journal:type_name -> lightmetrics.reconciler.v1.JournalStatus
 	15, // 11: lightmetrics.reconciler.v1.GetStatusResponse.scrub:type_name -> lightmetrics.reconciler.v1.ScrubStatus
-	19, // 12: lightmetrics.reconciler.v1.ListConflictsResponse.conflicts:type_name -> lightmetrics.reconciler.v1.Conflict
-	22, // 13: lightmetrics.reconciler.v1.ListConflictsResponse.overlaps:type_name -> lightmetrics.reconciler.v1.OverlappingBoot
-	20, // 14: lightmetrics.reconciler.v1.ListConflictsResponse.quarantined:type_name -> lightmetrics.reconciler.v1.Resolution
-	20, // 15: lightmetrics.reconciler.v1.Conflict.resolution:type_name -> lightmetrics.reconciler.v1.Resolution
-	21, // 16: lightmetrics.reconciler.v1.Conflict.settlement:type_name -> lightmetrics.reconciler.v1.Settlement
-	12, // 17: lightmetrics.reconciler.v1.OverlappingBoot.overlaps:type_name -> lightmetrics.reconciler.v1.SeqRange
-	19, // 18: lightmetrics.reconciler.v1.GetConflictResponse.conflict:type_name -> lightmetrics.reconciler.v1.Conflict
-	25, // 19: lightmetrics.reconciler.v1.GetConflictResponse.accepted:type_name -> lightmetrics.reconciler.v1.FrameSide
-	25, // 20: lightmetrics.reconciler.v1.GetConflictResponse.submitted:type_name -> lightmetrics.reconciler.v1.FrameSide
-	26, // 21: lightmetrics.reconciler.v1.GetConflictResponse.differences:type_name -> lightmetrics.reconciler.v1.RecordDifference
-	27, // 22: lightmetrics.reconciler.v1.ResolveConflictsRequest.conflicts:type_name -> lightmetrics.reconciler.v1.ConflictName
-	20, // 23: lightmetrics.reconciler.v1.ResolveConflictsResponse.resolution:type_name -> lightmetrics.reconciler.v1.Resolution
-	20, // 24: lightmetrics.reconciler.v1.SetQuarantineResponse.resolution:type_name -> lightmetrics.reconciler.v1.Resolution
-	9,  // 25: lightmetrics.reconciler.v1.ReconcilerService.ListLedgers:input_type -> lightmetrics.reconciler.v1.ListLedgersRequest
-	13, // 26: lightmetrics.reconciler.v1.ReconcilerService.GetStatus:input_type -> lightmetrics.reconciler.v1.GetStatusRequest
-	0,  // 27: lightmetrics.reconciler.v1.ReconcilerService.GetGarbage:input_type -> lightmetrics.reconciler.v1.GetGarbageRequest
-	2,  // 28: lightmetrics.reconciler.v1.ReconcilerService.StartSweep:input_type -> lightmetrics.reconciler.v1.StartSweepRequest
-	4,  // 29: lightmetrics.reconciler.v1.ReconcilerService.ReleaseBreaker:input_type -> lightmetrics.reconciler.v1.ReleaseBreakerRequest
-	17, // 30: lightmetrics.reconciler.v1.ReconcilerService.ListConflicts:input_type -> lightmetrics.reconciler.v1.ListConflictsRequest
-	23, // 31: lightmetrics.reconciler.v1.ReconcilerService.GetConflict:input_type -> lightmetrics.reconciler.v1.GetConflictRequest
-	28, // 32: lightmetrics.reconciler.v1.ReconcilerService.ResolveConflicts:input_type -> lightmetrics.reconciler.v1.ResolveConflictsRequest
-	30, // 33: lightmetrics.reconciler.v1.ReconcilerService.SetQuarantine:input_type -> lightmetrics.reconciler.v1.SetQuarantineRequest
-	10, // 34: lightmetrics.reconciler.v1.ReconcilerService.ListLedgers:output_type -> lightmetrics.reconciler.v1.ListLedgersResponse
-	14, // 35: lightmetrics.reconciler.v1.ReconcilerService.GetStatus:output_type -> lightmetrics.reconciler.v1.GetStatusResponse
-	1,  // 36: lightmetrics.reconciler.v1.ReconcilerService.GetGarbage:output_type -> lightmetrics.reconciler.v1.GetGarbageResponse
-	3,  // 37: lightmetrics.reconciler.v1.ReconcilerService.StartSweep:output_type -> lightmetrics.reconciler.v1.StartSweepResponse
-	5,  // 38: lightmetrics.reconciler.v1.ReconcilerService.ReleaseBreaker:output_type -> lightmetrics.reconciler.v1.ReleaseBreakerResponse
-	18, // 39: lightmetrics.reconciler.v1.ReconcilerService.ListConflicts:output_type -> lightmetrics.reconciler.v1.ListConflictsResponse
-	24, // 40: lightmetrics.reconciler.v1.ReconcilerService.GetConflict:output_type -> lightmetrics.reconciler.v1.GetConflictResponse
-	29, // 41: lightmetrics.reconciler.v1.ReconcilerService.ResolveConflicts:output_type -> lightmetrics.reconciler.v1.ResolveConflictsResponse
-	31, // 42: lightmetrics.reconciler.v1.ReconcilerService.SetQuarantine:output_type -> lightmetrics.reconciler.v1.SetQuarantineResponse
-	34, // [34:43] is the sub-list for method output_type
-	25, // [25:34] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	20, // 12: lightmetrics.reconciler.v1.ListConflictsResponse.conflicts:type_name -> lightmetrics.reconciler.v1.Conflict
+	24, // 13: lightmetrics.reconciler.v1.ListConflictsResponse.overlaps:type_name -> lightmetrics.reconciler.v1.OverlappingBoot
+	22, // 14: lightmetrics.reconciler.v1.ListConflictsResponse.quarantined:type_name -> lightmetrics.reconciler.v1.Resolution
+	19, // 15: lightmetrics.reconciler.v1.ListConflictsResponse.clashes:type_name -> lightmetrics.reconciler.v1.BootClash
+	22, // 16: lightmetrics.reconciler.v1.Conflict.resolution:type_name -> lightmetrics.reconciler.v1.Resolution
+	23, // 17: lightmetrics.reconciler.v1.Conflict.settlement:type_name -> lightmetrics.reconciler.v1.Settlement
+	21, // 18: lightmetrics.reconciler.v1.Conflict.parked_at:type_name -> lightmetrics.reconciler.v1.ParkedAt
+	12, // 19: lightmetrics.reconciler.v1.OverlappingBoot.overlaps:type_name -> lightmetrics.reconciler.v1.SeqRange
+	20, // 20: lightmetrics.reconciler.v1.GetConflictResponse.conflict:type_name -> lightmetrics.reconciler.v1.Conflict
+	27, // 21: lightmetrics.reconciler.v1.GetConflictResponse.accepted:type_name -> lightmetrics.reconciler.v1.FrameSide
+	27, // 22: lightmetrics.reconciler.v1.GetConflictResponse.submitted:type_name -> lightmetrics.reconciler.v1.FrameSide
+	28, // 23: lightmetrics.reconciler.v1.GetConflictResponse.differences:type_name -> lightmetrics.reconciler.v1.RecordDifference
+	31, // 24: lightmetrics.reconciler.v1.GetOverlapResponse.batches:type_name -> lightmetrics.reconciler.v1.OverlappingBatch
+	32, // 25: lightmetrics.reconciler.v1.GetOverlapResponse.differences:type_name -> lightmetrics.reconciler.v1.NumberDifference
+	27, // 26: lightmetrics.reconciler.v1.OverlappingBatch.frame:type_name -> lightmetrics.reconciler.v1.FrameSide
+	12, // 27: lightmetrics.reconciler.v1.OverlappingBatch.shared:type_name -> lightmetrics.reconciler.v1.SeqRange
+	33, // 28: lightmetrics.reconciler.v1.NumberDifference.counts:type_name -> lightmetrics.reconciler.v1.NumberedRecord
+	33, // 29: lightmetrics.reconciler.v1.NumberDifference.other:type_name -> lightmetrics.reconciler.v1.NumberedRecord
+	34, // 30: lightmetrics.reconciler.v1.ResolveConflictsRequest.conflicts:type_name -> lightmetrics.reconciler.v1.ConflictName
+	22, // 31: lightmetrics.reconciler.v1.ResolveConflictsResponse.resolution:type_name -> lightmetrics.reconciler.v1.Resolution
+	22, // 32: lightmetrics.reconciler.v1.SetQuarantineResponse.resolution:type_name -> lightmetrics.reconciler.v1.Resolution
+	9,  // 33: lightmetrics.reconciler.v1.ReconcilerService.ListLedgers:input_type -> lightmetrics.reconciler.v1.ListLedgersRequest
+	13, // 34: lightmetrics.reconciler.v1.ReconcilerService.GetStatus:input_type -> lightmetrics.reconciler.v1.GetStatusRequest
+	0,  // 35: lightmetrics.reconciler.v1.ReconcilerService.GetGarbage:input_type -> lightmetrics.reconciler.v1.GetGarbageRequest
+	2,  // 36: lightmetrics.reconciler.v1.ReconcilerService.StartSweep:input_type -> lightmetrics.reconciler.v1.StartSweepRequest
+	4,  // 37: lightmetrics.reconciler.v1.ReconcilerService.ReleaseBreaker:input_type -> lightmetrics.reconciler.v1.ReleaseBreakerRequest
+	17, // 38: lightmetrics.reconciler.v1.ReconcilerService.ListConflicts:input_type -> lightmetrics.reconciler.v1.ListConflictsRequest
+	25, // 39: lightmetrics.reconciler.v1.ReconcilerService.GetConflict:input_type -> lightmetrics.reconciler.v1.GetConflictRequest
+	29, // 40: lightmetrics.reconciler.v1.ReconcilerService.GetOverlap:input_type -> lightmetrics.reconciler.v1.GetOverlapRequest
+	35, // 41: lightmetrics.reconciler.v1.ReconcilerService.ResolveConflicts:input_type -> lightmetrics.reconciler.v1.ResolveConflictsRequest
+	37, // 42: lightmetrics.reconciler.v1.ReconcilerService.SetQuarantine:input_type -> lightmetrics.reconciler.v1.SetQuarantineRequest
+	10, // 43: lightmetrics.reconciler.v1.ReconcilerService.ListLedgers:output_type -> lightmetrics.reconciler.v1.ListLedgersResponse
+	14, // 44: lightmetrics.reconciler.v1.ReconcilerService.GetStatus:output_type -> lightmetrics.reconciler.v1.GetStatusResponse
+	1,  // 45: lightmetrics.reconciler.v1.ReconcilerService.GetGarbage:output_type -> lightmetrics.reconciler.v1.GetGarbageResponse
+	3,  // 46: lightmetrics.reconciler.v1.ReconcilerService.StartSweep:output_type -> lightmetrics.reconciler.v1.StartSweepResponse
+	5,  // 47: lightmetrics.reconciler.v1.ReconcilerService.ReleaseBreaker:output_type -> lightmetrics.reconciler.v1.ReleaseBreakerResponse
+	18, // 48: lightmetrics.reconciler.v1.ReconcilerService.ListConflicts:output_type -> lightmetrics.reconciler.v1.ListConflictsResponse
+	26, // 49: lightmetrics.reconciler.v1.ReconcilerService.GetConflict:output_type -> lightmetrics.reconciler.v1.GetConflictResponse
+	30, // 50: lightmetrics.reconciler.v1.ReconcilerService.GetOverlap:output_type -> lightmetrics.reconciler.v1.GetOverlapResponse
+	36, // 51: lightmetrics.reconciler.v1.ReconcilerService.ResolveConflicts:output_type -> lightmetrics.reconciler.v1.ResolveConflictsResponse
+	38, // 52: lightmetrics.reconciler.v1.ReconcilerService.SetQuarantine:output_type -> lightmetrics.reconciler.v1.SetQuarantineResponse
+	43, // [43:53] is the sub-list for method output_type
+	33, // [33:43] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_lightmetrics_reconciler_v1_reconciler_proto_init() }
@@ -2918,7 +3628,7 @@ func file_lightmetrics_reconciler_v1_reconciler_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lightmetrics_reconciler_v1_reconciler_proto_rawDesc), len(file_lightmetrics_reconciler_v1_reconciler_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   33,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

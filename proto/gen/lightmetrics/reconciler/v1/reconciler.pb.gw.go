@@ -254,6 +254,41 @@ func local_request_ReconcilerService_GetConflict_0(ctx context.Context, marshale
 	return msg, metadata, err
 }
 
+var filter_ReconcilerService_GetOverlap_0 = &utilities.DoubleArray{Encoding: map[string]int{}, Base: []int(nil), Check: []int(nil)}
+
+func request_ReconcilerService_GetOverlap_0(ctx context.Context, marshaler runtime.Marshaler, client ReconcilerServiceClient, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
+	var (
+		protoReq GetOverlapRequest
+		metadata runtime.ServerMetadata
+	)
+	if err := req.ParseForm(); err != nil {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "%v", err)
+	}
+	if err := runtime.PopulateQueryParameters(&protoReq, req.Form, filter_ReconcilerService_GetOverlap_0); err != nil {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "%v", err)
+	}
+	if req.Body != nil {
+		_, _ = io.Copy(io.Discard, req.Body)
+	}
+	msg, err := client.GetOverlap(ctx, &protoReq, grpc.Header(&metadata.HeaderMD), grpc.Trailer(&metadata.TrailerMD))
+	return msg, metadata, err
+}
+
+func local_request_ReconcilerService_GetOverlap_0(ctx context.Context, marshaler runtime.Marshaler, server ReconcilerServiceServer, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
+	var (
+		protoReq GetOverlapRequest
+		metadata runtime.ServerMetadata
+	)
+	if err := req.ParseForm(); err != nil {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "%v", err)
+	}
+	if err := runtime.PopulateQueryParameters(&protoReq, req.Form, filter_ReconcilerService_GetOverlap_0); err != nil {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "%v", err)
+	}
+	msg, err := server.GetOverlap(ctx, &protoReq)
+	return msg, metadata, err
+}
+
 func request_ReconcilerService_ResolveConflicts_0(ctx context.Context, marshaler runtime.Marshaler, client ReconcilerServiceClient, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
 	var (
 		protoReq ResolveConflictsRequest
@@ -454,6 +489,26 @@ func RegisterReconcilerServiceHandlerServer(ctx context.Context, mux *runtime.Se
 		}
 		forward_ReconcilerService_GetConflict_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
 	})
+	mux.Handle(http.MethodGet, pattern_ReconcilerService_GetOverlap_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
+		ctx, cancel := context.WithCancel(req.Context())
+		defer cancel()
+		var stream runtime.ServerTransportStream
+		ctx = grpc.NewContextWithServerTransportStream(ctx, &stream)
+		inboundMarshaler, outboundMarshaler := runtime.MarshalerForRequest(mux, req)
+		annotatedContext, err := runtime.AnnotateIncomingContext(ctx, mux, req, "/lightmetrics.reconciler.v1.ReconcilerService/GetOverlap", runtime.WithHTTPPathPattern("/v1/reconciler/overlap"))
+		if err != nil {
+			runtime.HTTPError(ctx, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		resp, md, err := local_request_ReconcilerService_GetOverlap_0(annotatedContext, inboundMarshaler, server, req, pathParams)
+		md.HeaderMD, md.TrailerMD = metadata.Join(md.HeaderMD, stream.Header()), metadata.Join(md.TrailerMD, stream.Trailer())
+		annotatedContext = runtime.NewServerMetadataContext(annotatedContext, md)
+		if err != nil {
+			runtime.HTTPError(annotatedContext, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		forward_ReconcilerService_GetOverlap_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
+	})
 	mux.Handle(http.MethodPost, pattern_ReconcilerService_ResolveConflicts_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
 		ctx, cancel := context.WithCancel(req.Context())
 		defer cancel()
@@ -653,6 +708,23 @@ func RegisterReconcilerServiceHandlerClient(ctx context.Context, mux *runtime.Se
 		}
 		forward_ReconcilerService_GetConflict_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
 	})
+	mux.Handle(http.MethodGet, pattern_ReconcilerService_GetOverlap_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
+		ctx, cancel := context.WithCancel(req.Context())
+		defer cancel()
+		inboundMarshaler, outboundMarshaler := runtime.MarshalerForRequest(mux, req)
+		annotatedContext, err := runtime.AnnotateContext(ctx, mux, req, "/lightmetrics.reconciler.v1.ReconcilerService/GetOverlap", runtime.WithHTTPPathPattern("/v1/reconciler/overlap"))
+		if err != nil {
+			runtime.HTTPError(ctx, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		resp, md, err := request_ReconcilerService_GetOverlap_0(annotatedContext, inboundMarshaler, client, req, pathParams)
+		annotatedContext = runtime.NewServerMetadataContext(annotatedContext, md)
+		if err != nil {
+			runtime.HTTPError(annotatedContext, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		forward_ReconcilerService_GetOverlap_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
+	})
 	mux.Handle(http.MethodPost, pattern_ReconcilerService_ResolveConflicts_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
 		ctx, cancel := context.WithCancel(req.Context())
 		defer cancel()
@@ -698,6 +770,7 @@ var (
 	pattern_ReconcilerService_ReleaseBreaker_0   = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 2, 2}, []string{"v1", "gc", "breaker"}, ""))
 	pattern_ReconcilerService_ListConflicts_0    = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 2, 2}, []string{"v1", "reconciler", "conflicts"}, ""))
 	pattern_ReconcilerService_GetConflict_0      = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 2, 2, 1, 0, 4, 1, 5, 3}, []string{"v1", "reconciler", "conflicts", "submitted_sha256"}, ""))
+	pattern_ReconcilerService_GetOverlap_0       = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 2, 2}, []string{"v1", "reconciler", "overlap"}, ""))
 	pattern_ReconcilerService_ResolveConflicts_0 = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 2, 2}, []string{"v1", "reconciler", "resolutions"}, ""))
 	pattern_ReconcilerService_SetQuarantine_0    = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 2, 2}, []string{"v1", "reconciler", "quarantine"}, ""))
 )
@@ -710,6 +783,7 @@ var (
 	forward_ReconcilerService_ReleaseBreaker_0   = runtime.ForwardResponseMessage
 	forward_ReconcilerService_ListConflicts_0    = runtime.ForwardResponseMessage
 	forward_ReconcilerService_GetConflict_0      = runtime.ForwardResponseMessage
+	forward_ReconcilerService_GetOverlap_0       = runtime.ForwardResponseMessage
 	forward_ReconcilerService_ResolveConflicts_0 = runtime.ForwardResponseMessage
 	forward_ReconcilerService_SetQuarantine_0    = runtime.ForwardResponseMessage
 )

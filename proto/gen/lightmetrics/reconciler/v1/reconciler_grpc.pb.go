@@ -28,6 +28,7 @@ const (
 	ReconcilerService_ReleaseBreaker_FullMethodName   = "/lightmetrics.reconciler.v1.ReconcilerService/ReleaseBreaker"
 	ReconcilerService_ListConflicts_FullMethodName    = "/lightmetrics.reconciler.v1.ReconcilerService/ListConflicts"
 	ReconcilerService_GetConflict_FullMethodName      = "/lightmetrics.reconciler.v1.ReconcilerService/GetConflict"
+	ReconcilerService_GetOverlap_FullMethodName       = "/lightmetrics.reconciler.v1.ReconcilerService/GetOverlap"
 	ReconcilerService_ResolveConflicts_FullMethodName = "/lightmetrics.reconciler.v1.ReconcilerService/ResolveConflicts"
 	ReconcilerService_SetQuarantine_FullMethodName    = "/lightmetrics.reconciler.v1.ReconcilerService/SetQuarantine"
 )
@@ -49,11 +50,13 @@ type ReconcilerServiceClient interface {
 	StartSweep(ctx context.Context, in *StartSweepRequest, opts ...grpc.CallOption) (*StartSweepResponse, error)
 	// ReleaseBreaker lets the collection go on after an operator has checked why its breaker tripped.
 	ReleaseBreaker(ctx context.Context, in *ReleaseBreakerRequest, opts ...grpc.CallOption) (*ReleaseBreakerResponse, error)
-	// ListConflicts lists conflicts by identity, with what was decided and done about them, and, with
-	// its first page, overlaps and senders in quarantine.
+	// ListConflicts lists conflicts by identity, with what was decided and done about them, then boot ids
+	// that several spools have used, and, with its first page, overlaps and senders in quarantine.
 	ListConflicts(ctx context.Context, in *ListConflictsRequest, opts ...grpc.CallOption) (*ListConflictsResponse, error)
 	// GetConflict compares the two frames of a conflict, record by record.
 	GetConflict(ctx context.Context, in *GetConflictRequest, opts ...grpc.CallOption) (*GetConflictResponse, error)
+	// GetOverlap compares the accepted batches that cover one sequence number, number by number.
+	GetOverlap(ctx context.Context, in *GetOverlapRequest, opts ...grpc.CallOption) (*GetOverlapResponse, error)
 	// ResolveConflicts decides about parked batches of an agent. The first decision about a batch stands:
 	// another one is FAILED_PRECONDITION, RESOLUTION_STANDS, and names it.
 	ResolveConflicts(ctx context.Context, in *ResolveConflictsRequest, opts ...grpc.CallOption) (*ResolveConflictsResponse, error)
@@ -139,6 +142,16 @@ func (c *reconcilerServiceClient) GetConflict(ctx context.Context, in *GetConfli
 	return out, nil
 }
 
+func (c *reconcilerServiceClient) GetOverlap(ctx context.Context, in *GetOverlapRequest, opts ...grpc.CallOption) (*GetOverlapResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetOverlapResponse)
+	err := c.cc.Invoke(ctx, ReconcilerService_GetOverlap_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *reconcilerServiceClient) ResolveConflicts(ctx context.Context, in *ResolveConflictsRequest, opts ...grpc.CallOption) (*ResolveConflictsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ResolveConflictsResponse)
@@ -176,11 +189,13 @@ type ReconcilerServiceServer interface {
 	StartSweep(context.Context, *StartSweepRequest) (*StartSweepResponse, error)
 	// ReleaseBreaker lets the collection go on after an operator has checked why its breaker tripped.
 	ReleaseBreaker(context.Context, *ReleaseBreakerRequest) (*ReleaseBreakerResponse, error)
-	// ListConflicts lists conflicts by identity, with what was decided and done about them, and, with
-	// its first page, overlaps and senders in quarantine.
+	// ListConflicts lists conflicts by identity, with what was decided and done about them, then boot ids
+	// that several spools have used, and, with its first page, overlaps and senders in quarantine.
 	ListConflicts(context.Context, *ListConflictsRequest) (*ListConflictsResponse, error)
 	// GetConflict compares the two frames of a conflict, record by record.
 	GetConflict(context.Context, *GetConflictRequest) (*GetConflictResponse, error)
+	// GetOverlap compares the accepted batches that cover one sequence number, number by number.
+	GetOverlap(context.Context, *GetOverlapRequest) (*GetOverlapResponse, error)
 	// ResolveConflicts decides about parked batches of an agent. The first decision about a batch stands:
 	// another one is FAILED_PRECONDITION, RESOLUTION_STANDS, and names it.
 	ResolveConflicts(context.Context, *ResolveConflictsRequest) (*ResolveConflictsResponse, error)
@@ -216,6 +231,9 @@ func (UnimplementedReconcilerServiceServer) ListConflicts(context.Context, *List
 }
 func (UnimplementedReconcilerServiceServer) GetConflict(context.Context, *GetConflictRequest) (*GetConflictResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetConflict not implemented")
+}
+func (UnimplementedReconcilerServiceServer) GetOverlap(context.Context, *GetOverlapRequest) (*GetOverlapResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetOverlap not implemented")
 }
 func (UnimplementedReconcilerServiceServer) ResolveConflicts(context.Context, *ResolveConflictsRequest) (*ResolveConflictsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ResolveConflicts not implemented")
@@ -370,6 +388,24 @@ func _ReconcilerService_GetConflict_Handler(srv interface{}, ctx context.Context
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ReconcilerService_GetOverlap_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetOverlapRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReconcilerServiceServer).GetOverlap(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ReconcilerService_GetOverlap_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReconcilerServiceServer).GetOverlap(ctx, req.(*GetOverlapRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _ReconcilerService_ResolveConflicts_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ResolveConflictsRequest)
 	if err := dec(in); err != nil {
@@ -440,6 +476,10 @@ var ReconcilerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetConflict",
 			Handler:    _ReconcilerService_GetConflict_Handler,
+		},
+		{
+			MethodName: "GetOverlap",
+			Handler:    _ReconcilerService_GetOverlap_Handler,
 		},
 		{
 			MethodName: "ResolveConflicts",
