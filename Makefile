@@ -15,7 +15,7 @@ PKG     ?=
 SYSTEM   = $(shell $(GO) list ./test/...)
 SAY     := @printf '\n== %s\n'
 
-.PHONY: help build install demo test vet house lint unit race fuzz badinput conformance robustness models sim mutants soak bench proto tidy clean
+.PHONY: help build install demo test vet house lint unit race fuzz badinput conformance s3-suite robustness models sim mutants soak bench proto tidy clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -94,6 +94,10 @@ badinput: ## the corpus of bad inputs on every face, and 64 decompression bombs 
 conformance: ## the store suite against the embedded store and versitygw; PromQL scripts
 	$(SAY) "conformance: objstore/storetest on every back end, promqltest scripts"
 	$(GO) test -count=1 -v -run 'Conformance' ./internal/objstore/... ./internal/queries/promstore/... ./test/...
+
+s3-suite: ## another project's tests of the S3 API (versitygw's) against the embedded store (RUN=part of a name): counts, and which fail
+	$(SAY) "s3-suite: versitygw's integration tests against the embedded object store"
+	$(GO) run ./test/s3suite $(if $(RUN),-run '$(RUN)')
 
 models: ## the protocol models and their mutants with spin (LIGHTMETRICS_SOAK=1: larger scopes)
 	$(SAY) "models: docs/protocol/models, every state at small scope; mutants must be violated"

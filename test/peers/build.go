@@ -29,9 +29,9 @@ func run(cmd *exec.Cmd) error {
 	return nil
 }
 
-// build leaves it to the go command's cache to know whether anything changed. name is the folder of
-// the module beside this file, and the binary's in build/peers.
-func build(name string, args ...string) (string, error) {
+// build leaves it to the go command's cache to know whether anything changed. name is the binary's in build/peers, and
+// module the folder of the module beside this file.
+func build(name, module string, args ...string) (string, error) {
 	_, file, _, _ := runtime.Caller(0)
 	here := filepath.Dir(file)
 	bin := filepath.Join(here, "..", "..", "build", "peers", name)
@@ -39,7 +39,7 @@ func build(name string, args ...string) (string, error) {
 		return "", err
 	}
 	cmd := exec.Command("go", append([]string{"build", "-o", bin}, args...)...)
-	cmd.Dir = filepath.Join(here, name)
+	cmd.Dir = filepath.Join(here, module)
 	cmd.Env = append(os.Environ(), "GOWORK=off")
 	return bin, run(cmd)
 }

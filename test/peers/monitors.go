@@ -112,9 +112,9 @@ func (m *Monitor) Data() string { return filepath.Join(m.spec.Dir, "data") }
 var (
 	prometheusOnce = sync.OnceValues(func() (string, error) {
 		// Without service discovery, which nothing here uses and which takes minutes to compile.
-		return build("prometheus", "-tags", "remove_all_sd", "github.com/prometheus/prometheus/cmd/prometheus")
+		return build("prometheus", "prometheus", "-tags", "remove_all_sd", "github.com/prometheus/prometheus/cmd/prometheus")
 	})
 	victoriaOnce = sync.OnceValues(func() (string, error) {
-		return build("victoriametrics", "github.com/VictoriaMetrics/VictoriaMetrics/app/victoria-metrics")
+		return build("victoriametrics", "victoriametrics", "github.com/VictoriaMetrics/VictoriaMetrics/app/victoria-metrics")
 	})
 )

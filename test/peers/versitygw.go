@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -87,4 +88,21 @@ func ServeVersityGW(dir string, users ...string) (gw VersityGW, stop func(), err
 	return gw, stop, nil
 }
 
-var versityOnce = sync.OnceValues(func() (string, error) { return build("versitygw", ".") })
+var versityOnce = sync.OnceValues(func() (string, error) { return build("versitygw", "versitygw", ".") })
+
+// RunSuite builds the suite of versitygw's integration tests unless build/peers has it, and runs it against a store. run is a
+// pattern for names of tests; empty runs the full flow. What the tests print goes to out; their results are no error.
+func RunSuite(out io.Writer, endpoint, access, secret, run string) error {
+	bin, err := build("versitygw-suite", "versitygw", "./suite")
+	if err != nil {
+		return fmt.Errorf("build the suite: %w", err)
+	}
+	cmd := exec.Command(bin, "-endpoint", endpoint, "-access", access, "-secret", secret, "-run", run)
+	cmd.Stdout, cmd.Stderr = out, os.Stderr
+	for _, e := range os.Environ() {
+		if !strings.HasPrefix(e, "AWS_") { // settings of another store must not reach the tests
+			cmd.Env = append(cmd.Env, e)
+		}
+	}
+	return cmd.Run()
+}
