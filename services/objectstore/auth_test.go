@@ -79,10 +79,10 @@ func TestSignatures(t *testing.T) {
 		{"unsigned if-match", without("if-match").request("PUT", base+"x", body, "If-Match", `"a"`), 403, "AccessDenied"},
 		{"unsigned x-amz", without("x-amz-meta-a").request("PUT", base+"x", body, "X-Amz-Meta-A", "b"), 403, "AccessDenied"},
 		{"chunk changed", newSigner().chunked(base+"x", chunks, "", func(b []byte) []byte { b[3000] ^= 1; return b }), 403, "SignatureDoesNotMatch"},
-		{"chunk of another size", newSigner().chunked(base+"x", chunks, "", spoil("2000;", "1fff;")), 400, "InvalidRequest"},
+		{"chunk of another size", newSigner().chunked(base+"x", chunks, "", spoil("2000;", "1fff;")), 400, "IncompleteBody"},
 		{"chunk dropped", newSigner().chunked(base+"x", chunks, "", func(b []byte) []byte { return b[bytes.Index(b[10:], []byte("2000;"))+10:] }), 403, "SignatureDoesNotMatch"},
 		{"last chunk missing", newSigner().chunked(base+"x", chunks, "", func(b []byte) []byte { return b[:bytes.LastIndex(b, []byte("0;chunk"))] }), 400, "IncompleteBody"},
-		{"data behind the end", newSigner().chunked(base+"x", chunks, "", func(b []byte) []byte { return append(b, "more"...) }), 400, "InvalidRequest"},
+		{"data behind the end", newSigner().chunked(base+"x", chunks, "", func(b []byte) []byte { return append(b, "more"...) }), 400, "IncompleteBody"},
 		{"trailer changed", newSigner().chunked(base+"x", chunks, trailer, spoil(trailer, "x-amz-checksum-crc32:AAAAAA==")), 403, "SignatureDoesNotMatch"},
 		{"trailer wrong but signed", newSigner().chunked(base+"x", chunks, "x-amz-checksum-crc32:AAAAAA==", nil), 400, "BadDigest"},
 		{"trailer signature missing", newSigner().chunked(base+"x", chunks, trailer, func(b []byte) []byte {
@@ -174,7 +174,7 @@ func TestBadRequestsAreRefused(t *testing.T) {
 		{"key not UTF-8", "PUT", base + "a%FFb", nil, 400, "InvalidURI"},
 		{"bucket name", "PUT", s.url() + "/No_Bucket/", nil, 400, "InvalidBucketName"},
 		{"no bucket", "PUT", s.url() + "/nothing-here/k", nil, 404, "NoSuchBucket"},
-		{"acl must not write", "PUT", base + "k?acl", nil, 501, "NotImplemented"},
+		{"acl must not write", "PUT", base + "k?acl", nil, 404, "NoSuchKey"},
 		{"version", "GET", base + "k?versionId=1", nil, 501, "NotImplemented"},
 		{"encryption", "PUT", base + "k", []string{"X-Amz-Server-Side-Encryption", "AES256"}, 501, "NotImplemented"},
 		{"multipart", "POST", base + "k?uploads", nil, 501, "NotImplemented"},
@@ -185,7 +185,7 @@ func TestBadRequestsAreRefused(t *testing.T) {
 		{"checksum unknown", "PUT", base + "k", []string{"X-Amz-Checksum-Foo", "AAAA"}, 400, "InvalidRequest"},
 		{"two checksums", "PUT", base + "k", []string{"X-Amz-Checksum-Crc32", "AAAAAA==", "X-Amz-Checksum-Crc32c", "AAAAAA=="}, 400, "InvalidRequest"},
 		{"too much metadata", "PUT", base + "k", []string{"X-Amz-Meta-A", strings.Repeat("x", 3000)}, 400, "MetadataTooLarge"},
-		{"too many tags", "PUT", base + "k", []string{"X-Amz-Tagging", "a=1&b=1&c=1&d=1&e=1&f=1&g=1&h=1&i=1&j=1&k=1"}, 400, "InvalidTag"},
+		{"too many tags", "PUT", base + "k", []string{"X-Amz-Tagging", "a=1&b=1&c=1&d=1&e=1&f=1&g=1&h=1&i=1&j=1&k=1"}, 400, "BadRequest"},
 		{"method", "PATCH", base + "k", nil, 405, "MethodNotAllowed"},
 	} {
 		if st, code, b := send(t, g.request(c.method, c.target, []byte("x"), c.headers...)); st != c.status || code != c.code {

@@ -32,17 +32,24 @@ func TestWhatIsNotImplementedIsRefused(t *testing.T) {
 		{"PUT if modified since", g().request("PUT", object, []byte("two"), "If-Modified-Since", time.Now().UTC().Format(http.TimeFormat)), 501, "NotImplemented"},
 		{"PUT if unmodified since", g().request("PUT", object, []byte("two"), "If-Unmodified-Since", time.Now().UTC().Format(http.TimeFormat)), 501, "NotImplemented"},
 		{"DELETE if unmodified since", g().request("DELETE", object, nil, "If-Unmodified-Since", time.Now().UTC().Format(http.TimeFormat)), 501, "NotImplemented"},
-		{"bucket owner on PUT", g().request("PUT", object, []byte("two"), "X-Amz-Expected-Bucket-Owner", "123456789012"), 501, "NotImplemented"},
-		{"bucket owner on GET", g().request("GET", object, nil, "X-Amz-Expected-Bucket-Owner", "123456789012"), 501, "NotImplemented"},
-		{"bucket owner on listing", g().request("GET", s.url()+"/"+bucket+"?list-type=2", nil, "X-Amz-Expected-Bucket-Owner", "123456789012"), 501, "NotImplemented"},
-		{"source bucket owner", g().request("PUT", object+"2", nil, "X-Amz-Copy-Source", "/"+bucket+"/kept", "X-Amz-Source-Expected-Bucket-Owner", "123456789012"), 501, "NotImplemented"},
+		{"bucket owner on PUT", g().request("PUT", object, []byte("two"), "X-Amz-Expected-Bucket-Owner", "123456789012"), 403, "AccessDenied"},
+		{"bucket owner on GET", g().request("GET", object, nil, "X-Amz-Expected-Bucket-Owner", "123456789012"), 403, "AccessDenied"},
+		{"bucket owner on listing", g().request("GET", s.url()+"/"+bucket+"?list-type=2", nil, "X-Amz-Expected-Bucket-Owner", "123456789012"), 403, "AccessDenied"},
+		{"source bucket owner", g().request("PUT", object+"2", nil, "X-Amz-Copy-Source", "/"+bucket+"/kept", "X-Amz-Source-Expected-Bucket-Owner", "123456789012"), 403, "AccessDenied"},
 		{"MFA on multi-delete", g().request("POST", s.url()+"/"+bucket+"?delete=", []byte("<Delete><Object><Key>kept</Key></Object></Delete>"), "X-Amz-Mfa", "a 1"), 501, "NotImplemented"},
 		{"encryption", g().request("PUT", object, []byte("two"), "X-Amz-Server-Side-Encryption", "AES256"), 501, "NotImplemented"},
 		{"empty Content-MD5", g().request("PUT", object, []byte("two"), "Content-Md5", ""), 400, "InvalidDigest"},
 		{"x-amz parameter of an unsigned kind", g().request("GET", object+"?x-amz-checksum-mode=ENABLED", nil), 501, "NotImplemented"},
 		{"location of another region", g().request("PUT", other, configuration("<LocationConstraint>mars-1</LocationConstraint>")), 400, "InvalidLocationConstraint"},
 		{"directory bucket", g().request("PUT", other, configuration("<Location><Type>AvailabilityZone</Type></Location>")), 501, "NotImplemented"},
-		{"tags of a new bucket", g().request("PUT", other, configuration("<Tags><Tag><Key>a</Key><Value>b</Value></Tag></Tags>")), 501, "NotImplemented"},
+		{"public bucket", g().request("PUT", other, nil, "X-Amz-Acl", "public-read"), 400, "InvalidBucketAclWithObjectOwnership"},
+		{"public object", g().request("PUT", object, []byte("two"), "X-Amz-Acl", "public-read"), 400, "AccessControlListNotSupported"},
+		{"ACL of an object", g().request("PUT", object+"?acl=", nil, "X-Amz-Acl", "public-read"), 400, "AccessControlListNotSupported"},
+		{"ACL of a bucket", g().request("PUT", s.url()+"/"+bucket+"?acl=", nil, "X-Amz-Acl", "public-read"), 400, "AccessControlListNotSupported"},
+		{"ACLs by ownership controls", g().request("PUT", s.url()+"/"+bucket+"?ownershipControls=", []byte("<OwnershipControls><Rule><ObjectOwnership>ObjectWriter</ObjectOwnership></Rule></OwnershipControls>")), 501, "NotImplemented"},
+		{"no ownership controls", g().request("DELETE", s.url()+"/"+bucket+"?ownershipControls=", nil), 501, "NotImplemented"},
+		{"CORS", g().request("PUT", s.url()+"/"+bucket+"?cors=", []byte("<CORSConfiguration/>")), 501, "NotImplemented"},
+		{"website", g().request("PUT", s.url()+"/"+bucket+"?website=", []byte("<WebsiteConfiguration/>")), 501, "NotImplemented"},
 		{"object lock", g().request("PUT", other, nil, "X-Amz-Bucket-Object-Lock-Enabled", "true"), 501, "NotImplemented"},
 		{"ACLs by ownership", g().request("PUT", other, nil, "X-Amz-Object-Ownership", "ObjectWriter"), 501, "NotImplemented"},
 	}
@@ -64,19 +71,39 @@ func TestWhatIsNotImplementedIsRefused(t *testing.T) {
 	}
 }
 
-// DeleteObjects has conditions of its own; those that are not implemented keep their object.
-func TestConditionsOfMultiDelete(t *testing.T) {
+// DeleteObject and DeleteObjects have conditions of their own: the size and the time of the object.
+func TestConditionsOfDelete(t *testing.T) {
 	s := start(t, testConfig(t.TempDir()))
-	for _, k := range []string{"a", "b", "c"} {
+	for _, k := range []string{"a", "b", "c", "d", "e"} {
 		put(t, s.client(), k, []byte("x"))
 	}
 	body := []byte("<Delete><Object><Key>a</Key><Size>7</Size></Object>" +
-		"<Object><Key>b</Key><LastModifiedTime>2020-01-01T00:00:00Z</LastModifiedTime></Object><Object><Key>c</Key></Object></Delete>")
+		"<Object><Key>b</Key><LastModifiedTime>2020-01-01T00:00:00Z</LastModifiedTime></Object><Object><Key>c</Key><Size>1</Size></Object></Delete>")
 	status, _, answer := send(t, newSigner().request("POST", s.url()+"/"+bucket+"?delete=", body))
-	if status != 200 || strings.Count(string(answer), "<Code>NotImplemented</Code>") != 2 || !strings.Contains(string(answer), "<Deleted><Key>c</Key></Deleted>") {
+	if status != 200 || strings.Count(string(answer), "<Code>PreconditionFailed</Code>") != 2 || !strings.Contains(string(answer), "<Deleted><Key>c</Key></Deleted>") {
 		t.Errorf("%d: %s", status, answer)
 	}
-	for key, want := range map[string]int{"a": 200, "b": 200, "c": 404} {
+	head, err := s.client().HeadObject(t.Context(), &s3.HeadObjectInput{Bucket: aws.String(bucket), Key: aws.String("e")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		key, header, value string
+		want               int
+	}{
+		{"d", "X-Amz-If-Match-Size", "2", 412},
+		{"d", "X-Amz-If-Match-Size", "-1", 400},
+		{"d", "X-Amz-If-Match-Last-Modified-Time", "Wed, 01 Jan 2020 00:00:00 GMT", 412},
+		{"d", "X-Amz-If-Match-Last-Modified-Time", "yesterday", 400},
+		{"absent", "X-Amz-If-Match-Size", "1", 404},
+		{"d", "X-Amz-If-Match-Size", "1", 204},
+		{"e", "X-Amz-If-Match-Last-Modified-Time", head.LastModified.Format(http.TimeFormat), 204},
+	} {
+		if got, _, b := send(t, newSigner().request("DELETE", s.url()+"/"+bucket+"/"+c.key, nil, c.header, c.value)); got != c.want {
+			t.Errorf("DELETE %s with %s: %s: %d, want %d: %s", c.key, c.header, c.value, got, c.want, b)
+		}
+	}
+	for key, want := range map[string]int{"a": 200, "b": 200, "c": 404, "d": 404, "e": 404} {
 		if got, _, _ := send(t, newSigner().request("HEAD", s.url()+"/"+bucket+"/"+key, nil)); got != want {
 			t.Errorf("%s: %d, want %d", key, got, want)
 		}

@@ -2,17 +2,22 @@
 package checksum
 
 import (
+	"crypto/md5"
 	"crypto/sha1"
 	"crypto/sha256"
+	"crypto/sha512"
 	"encoding/base64"
 	"hash"
 	"hash/crc32"
 	"hash/crc64"
 	"strings"
+
+	"github.com/cespare/xxhash/v2"
+	"github.com/zeebo/xxh3"
 )
 
 // Algorithms are the names of the algorithms, as in x-amz-sdk-checksum-algorithm.
-var Algorithms = []string{"CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256"}
+var Algorithms = []string{"CRC32", "CRC32C", "CRC64NVME", "MD5", "SHA1", "SHA256", "SHA512", "XXHASH128", "XXHASH3", "XXHASH64"}
 
 var (
 	castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -32,8 +37,30 @@ func New(algorithm string) hash.Hash {
 		return sha1.New()
 	case "SHA256":
 		return sha256.New()
+	case "SHA512":
+		return sha512.New()
+	case "MD5":
+		return md5.New()
+	case "XXHASH64":
+		return xxhash.New()
+	case "XXHASH3":
+		return xxh3.New()
+	case "XXHASH128":
+		return xxh128{xxh3.New()}
 	}
 	return nil
+}
+
+// xxh128 gives the 128 bits of a hash that has 64 by itself.
+type xxh128 struct{ *xxh3.Hasher }
+
+// Size implements hash.Hash.
+func (xxh128) Size() int { return 16 }
+
+// Sum implements hash.Hash.
+func (h xxh128) Sum(b []byte) []byte {
+	sum := h.Sum128().Bytes()
+	return append(b, sum[:]...)
 }
 
 // Header gives the header that carries an algorithm's value, lower case.

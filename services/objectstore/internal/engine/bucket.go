@@ -21,16 +21,17 @@ const maxBuckets = 100
 const maxPolicyBytes = 20 << 10
 
 type bucketJSON struct {
-	Name    string `json:"name"`
-	Created int64  `json:"created_unix_ns"`
-	Policy  []byte `json:"policy,omitempty"`
+	Name     string            `json:"name"`
+	Created  int64             `json:"created_unix_ns"`
+	Policy   []byte            `json:"policy,omitempty"`
+	Settings map[string][]byte `json:"settings,omitempty"`
 }
 
 func encodeBuckets(m map[string]Bucket) ([]byte, error) {
 	list := []bucketJSON{}
 	for _, name := range slices.Sorted(maps.Keys(m)) {
 		b := m[name]
-		list = append(list, bucketJSON{name, b.Created.UnixNano(), b.Policy})
+		list = append(list, bucketJSON{name, b.Created.UnixNano(), b.Policy, b.Settings})
 	}
 	return json.Marshal(list)
 }
@@ -42,7 +43,7 @@ func decodeBuckets(b []byte) (map[string]Bucket, error) {
 	}
 	m := make(map[string]Bucket, len(list))
 	for _, j := range list {
-		m[j.Name] = Bucket{j.Name, time.Unix(0, j.Created), j.Policy}
+		m[j.Name] = Bucket{j.Name, time.Unix(0, j.Created), j.Policy, j.Settings}
 	}
 	return m, nil
 }
@@ -75,6 +76,12 @@ func (e *Engine) decideBuckets(o *op) error {
 
 // CreateBucket makes a bucket; ErrBucketExists when it is there.
 func (e *Engine) CreateBucket(ctx context.Context, name string, now time.Time) error {
+	return e.CreateBucketWith(ctx, Bucket{Name: name, Created: now})
+}
+
+// CreateBucketWith is CreateBucket with the policy and the settings of the bucket.
+func (e *Engine) CreateBucketWith(ctx context.Context, b Bucket) error {
+	name := b.Name
 	if name == "" || len(name) > maxBucketLen || strings.ContainsRune(name, 0) {
 		return fmt.Errorf("create bucket %q: %w", name, ErrTooLarge)
 	}
@@ -85,7 +92,7 @@ func (e *Engine) CreateBucket(ctx context.Context, name string, now time.Time) e
 		if len(m) >= maxBuckets {
 			return fmt.Errorf("%w: there are %d buckets", ErrTooLarge, len(m))
 		}
-		m[name] = Bucket{Name: name, Created: now}
+		m[name] = b
 		return nil
 	})
 }
@@ -128,6 +135,33 @@ func (e *Engine) SetPolicy(ctx context.Context, name string, policy []byte) erro
 	})
 }
 
+// maxSettingBytes bounds one setting of a bucket.
+const maxSettingBytes = 64 << 10
+
+// SetSetting keeps a setting with a bucket; nil removes it.
+func (e *Engine) SetSetting(ctx context.Context, name, setting string, value []byte) error {
+	if len(value) > maxSettingBytes {
+		return fmt.Errorf("set %s of %q: %w", setting, name, ErrTooLarge)
+	}
+	return e.changeBuckets(ctx, "set "+setting+" of", name, func(m map[string]Bucket) error {
+		b, ok := m[name]
+		if !ok {
+			return ErrNoBucket
+		}
+		b.Settings = maps.Clone(b.Settings) // readers hold the old one
+		if value == nil {
+			delete(b.Settings, setting)
+		} else {
+			if b.Settings == nil {
+				b.Settings = map[string][]byte{}
+			}
+			b.Settings[setting] = value
+		}
+		m[name] = b
+		return nil
+	})
+}
+
 // Bucket gives a bucket; ErrNoBucket when there is none.
 func (e *Engine) Bucket(name string) (Bucket, error) {
 	e.mu.RLock()
@@ -165,7 +199,7 @@ func (e *Engine) recoverBuckets() (found bool, err error) {
 		name, _, _ := strings.Cut(string(it.Key()[1:]), "\x00")
 		if _, known := buckets[name]; !known {
 			found = true
-			buckets[name] = Bucket{name, time.Unix(0, 0), fmt.Appendf(nil, recoveredPolicy, name)}
+			buckets[name] = Bucket{Name: name, Created: time.Unix(0, 0), Policy: fmt.Appendf(nil, recoveredPolicy, name)}
 			e.quarantine(Damage{File: logDir, Bucket: name, Reason: "the bucket of objects is not in the list of buckets",
 				First: 1, Last: max(1, e.head.nextSeq-1)})
 		}

@@ -18,11 +18,14 @@ import (
 
 // Cond is what must hold for the key at the moment when a write is decided.
 type Cond struct {
-	Absent  bool   // no object (If-None-Match: *)
-	Match   string // its ETag, or "*" for any (If-Match); empty: no condition
-	Seq     uint64 // this very write; 0: no condition
-	at      position
-	atIsSet bool // the record is at this place (reclaiming space)
+	Absent bool   // no object (If-None-Match: *)
+	Match  string // its ETag, or "*" for any (If-Match); empty: no condition
+	Seq    uint64 // this very write; 0: no condition
+	// HasSize: its size is Size. Modified: it was last modified in this second of Unix time; 0: no condition.
+	HasSize        bool
+	Size, Modified int64
+	at             position
+	atIsSet        bool // the record is at this place (reclaiming space)
 }
 
 // Check decides the condition against an object; nil is absent.
@@ -30,9 +33,11 @@ func (c Cond) Check(b *Brief) error {
 	switch {
 	case c.Absent && b != nil:
 		return ErrPrecondition
-	case b == nil && (c.Match != "" || c.Seq != 0 || c.atIsSet):
+	case b == nil && (c.Match != "" || c.Seq != 0 || c.atIsSet || c.HasSize || c.Modified != 0):
 		return ErrNotFound
 	case c.Match != "" && c.Match != "*" && (b.ETag == "" || b.ETag != c.Match):
+		return ErrPrecondition
+	case c.HasSize && b.Size != c.Size, c.Modified != 0 && b.Modified.Unix() != c.Modified:
 		return ErrPrecondition
 	case c.Seq != 0 && b.Seq != c.Seq:
 		return ErrPrecondition

@@ -58,6 +58,8 @@ type Bucket struct {
 	Name    string
 	Created time.Time
 	Policy  []byte // nil: none
+	// Settings are what else is kept with a bucket, by name, such as its tags. The map is never changed in place.
+	Settings map[string][]byte
 }
 
 // Engine is an open store. Reads work from Open on; writes while Run runs.

@@ -15,7 +15,7 @@ import (
 
 // Document is a policy.
 type Document struct {
-	Version   string
+	Version   *string
 	ID        string `json:"Id"`
 	Statement []Statement
 }
@@ -110,26 +110,50 @@ const (
 
 var operators = []string{"Null", "Bool", "StringEquals", "StringNotEquals", "StringLike", "StringNotLike"}
 
+// Error is the reason why a policy is refused. Message is AWS's, Detail says where and what.
+type Error struct{ Message, Detail string }
+
+func (e *Error) Error() string { return "policy: " + e.Detail }
+
+func refuse(message, format string, args ...any) *Error {
+	return &Error{message, fmt.Sprintf(format, args...)}
+}
+
+const (
+	badJSON      = "This policy contains invalid Json"
+	badPrincipal = "Invalid principal in policy"
+	badResource  = "Policy has invalid resource"
+)
+
 // Parse reads a policy and refuses what is not supported. With bucket set it must be a
 // bucket's policy: principals given, and no resource of another bucket.
 func Parse(b []byte, bucket string) (*Document, error) {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
 	var doc Document
+	if len(b) == 0 || b[0] != '{' && bytes.TrimSpace(b)[0] != '{' {
+		return nil, refuse("Policies must be valid JSON and the first byte must be '{'", "no JSON object")
+	}
 	if err := d.Decode(&doc); err != nil {
-		return nil, fmt.Errorf("policy: %w", err)
+		return nil, refuse(badJSON, "%v", err)
 	}
 	// Whatever follows would be ignored, and with it statements that somebody relies on. Decoder.More
 	// is not enough: it takes a closing bracket for the end.
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("policy: text behind the document")
+		return nil, refuse(badJSON, "text behind the document")
 	}
-	if len(doc.Statement) == 0 {
-		return nil, fmt.Errorf("policy: no statement")
+	switch {
+	case doc.Statement == nil:
+		return nil, refuse("Missing required field Statement", "no statement")
+	case len(doc.Statement) == 0:
+		return nil, refuse("Could not parse the policy: Statement is empty!", "no statement")
+	case doc.Version != nil && *doc.Version != "2012-10-17" && *doc.Version != "2008-10-17":
+		return nil, refuse("The policy must contain a valid version string", "version %q: want 2012-10-17", *doc.Version)
 	}
 	for i, s := range doc.Statement {
 		if err := s.check(bucket); err != nil {
-			return nil, fmt.Errorf("policy: statement %d: %w", i, err)
+			err.Detail = fmt.Sprintf("statement %d: %s", i, err.Detail)
+			return nil, err
 		}
 		// Actions have no case. They are lowered here, so that requests need not do it.
 		for j, a := range s.Action {
@@ -139,33 +163,37 @@ func Parse(b []byte, bucket string) (*Document, error) {
 	return &doc, nil
 }
 
-func (s *Statement) check(bucket string) error {
+func (s *Statement) check(bucket string) *Error {
 	switch {
 	case s.Effect != "Allow" && s.Effect != "Deny":
-		return fmt.Errorf("effect %q: want Allow or Deny", s.Effect)
-	case len(s.Action) == 0 || len(s.Resource) == 0:
-		return fmt.Errorf("action and resource are needed")
-	case bucket != "" && len(s.Principal) == 0:
-		return fmt.Errorf("principal is needed")
+		return refuse("Invalid effect: "+s.Effect, "effect %q: want Allow or Deny", s.Effect)
+	case bucket != "" && (len(s.Principal) == 0 || slices.Contains(s.Principal, "")):
+		return refuse(badPrincipal, "principal is needed")
+	case bucket != "" && len(s.Principal) > 1 && slices.Contains(s.Principal, "*"):
+		return refuse(badPrincipal, "* beside other principals")
 	case bucket == "" && len(s.Principal) != 0:
-		return fmt.Errorf("a user's policy has no principal")
+		return refuse(badPrincipal, "a user's policy has no principal")
+	case len(s.Action) == 0:
+		return refuse("Policy has invalid action", "action is needed")
+	case len(s.Resource) == 0:
+		return refuse(badResource, "resource is needed")
 	}
 	for _, r := range s.Resource {
 		rest, ok := strings.CutPrefix(r, "arn:aws:s3:::")
 		if !ok && r != "*" {
-			return fmt.Errorf("resource %q: want arn:aws:s3:::bucket/key", r)
+			return refuse(badResource, "resource %q: want arn:aws:s3:::bucket/key", r)
 		}
 		if name, _, _ := strings.Cut(rest, "/"); bucket != "" && name != bucket {
-			return fmt.Errorf("resource %q is not of bucket %q", r, bucket)
+			return refuse(badResource, "resource %q is not of bucket %q", r, bucket)
 		}
 	}
 	for op, keys := range s.Condition {
 		if !slices.Contains(operators, op) {
-			return fmt.Errorf("condition operator %q is not supported", op)
+			return refuse("Invalid Condition type : "+op, "condition operator %q is not supported", op)
 		}
 		for k := range keys {
 			if !slices.ContainsFunc(contextKeys, func(c string) bool { return strings.EqualFold(c, k) }) {
-				return fmt.Errorf("condition key %q is not supported", k)
+				return refuse("Policy has an invalid condition key", "condition key %q is not supported", k)
 			}
 		}
 	}

@@ -145,12 +145,19 @@ func (c *call) putPolicy() error {
 	if err := c.authorize("PutBucketPolicy", c.bucket, "", nil); err != nil {
 		return err
 	}
+	if _, err := c.Engine.Bucket(c.bucket); err != nil {
+		return err
+	}
 	body, err := c.readAll(maxPolicyBytes)
 	if err != nil {
 		return err
 	}
 	if _, err := policy.Parse(body, c.bucket); err != nil {
-		return s3err.MalformedPolicy.With("%v", err)
+		var bad *policy.Error
+		if !errors.As(err, &bad) {
+			return err
+		}
+		return s3err.MalformedPolicy.With("%s", bad.Message).Detail("Detail", bad.Detail)
 	}
 	return c.setPolicy(body)
 }

@@ -137,14 +137,14 @@ func (c *call) readExpectations() (*digest, error) {
 	if vs := h["Content-Md5"]; len(vs) > 0 {
 		b, err := base64.StdEncoding.DecodeString(vs[0])
 		if err != nil || len(b) != md5.Size || len(vs) > 1 {
-			return nil, s3err.InvalidDigest
+			return nil, s3err.InvalidDigest.Detail("Content-MD5", strings.Join(vs, ","))
 		}
 		d.wantMD5 = b
 	}
 	if c.auth.Chunked() {
 		n, err := strconv.ParseInt(h.Get("X-Amz-Decoded-Content-Length"), 10, 64)
 		if err != nil || n < 0 {
-			return nil, s3err.MissingContentLength.With("You must provide the x-amz-decoded-content-length header.")
+			return nil, s3err.MissingContentLength
 		}
 		d.decodedLen = n
 	}
@@ -152,7 +152,8 @@ func (c *call) readExpectations() (*digest, error) {
 		return nil, s3err.MissingContentLength
 	}
 	if d.decodedLen > c.MaxObjectBytes {
-		return nil, s3err.EntityTooLarge
+		return nil, s3err.EntityTooLarge.Detail("ProposedSize", strconv.FormatInt(d.decodedLen, 10)).
+			Detail("MaxSizeAllowed", strconv.FormatInt(c.MaxObjectBytes, 10))
 	}
 	if err := d.checksum(h, c.auth.Payload); err != nil {
 		return nil, err
@@ -165,7 +166,7 @@ func (d *digest) checksum(h http.Header, p sigv4.Payload) error {
 	set := func(name string) error {
 		a := checksum.OfHeader(name)
 		if a == "" {
-			return s3err.InvalidRequest.With("The checksum header %s is not known.", strings.ToLower(name))
+			return s3err.InvalidRequest.With("The algorithm type you specified in x-amz-checksum- header is invalid.")
 		}
 		if d.algorithm != "" {
 			return s3err.InvalidRequest.With("Expecting a single x-amz-checksum- header. Multiple checksum Types are not allowed.")
@@ -214,16 +215,21 @@ func (d *digest) checksum(h http.Header, p sigv4.Payload) error {
 // verify compares the checksums after the last byte. trailer is that of an aws-chunked body.
 func (d *digest) verify(trailer http.Header) (engine.Checksum, error) {
 	if d.wantMD5 != nil && !bytes.Equal(d.gotMD5[:], d.wantMD5) {
-		return engine.Checksum{}, s3err.BadDigest.With("The Content-MD5 you specified did not match what we received.")
+		return engine.Checksum{}, s3err.BadDigest.Detail("CalculatedDigest", base64.StdEncoding.EncodeToString(d.gotMD5[:])).
+			Detail("ExpectedDigest", base64.StdEncoding.EncodeToString(d.wantMD5))
 	}
 	if d.wantSHA != nil && !bytes.Equal(d.gotSHA[:], d.wantSHA) {
-		return engine.Checksum{}, s3err.ContentSHAMismatch
+		return engine.Checksum{}, s3err.ContentSHAMismatch.Detail("ClientComputedContentSHA256", hex.EncodeToString(d.wantSHA)).
+			Detail("S3ComputedContentSHA256", hex.EncodeToString(d.gotSHA[:]))
 	}
 	if d.algorithm == "" {
 		return engine.Checksum{}, nil
 	}
 	if d.inTrailer {
-		d.wantSum = trailer.Get(checksum.Header(d.algorithm))
+		name := checksum.Header(d.algorithm)
+		if d.wantSum = trailer.Get(name); !checksum.Valid(d.algorithm, d.wantSum) {
+			return engine.Checksum{}, s3err.InvalidRequest.With("Value for %s trailing header is invalid.", name)
+		}
 	}
 	got := d.checksumText()
 	if got != d.wantSum {
@@ -383,7 +389,7 @@ func atEnd(src io.Reader) error {
 	for {
 		n, err := src.Read(one[:])
 		if n > 0 {
-			return s3err.IncompleteBody.With("The body is longer than its length.")
+			return s3err.IncompleteBody
 		}
 		if errors.Is(err, io.EOF) {
 			return nil

@@ -55,26 +55,42 @@ func (c *call) createBucket() error {
 	if err := c.authorize("CreateBucket", c.bucket, "", nil); err != nil {
 		return err
 	}
-	body, err := c.readAll(64 << 10)
+	if err := checkNewBucketACL(c.r.Header); err != nil {
+		return err
+	}
+	body, err := c.readAll(maxSettingBytes)
 	if err != nil {
 		return err
 	}
+	var settings map[string][]byte
 	if len(body) > 0 {
 		var conf struct {
-			XMLName                xml.Name `xml:"CreateBucketConfiguration"`
-			LocationConstraint     string
-			Location, Bucket, Tags *struct{}
+			XMLName            xml.Name `xml:"CreateBucketConfiguration"`
+			LocationConstraint string
+			Location, Bucket   *struct{}
+			Tags               struct{ Tag []tag }
 		}
 		switch {
 		case xml.Unmarshal(body, &conf) != nil:
 			return s3err.MalformedXML
 		case conf.LocationConstraint != "" && conf.LocationConstraint != c.Region:
-			return s3err.InvalidLocation.With("The location constraint %q is not valid: buckets of this store are in %q.", conf.LocationConstraint, c.Region)
-		case conf.Location != nil || conf.Bucket != nil || conf.Tags != nil:
-			return s3err.NotImplemented.With("Location, Bucket and Tags of CreateBucketConfiguration are not implemented.")
+			return s3err.InvalidLocation.Detail("LocationConstraint", conf.LocationConstraint)
+		case conf.Location != nil || conf.Bucket != nil:
+			return s3err.NotImplemented.With("Location and Bucket of CreateBucketConfiguration are not implemented.")
+		}
+		tags, err := checkBucketTags(pairsOf(conf.Tags.Tag))
+		if err != nil {
+			return err
+		}
+		text, err := encodeTagging(tags)
+		if err != nil {
+			return err
+		}
+		if text != nil {
+			settings = map[string][]byte{settingTagging: text}
 		}
 	}
-	err = c.Engine.CreateBucket(c.r.Context(), c.bucket, c.Now())
+	err = c.Engine.CreateBucketWith(c.r.Context(), engine.Bucket{Name: c.bucket, Created: c.Now(), Settings: settings})
 	if errors.Is(err, engine.ErrTooLarge) {
 		return s3err.TooManyBuckets
 	}
@@ -82,6 +98,7 @@ func (c *call) createBucket() error {
 		return err
 	}
 	c.w.Header().Set("Location", "/"+c.bucket)
+	c.w.Header().Set("X-Amz-Bucket-Arn", "arn:aws:s3:::"+c.bucket)
 	c.w.WriteHeader(http.StatusOK)
 	return nil
 }
@@ -128,12 +145,4 @@ func (c *call) bucketVersioning() error {
 	return c.writeXML(struct {
 		XMLName xml.Name `xml:"http://s3.amazonaws.com/doc/2006-03-01/ VersioningConfiguration"`
 	}{})
-}
-
-// bucketLifecycle says that there is none: this store changes no object on its own.
-func (c *call) bucketLifecycle() error {
-	if err := c.authorizeBucket("GetLifecycleConfiguration"); err != nil {
-		return err
-	}
-	return s3err.NoSuchLifecycleConfiguration
 }

@@ -2,6 +2,7 @@ package s3api
 
 import (
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -15,16 +16,18 @@ func writeCondition(h http.Header) (engine.Cond, error) {
 	var c engine.Cond
 	for _, name := range []string{"If-Modified-Since", "If-Unmodified-Since"} {
 		if len(h[name]) > 0 {
-			return c, s3err.NotImplemented.With("%s is not implemented for writes.", name)
+			return c, s3err.NotImplemented.Detail("Header", name)
 		}
 	}
 	none, match := h["If-None-Match"], h["If-Match"]
 	switch {
 	case len(none)+len(match) > 1:
-		return c, s3err.NotImplemented.With("Only one of If-Match and If-None-Match can be given.")
+		return c, s3err.NotImplemented.Detail("Header", "If-Match,If-None-Match").
+			Detail("additionalMessage", "Multiple conditional request headers present in the request")
 	case len(none) == 1:
 		if strings.TrimSpace(none[0]) != "*" {
-			return c, s3err.NotImplemented.With("If-None-Match of a write can only be *.")
+			return c, s3err.NotImplemented.Detail("Header", "If-None-Match").
+				Detail("additionalMessage", "We don't accept the provided value of If-None-Match header for this API")
 		}
 		c.Absent = true
 	case len(match) == 1:
@@ -40,6 +43,37 @@ func writeCondition(h http.Header) (engine.Cond, error) {
 	return c, nil
 }
 
+// deleteCondition is writeCondition with the conditions that only DeleteObject has: the size and the time of the object.
+func deleteCondition(h http.Header) (engine.Cond, error) {
+	c, err := writeCondition(h)
+	if err != nil {
+		return c, err
+	}
+	return c, addObjectConditions(&c, h.Get("X-Amz-If-Match-Size"), h.Get("X-Amz-If-Match-Last-Modified-Time"))
+}
+
+// addObjectConditions reads a size and a time; empty is no condition.
+func addObjectConditions(c *engine.Cond, size, modified string) error {
+	if size != "" {
+		n, err := strconv.ParseInt(size, 10, 64)
+		if err != nil || n < 0 {
+			return s3err.Argument("x-amz-if-match-size", size, "The size must be a number of bytes.")
+		}
+		c.HasSize, c.Size = true, n
+	}
+	if modified != "" {
+		t, err := http.ParseTime(modified)
+		if err != nil {
+			t, err = time.Parse(time.RFC3339, modified)
+		}
+		if err != nil {
+			return s3err.Argument("x-amz-if-match-last-modified-time", modified, "The time must be an HTTP date.")
+		}
+		c.Modified = t.Unix()
+	}
+	return nil
+}
+
 func unquote(s string) string {
 	if len(s) >= 2 && s[0] == '"' && s[len(s)-1] == '"' {
 		return s[1 : len(s)-1]
@@ -50,13 +84,17 @@ func unquote(s string) string {
 // conditionError maps a failed condition of a write to its S3 error.
 func (s *Server) conditionError(c engine.Cond, err error) error {
 	switch {
-	case err == engine.ErrNotFound && c.Match != "":
+	case err == engine.ErrNotFound && (c.Match != "" || c.HasSize || c.Modified != 0):
 		if s.MatchAbsent412 {
 			return s3err.PreconditionFailed.Failed("If-Match")
 		}
 		return s3err.NoSuchKey
 	case err == engine.ErrPrecondition && c.Absent:
 		return s3err.PreconditionFailed.Failed("If-None-Match")
+	case err == engine.ErrPrecondition && c.Match == "" && c.HasSize:
+		return s3err.PreconditionFailed.Failed("If-Match-Size")
+	case err == engine.ErrPrecondition && c.Match == "":
+		return s3err.PreconditionFailed.Failed("If-Match-Last-Mod-Time")
 	case err == engine.ErrPrecondition:
 		return s3err.PreconditionFailed.Failed("If-Match")
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"encoding/xml"
 	"net/url"
+	"slices"
 	"strings"
 
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/checksum"
@@ -19,8 +20,13 @@ func copySource(v string) (bucket, key string, err error) {
 	}
 	p, uerr := url.PathUnescape(v)
 	bucket, key, ok := strings.Cut(strings.TrimPrefix(p, "/"), "/")
-	if uerr != nil || !ok || !validBucket(bucket) {
-		return "", "", s3err.InvalidArgument.With("Copy Source must mention the source bucket and key: sourcebucket/sourcekey")
+	switch {
+	case uerr != nil:
+		return "", "", s3err.Argument("x-amz-copy-source", v, "Invalid copy source encoding")
+	case !validBucket(bucket):
+		return "", "", s3err.Argument("x-amz-copy-source", v, "Invalid copy source bucket name")
+	case !ok || key == "":
+		return "", "", s3err.Argument("x-amz-copy-source", key, "Invalid copy source object key")
 	}
 	return bucket, key, validKey(key)
 }
@@ -34,6 +40,10 @@ func (c *call) copyObject() error {
 	fromBucket, fromKey, err := copySource(h.Get("X-Amz-Copy-Source"))
 	if err != nil {
 		return err
+	}
+	algorithm := h.Get("X-Amz-Checksum-Algorithm")
+	if algorithm != "" && checksum.New(algorithm) == nil {
+		return errNoAlgorithm
 	}
 	if err := c.authorize("GetObject", fromBucket, fromKey, nil); err != nil {
 		return err
@@ -53,25 +63,29 @@ func (c *call) copyObject() error {
 	if from.Size > c.MaxObjectBytes {
 		return s3err.EntityTooLarge
 	}
-	replace, err := directive(h.Get("X-Amz-Metadata-Directive"))
+	replace, err := directive("metadata", h.Get("X-Amz-Metadata-Directive"))
 	if err != nil {
 		return err
 	}
-	replaceTags, err := directive(h.Get("X-Amz-Tagging-Directive"))
+	replaceTags, err := directive("tagging", h.Get("X-Amz-Tagging-Directive"))
 	if err != nil {
 		return err
 	}
-	if replace {
-		if err := readStoredHeaders(h, &o); err != nil {
-			return err
-		}
-	} else if o.Headers, o.User = from.Headers, from.User; fromBucket == c.bucket && fromKey == c.key && !replaceTags {
-		return s3err.InvalidRequest.With("This copy request is illegal because it is trying to copy an object to itself without changing the object's metadata.")
+	// Read in either case: what AWS would refuse is refused, and the redirect is never copied.
+	if err := readStoredHeaders(h, &o); err != nil {
+		return err
+	}
+	if !replace {
+		given := o
+		o.Headers, o.User = withRedirectOf(&given, from.Headers), from.User
+	}
+	if !replace && !replaceTags && fromBucket == c.bucket && fromKey == c.key && h.Get(redirectHeader) == "" {
+		return s3err.InvalidRequest.With("This copy request is illegal because it is trying to copy an object to itself without changing the object's metadata, storage class, website redirect location or encryption attributes.")
 	}
 	if !replaceTags {
 		o.Tags = from.Tags
 	}
-	u, err := c.copyBody(src, h.Get("X-Amz-Checksum-Algorithm"))
+	u, err := c.copyBody(src, algorithm)
 	if err != nil {
 		return err
 	}
@@ -82,42 +96,38 @@ func (c *call) copyObject() error {
 	return c.writeCopyResult(o)
 }
 
+// errNoAlgorithm answers a checksum algorithm that does not exist.
+var errNoAlgorithm = s3err.InvalidRequest.With("Checksum algorithm provided is unsupported. Please try again with any of the valid types: [%s]", strings.Join(checksum.Algorithms, ", "))
+
+// withRedirectOf gives the headers of a copy: those of its source, but the redirect of the request.
+func withRedirectOf(given *engine.Object, source []engine.Pair) []engine.Pair {
+	isRedirect := func(p engine.Pair) bool { return strings.EqualFold(p.Name, redirectHeader) }
+	list := slices.DeleteFunc(slices.Clone(source), isRedirect)
+	if i := slices.IndexFunc(given.Headers, isRedirect); i >= 0 {
+		list = append(list, given.Headers[i])
+	}
+	return list
+}
+
 func (c *call) writeCopyResult(o engine.Object) error {
 	out := struct {
-		XMLName           xml.Name `xml:"http://s3.amazonaws.com/doc/2006-03-01/ CopyObjectResult"`
-		ETag              string
-		LastModified      string
-		ChecksumType      string `xml:",omitempty"`
-		ChecksumCRC32     string `xml:",omitempty"`
-		ChecksumCRC32C    string `xml:",omitempty"`
-		ChecksumCRC64NVME string `xml:",omitempty"`
-		ChecksumSHA1      string `xml:",omitempty"`
-		ChecksumSHA256    string `xml:",omitempty"`
-	}{ETag: `"` + o.ETag + `"`, LastModified: stamp(o.Modified), ChecksumType: o.Checksum.Type}
-	switch o.Checksum.Algorithm {
-	case "CRC32":
-		out.ChecksumCRC32 = o.Checksum.Value
-	case "CRC32C":
-		out.ChecksumCRC32C = o.Checksum.Value
-	case "CRC64NVME":
-		out.ChecksumCRC64NVME = o.Checksum.Value
-	case "SHA1":
-		out.ChecksumSHA1 = o.Checksum.Value
-	case "SHA256":
-		out.ChecksumSHA256 = o.Checksum.Value
-	}
+		XMLName      xml.Name `xml:"http://s3.amazonaws.com/doc/2006-03-01/ CopyObjectResult"`
+		ETag         string
+		LastModified string
+		checksumXML
+	}{ETag: `"` + o.ETag + `"`, LastModified: stamp(o.Modified), checksumXML: checksumOf(o.Checksum)}
 	return c.writeXML(out)
 }
 
 // directive reads COPY (false) or REPLACE (true).
-func directive(v string) (bool, error) {
+func directive(what, v string) (bool, error) {
 	switch v {
 	case "", "COPY":
 		return false, nil
 	case "REPLACE":
 		return true, nil
 	}
-	return false, s3err.InvalidArgument.With("Unknown directive %q.", v)
+	return false, s3err.Argument("x-amz-"+what+"-directive", v, "Unknown %s directive.", what)
 }
 
 // copyBody copies a stored body and hashes it like an upload: the copy has its own bytes, and a
@@ -126,9 +136,6 @@ func (c *call) copyBody(src *engine.Handle, algorithm string) (*upload, error) {
 	from := src.Object
 	if algorithm == "" {
 		algorithm = from.Checksum.Algorithm
-	}
-	if algorithm != "" && checksum.New(algorithm) == nil {
-		return nil, s3err.InvalidRequest.With("Checksum algorithm provided is unsupported.")
 	}
 	d := &digest{decodedLen: from.Size, algorithm: algorithm}
 	pr := &source{Reader: &blockReader{h: src, size: from.Size}}

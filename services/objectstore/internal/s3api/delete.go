@@ -13,9 +13,9 @@ import (
 
 func (c *call) deleteObject() error {
 	if len(c.r.Header["If-None-Match"]) > 0 {
-		return s3err.NotImplemented.With("If-None-Match is not implemented for DELETE.")
+		return s3err.NotImplemented.Detail("Header", "If-None-Match")
 	}
-	cond, err := writeCondition(c.r.Header)
+	cond, err := deleteCondition(c.r.Header)
 	if err != nil {
 		return err
 	}
@@ -45,7 +45,7 @@ func (c *call) deleteObjects() error {
 		Quiet   bool
 		Object  []struct {
 			Key, VersionId, ETag   string
-			Size, LastModifiedTime *string
+			Size, LastModifiedTime string
 		}
 	}
 	if xml.Unmarshal(body, &in) != nil || len(in.Object) == 0 || len(in.Object) > maxListKeys {
@@ -69,13 +69,14 @@ func (c *call) deleteObjects() error {
 		switch {
 		case err == nil && x.VersionId != "" && x.VersionId != "null":
 			err = s3err.NotImplemented.With("Versions are not implemented.")
-		case err == nil && (x.Size != nil || x.LastModifiedTime != nil):
-			// These are conditions. Ignoring one could delete an object that the client meant to keep.
-			err = s3err.NotImplemented.With("Size and LastModifiedTime are not implemented as conditions of a delete.")
 		case err == nil:
 			err = c.authorize("DeleteObject", c.bucket, x.Key, writeContextOf(x.ETag))
 		}
-		keys = append(keys, engine.Deletion{Key: x.Key, Cond: engine.Cond{Match: unquote(x.ETag)}, Err: err})
+		cond := engine.Cond{Match: unquote(x.ETag)}
+		if err == nil {
+			err = addObjectConditions(&cond, x.Size, x.LastModifiedTime)
+		}
+		keys = append(keys, engine.Deletion{Key: x.Key, Cond: cond, Err: err})
 	}
 	c.Engine.DeleteMany(ctx, c.bucket, keys)
 	for _, k := range keys {

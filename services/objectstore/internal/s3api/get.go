@@ -63,6 +63,7 @@ func (c *call) getObject() error {
 // writeObjectHeaders sets the headers that come with the object.
 func (c *call) writeObjectHeaders(h http.Header, o *engine.Object, status int) {
 	c.setHeader("Accept-Ranges", "bytes")
+	c.setHeader("X-Amz-Storage-Class", "STANDARD")
 	c.setEncryption()
 	c.setHeader("Content-Type", "binary/octet-stream")
 	for _, p := range o.Headers {
@@ -109,7 +110,7 @@ func (c *call) rangeOf(o *engine.Object) (off, n int64, status int, err error) {
 	}
 	if first > last {
 		c.w.Header().Set("Content-Range", fmt.Sprintf("bytes */%d", o.Size))
-		return 0, 0, 0, s3err.InvalidRange
+		return 0, 0, 0, s3err.InvalidRange.Detail("RangeRequested", text).Detail("ActualObjectSize", strconv.FormatInt(o.Size, 10))
 	}
 	return first, last - first + 1, http.StatusPartialContent, nil
 }
@@ -118,7 +119,7 @@ func (c *call) rangeOf(o *engine.Object) (off, n int64, status int, err error) {
 // cannot be satisfied.
 func parseRange(text string, size int64) (first, last int64, ok bool) {
 	spec, found := strings.CutPrefix(text, "bytes=")
-	a, b, dash := strings.Cut(strings.TrimSpace(spec), "-")
+	a, b, dash := strings.Cut(spec, "-")
 	if !found || !dash {
 		return 0, 0, false
 	}
@@ -131,8 +132,11 @@ func parseRange(text string, size int64) (first, last int64, ok bool) {
 		if !ok {
 			return 0, 0, false
 		}
-		if n == 0 || size == 0 {
+		if n == 0 {
 			return 1, 0, true
+		}
+		if size == 0 {
+			return 0, 0, false // the last bytes of nothing are all of it
 		}
 		return max(0, size-n), size - 1, true
 	}

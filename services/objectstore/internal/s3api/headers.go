@@ -3,6 +3,7 @@ package s3api
 import (
 	"net/http"
 	"sort"
+	"strconv"
 	"strings"
 
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
@@ -15,14 +16,16 @@ const (
 )
 
 // storedHeaders are the headers that are stored with an object and returned with it.
-var storedHeaders = []string{"Cache-Control", "Content-Disposition", "Content-Encoding", "Content-Language", "Content-Type", "Expires"}
+var storedHeaders = []string{"Cache-Control", "Content-Disposition", "Content-Encoding", "Content-Language", "Content-Type", "Expires", redirectHeader}
+
+// redirectHeader is kept and given back, as by AWS for a bucket without a website; this store serves no websites.
+const redirectHeader = "X-Amz-Website-Redirect-Location"
 
 // refusedHeaders are prefixes of the canonical names of headers that ask for guarantees which the store does not give.
 // Ignoring one would pretend to give the guarantee.
 var refusedHeaders = []string{
-	"X-Amz-Server-Side-Encryption", "X-Amz-Object-Lock", "X-Amz-Bucket-Object-Lock", "X-Amz-Grant", "X-Amz-Website-Redirect-Location",
-	"X-Amz-Write-Offset-Bytes", "X-Amz-Copy-Source-Server-Side", "X-Amz-If-Match", "X-Amz-Mfa", "X-Amz-Rename-Source",
-	"X-Amz-Expected-Bucket-Owner", "X-Amz-Source-Expected-Bucket-Owner", "X-Amz-Object-Ownership",
+	"X-Amz-Server-Side-Encryption", "X-Amz-Object-Lock", "X-Amz-Bucket-Object-Lock", "X-Amz-Grant",
+	"X-Amz-Write-Offset-Bytes", "X-Amz-Copy-Source-Server-Side", "X-Amz-If-Match-Initiated-Time", "X-Amz-Mfa", "X-Amz-Rename-Source",
 }
 
 const sseHeader = "X-Amz-Server-Side-Encryption"
@@ -35,8 +38,6 @@ func (s *Server) isHarmless(low, value string) bool {
 		return s.EncryptedAtRest && value == "AES256"
 	case "x-amz-bucket-object-lock-enabled":
 		return strings.EqualFold(value, "false")
-	case "x-amz-object-ownership":
-		return value == "BucketOwnerEnforced" // there are no ACLs that could say otherwise
 	}
 	return false
 }
@@ -55,11 +56,6 @@ func (s *Server) refuseHeaders(h http.Header) error {
 				return s3err.NotImplemented.With("The header %s is not implemented.", low)
 			}
 		}
-	}
-	switch h.Get("X-Amz-Acl") {
-	case "", "private", "bucket-owner-full-control":
-	default:
-		return s3err.NotImplemented.With("The ACL %s is not implemented.", h.Get("X-Amz-Acl"))
 	}
 	if sc := h.Get("X-Amz-Storage-Class"); sc != "" && sc != "STANDARD" {
 		return s3err.NotImplemented.With("The storage class %s is not implemented.", sc)
@@ -81,7 +77,10 @@ func readStoredHeaders(h http.Header, o *engine.Object) error {
 		}
 	}
 	if total > maxSystemHeader {
-		return s3err.MetadataTooLarge
+		return metadataTooLarge(total, maxSystemHeader)
+	}
+	if v := h.Get(redirectHeader); v != "" && !strings.HasPrefix(v, "/") && !strings.HasPrefix(v, "http://") && !strings.HasPrefix(v, "https://") {
+		return s3err.InvalidRedirectLocation
 	}
 	total = 0
 	for name, vs := range h {
@@ -93,9 +92,13 @@ func readStoredHeaders(h http.Header, o *engine.Object) error {
 	}
 	sort.Slice(o.User, func(i, j int) bool { return o.User[i].Name < o.User[j].Name })
 	if total > maxUserMetadata {
-		return s3err.MetadataTooLarge
+		return metadataTooLarge(total, maxUserMetadata)
 	}
 	return nil
+}
+
+func metadataTooLarge(size, most int) error {
+	return s3err.MetadataTooLarge.Detail("Size", strconv.Itoa(size)).Detail("MaxSizeAllowed", strconv.Itoa(most))
 }
 
 // dropAWSChunked removes aws-chunked from a content encoding: it describes the transfer, and the

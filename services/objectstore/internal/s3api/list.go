@@ -81,8 +81,11 @@ func (c *call) listQuery() (engine.ListQuery, error) {
 	}
 	if text := c.query.get("max-keys"); text != "" {
 		n, err := strconv.ParseInt(text, 10, 32)
-		if err != nil || n < 0 {
-			return q, s3err.InvalidArgument.With("max-keys must be an integer between 0 and 2147483647")
+		switch {
+		case err != nil:
+			return q, s3err.Argument("max-keys", text, "Provided max-keys not an integer or within integer range")
+		case n < 0:
+			return q, s3err.Argument("max-keys", text, "Argument max-keys must be an integer between 0 and 2147483647")
 		}
 		q.Max = min(int(n), maxListKeys)
 	}
@@ -140,7 +143,7 @@ func (c *call) listV1() error {
 	// version 1 decode every other name of the answer, but not this one.
 	l.elem("Prefix", q.Prefix)
 	l.name("Marker", q.After)
-	if page.Truncated && q.Delimiter != "" {
+	if page.Truncated {
 		l.name("NextMarker", page.Next)
 	}
 	return c.sendListing(l, page, true)

@@ -3,6 +3,7 @@ package s3api
 import (
 	"errors"
 	"net/http"
+	"strconv"
 
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/checksum"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
@@ -20,6 +21,11 @@ func (c *call) newObject() (engine.Object, engine.Cond, error) {
 	ctx := writeContext(c.r.Header)
 	if err := c.authorize("PutObject", c.bucket, c.key, ctx); err != nil {
 		return o, cond, err
+	}
+	if acl := c.r.Header.Get("X-Amz-Acl"); acl != "" {
+		if err := checkCannedACL(acl); err != nil {
+			return o, cond, err
+		}
 	}
 	if t := c.r.Header.Get("X-Amz-Tagging"); t != "" {
 		if err := c.authorize("PutObjectTagging", c.bucket, c.key, ctx); err != nil {
@@ -86,6 +92,7 @@ func (c *call) putObject() error {
 		return err
 	}
 	c.setHeader("ETag", `"`+o.ETag+`"`)
+	c.setHeader("X-Amz-Object-Size", strconv.FormatInt(o.Size, 10))
 	c.setEncryption()
 	c.setChecksum(o.Checksum)
 	c.w.WriteHeader(http.StatusOK)

@@ -54,13 +54,31 @@ var (
 	deleteBucket = operation{"DeleteBucket", nil, (*call).deleteBucket}
 	location     = operation{"GetBucketLocation", []string{"location"}, (*call).bucketLocation}
 	versioning   = operation{"GetBucketVersioning", []string{"versioning"}, (*call).bucketVersioning}
-	lifecycle    = operation{"GetBucketLifecycleConfiguration", []string{"lifecycle"}, (*call).bucketLifecycle}
 	getPolicy    = operation{"GetBucketPolicy", []string{"policy"}, (*call).getPolicy}
 	putPolicy    = operation{"PutBucketPolicy", []string{"policy"}, (*call).putPolicy}
 	deletePolicy = operation{"DeleteBucketPolicy", []string{"policy"}, (*call).deletePolicy}
 	listV1       = operation{"ListObjects", []string{"prefix", "delimiter", "marker", "max-keys", "encoding-type"}, (*call).listV1}
 	listV2       = operation{"ListObjectsV2", []string{"list-type", "prefix", "delimiter", "start-after", "continuation-token", "max-keys", "encoding-type", "fetch-owner"}, (*call).listV2}
 	deleteMany   = operation{"DeleteObjects", []string{"delete"}, (*call).deleteObjects}
+
+	getBucketTags    = operation{"GetBucketTagging", []string{"tagging"}, (*call).getBucketTagging}
+	putBucketTags    = operation{"PutBucketTagging", []string{"tagging"}, (*call).putBucketTagging}
+	deleteBucketTags = operation{"DeleteBucketTagging", []string{"tagging"}, (*call).deleteBucketTagging}
+	getBucketACL     = operation{"GetBucketAcl", []string{"acl"}, (*call).getBucketACL}
+	putBucketACL     = operation{"PutBucketAcl", []string{"acl"}, (*call).putBucketACL}
+	getOwnership     = operation{"GetBucketOwnershipControls", []string{"ownershipControls"}, (*call).getOwnership}
+	putOwnership     = operation{"PutBucketOwnershipControls", []string{"ownershipControls"}, (*call).putOwnership}
+	noOwnership      = operation{"DeleteBucketOwnershipControls", []string{"ownershipControls"}, (*call).noOwnership}
+
+	// What no bucket of this store has. Who asks gets AWS's answer for a bucket without it; setting it is 501.
+	lifecycle  = operation{"GetBucketLifecycleConfiguration", []string{"lifecycle"}, absentSetting("GetLifecycleConfiguration", s3err.NoSuchLifecycleConfiguration)}
+	getCORS    = operation{"GetBucketCors", []string{"cors"}, absentSetting("GetBucketCORS", s3err.NoSuchCORSConfiguration)}
+	getWebsite = operation{"GetBucketWebsite", []string{"website"}, absentSetting("GetBucketWebsite", s3err.NoSuchWebsite)}
+	getLock    = operation{"GetObjectLockConfiguration", []string{"object-lock"}, absentSetting("GetBucketObjectLockConfiguration", s3err.ObjectLockNotFound)}
+
+	getAttributes = operation{"GetObjectAttributes", []string{"attributes"}, (*call).getAttributes}
+	getObjectACL  = operation{"GetObjectAcl", []string{"acl"}, (*call).getObjectACL}
+	putObjectACL  = operation{"PutObjectAcl", []string{"acl"}, (*call).putObjectACL}
 
 	putObject    = operation{"PutObject", nil, (*call).putObject}
 	copyObject   = operation{"CopyObject", nil, (*call).copyObject}
@@ -79,9 +97,12 @@ func (c *call) route() (operation, error) {
 		if op, ok := ops[m]; ok {
 			return op, nil
 		}
-		return operation{}, s3err.MethodNotAllowed
+		return operation{}, notAllowed(m)
 	}
 	q := c.query
+	if c.r.Header.Get("X-Amz-Copy-Source") != "" && m != http.MethodPut {
+		return operation{}, s3err.Argument("x-amz-copy-source", c.r.Header.Get("X-Amz-Copy-Source"), "You can only specify a copy source header for copy requests.")
+	}
 	switch {
 	case c.bucket == "":
 		return pick(map[string]operation{http.MethodGet: listBuckets})
@@ -89,6 +110,16 @@ func (c *call) route() (operation, error) {
 		return c.routeBucket(pick)
 	case q.has("tagging"):
 		return pick(map[string]operation{http.MethodGet: getTags, http.MethodPut: putTags, http.MethodDelete: deleteTags})
+	case q.has("versions") && m == http.MethodGet:
+		return operation{}, s3err.InvalidRequest.With("There is no such thing as the ?versions sub-resource for a key")
+	case q.has("uploads") && m == http.MethodGet:
+		return operation{}, s3err.InvalidRequest.With("Key is not expected for the GET method ?uploads subresource")
+	case q.has("partNumber") && !q.has("uploadId") && m == http.MethodPut:
+		return operation{}, s3err.Argument("partNumber", "partNumber", "This operation does not accept partNumber without uploadId")
+	case q.has("attributes"):
+		return pick(map[string]operation{http.MethodGet: getAttributes})
+	case q.has("acl"):
+		return pick(map[string]operation{http.MethodGet: getObjectACL, http.MethodPut: putObjectACL})
 	case m == http.MethodPut && c.r.Header.Get("X-Amz-Copy-Source") != "":
 		return copyObject, nil
 	case m == http.MethodPut:
@@ -99,10 +130,15 @@ func (c *call) route() (operation, error) {
 		return headObject, nil
 	case m == http.MethodDelete:
 		return deleteObject, nil
-	case m == http.MethodPost:
+	case m == http.MethodPost && len(q) > 0:
 		return operation{}, s3err.NotImplemented
 	}
-	return operation{}, s3err.MethodNotAllowed
+	return operation{}, notAllowed(m)
+}
+
+// notAllowed answers a method that the addressed resource does not have.
+func notAllowed(method string) error {
+	return s3err.MethodNotAllowed.Detail("Method", method).Detail("ResourceType", "SERVICE")
 }
 
 func (c *call) routeBucket(pick func(map[string]operation) (operation, error)) (operation, error) {
@@ -114,8 +150,20 @@ func (c *call) routeBucket(pick func(map[string]operation) (operation, error)) (
 		return pick(map[string]operation{http.MethodGet: location})
 	case q.has("versioning") && c.r.Method == http.MethodGet:
 		return versioning, nil
+	case q.has("tagging"):
+		return pick(map[string]operation{http.MethodGet: getBucketTags, http.MethodPut: putBucketTags, http.MethodDelete: deleteBucketTags})
+	case q.has("acl"):
+		return pick(map[string]operation{http.MethodGet: getBucketACL, http.MethodPut: putBucketACL})
+	case q.has("ownershipControls"):
+		return pick(map[string]operation{http.MethodGet: getOwnership, http.MethodPut: putOwnership, http.MethodDelete: noOwnership})
 	case q.has("lifecycle") && c.r.Method == http.MethodGet:
 		return lifecycle, nil
+	case q.has("cors") && c.r.Method == http.MethodGet:
+		return getCORS, nil
+	case q.has("website") && c.r.Method == http.MethodGet:
+		return getWebsite, nil
+	case q.has("object-lock") && c.r.Method == http.MethodGet:
+		return getLock, nil
 	case q.has("delete"):
 		return pick(map[string]operation{http.MethodPost: deleteMany})
 	case q.get("list-type") == "2":

@@ -98,7 +98,7 @@ type call struct {
 	user   User
 	op     string
 	rec    recorder
-	values [8]string // of the answer's header, of which the first set are used; see setHeader
+	values [10]string // of the answer's header, of which the first set are used; see setHeader
 	set    int
 }
 
@@ -258,6 +258,10 @@ func (c *call) serve() error {
 	if routeErr == nil {
 		c.op = op.name // set early, so that refused requests are counted under their operation
 	}
+	// What is no request at all can be said to anybody: it tells nothing of the store.
+	if routeErr != nil {
+		return routeErr
+	}
 	// The signature is verified before any other answer is given: a caller without a key must not
 	// learn what exists.
 	if c.auth, err = c.Server.auth.Verify(c.r); err != nil {
@@ -269,17 +273,18 @@ func (c *call) serve() error {
 			return err
 		}
 		// Routed again, since a hoisted x-amz-copy-source makes a PUT a copy.
-		if op, routeErr = c.route(); routeErr == nil {
-			c.op = op.name
+		if op, routeErr = c.route(); routeErr != nil {
+			return routeErr
 		}
-	}
-	if routeErr != nil {
-		return routeErr
+		c.op = op.name
 	}
 	if err := c.query.checkParams(op); err != nil {
 		return err
 	}
 	if err := c.refuseHeaders(c.r.Header); err != nil {
+		return err
+	}
+	if err := c.checkOwner(); err != nil {
 		return err
 	}
 	return op.do(c)

@@ -13,9 +13,12 @@ type Error struct {
 	Code    string
 	Status  int
 	Message string
-	// Condition names the header that did not hold (PreconditionFailed).
-	Condition string
+	// Details are the elements that AWS adds to the answer, such as the argument that is invalid.
+	Details []Detail
 }
+
+// Detail is an element of an answer.
+type Detail struct{ Name, Value string }
 
 func (e *Error) Error() string { return fmt.Sprintf("%s (%d): %s", e.Code, e.Status, e.Message) }
 
@@ -26,11 +29,19 @@ func (e *Error) With(format string, args ...any) *Error {
 	return &c
 }
 
-// Failed gives the error with the condition that did not hold.
-func (e *Error) Failed(condition string) *Error {
+// Detail gives the error with one more element.
+func (e *Error) Detail(name, value string) *Error {
 	c := *e
-	c.Condition = condition
+	c.Details = append(c.Details[:len(c.Details):len(c.Details)], Detail{name, value})
 	return &c
+}
+
+// Failed gives the error with the condition that did not hold.
+func (e *Error) Failed(condition string) *Error { return e.Detail("Condition", condition) }
+
+// Argument is InvalidArgument for a named argument.
+func Argument(name, value, format string, args ...any) *Error {
+	return InvalidArgument.With(format, args...).Detail("ArgumentName", name).Detail("ArgumentValue", value)
 }
 
 // Is compares codes.
@@ -43,54 +54,66 @@ func of(code string, status int, message string) *Error {
 	return &Error{Code: code, Status: status, Message: message}
 }
 
-// The errors, with AWS's codes and texts.
+// The errors, with AWS's codes. The texts are those that the suite of test/s3suite asks for; clients go by the codes.
 var (
-	AccessDenied                 = of("AccessDenied", http.StatusForbidden, "Access Denied")
-	AuthHeaderMalformed          = of("AuthorizationHeaderMalformed", http.StatusBadRequest, "The authorization header is malformed.")
-	AuthQueryMalformed           = of("AuthorizationQueryParametersError", http.StatusBadRequest, "The authorization query parameters are malformed.")
-	BadDigest                    = of("BadDigest", http.StatusBadRequest, "The Content-MD5 or checksum value that you specified did not match what the server received.")
-	BucketExists                 = of("BucketAlreadyOwnedByYou", http.StatusConflict, "The bucket that you tried to create already exists, and you own it.")
-	BucketNotEmpty               = of("BucketNotEmpty", http.StatusConflict, "The bucket that you tried to delete is not empty.")
-	ContentSHAMismatch           = of("XAmzContentSHA256Mismatch", http.StatusBadRequest, "The provided 'x-amz-content-sha256' header does not match what was computed.")
-	EntityTooLarge               = of("EntityTooLarge", http.StatusBadRequest, "Your proposed upload exceeds the maximum allowed size.")
-	EntityTooSmall               = of("EntityTooSmall", http.StatusBadRequest, "Your proposed upload is smaller than the minimum allowed size.")
-	IncompleteBody               = of("IncompleteBody", http.StatusBadRequest, "You did not provide the number of bytes specified by the Content-Length HTTP header.")
-	InsufficientStorage          = of("InsufficientStorage", http.StatusInsufficientStorage, "The disk of the store is full. Objects can be read and deleted.")
-	InternalError                = of("InternalError", http.StatusInternalServerError, "We encountered an internal error. Please try again.")
-	InvalidAccessKeyID           = of("InvalidAccessKeyId", http.StatusForbidden, "The access key id that you provided does not exist in our records.")
-	InvalidArgument              = of("InvalidArgument", http.StatusBadRequest, "Invalid Argument")
-	InvalidBucketName            = of("InvalidBucketName", http.StatusBadRequest, "The specified bucket is not valid.")
-	InvalidDigest                = of("InvalidDigest", http.StatusBadRequest, "The Content-MD5 or checksum value that you specified is not valid.")
-	InvalidLocation              = of("InvalidLocationConstraint", http.StatusBadRequest, "The specified location constraint is not valid.")
-	InvalidPart                  = of("InvalidPart", http.StatusBadRequest, "One or more of the specified parts could not be found.")
-	InvalidPartOrder             = of("InvalidPartOrder", http.StatusBadRequest, "The list of parts was not in ascending order.")
-	InvalidRange                 = of("InvalidRange", http.StatusRequestedRangeNotSatisfiable, "The requested range is not satisfiable")
-	InvalidRequest               = of("InvalidRequest", http.StatusBadRequest, "Invalid Request")
-	InvalidTag                   = of("InvalidTag", http.StatusBadRequest, "The tag provided was not a valid tag.")
-	InvalidURI                   = of("InvalidURI", http.StatusBadRequest, "Couldn't parse the specified URI.")
-	KeyTooLong                   = of("KeyTooLongError", http.StatusBadRequest, "Your key is too long")
-	MalformedPolicy              = of("MalformedPolicy", http.StatusBadRequest, "This policy contains invalid JSON or is not supported.")
-	MalformedTrailer             = of("MalformedTrailerError", http.StatusBadRequest, "The request contained trailing data that was not well-formed or did not conform to our published schema.")
-	MalformedXML                 = of("MalformedXML", http.StatusBadRequest, "The XML that you provided was not well formed or did not validate against our published schema.")
-	MetadataTooLarge             = of("MetadataTooLarge", http.StatusBadRequest, "Your metadata headers exceed the maximum allowed metadata size.")
-	MethodNotAllowed             = of("MethodNotAllowed", http.StatusMethodNotAllowed, "The specified method is not allowed against this resource.")
-	MissingContentLength         = of("MissingContentLength", http.StatusLengthRequired, "You must provide the Content-Length HTTP header.")
-	NoSuchBucket                 = of("NoSuchBucket", http.StatusNotFound, "The specified bucket does not exist")
-	NoSuchLifecycleConfiguration = of("NoSuchLifecycleConfiguration", http.StatusNotFound, "The lifecycle configuration does not exist")
-	NoSuchBucketPolicy           = of("NoSuchBucketPolicy", http.StatusNotFound, "The bucket policy does not exist")
-	NoSuchKey                    = of("NoSuchKey", http.StatusNotFound, "The specified key does not exist.")
-	NoSuchUpload                 = of("NoSuchUpload", http.StatusNotFound, "The specified multipart upload does not exist.")
-	NotImplemented               = of("NotImplemented", http.StatusNotImplemented, "A header or parameter you provided implies functionality that is not implemented.")
-	ObjectDamaged                = of("ObjectDamaged", http.StatusInternalServerError, "The stored bytes of the object are damaged or lost.")
-	PreconditionFailed           = of("PreconditionFailed", http.StatusPreconditionFailed, "At least one of the pre-conditions you specified did not hold")
-	NotModified                  = of("NotModified", http.StatusNotModified, "Not Modified")
-	RequestTimeTooSkewed         = of("RequestTimeTooSkewed", http.StatusForbidden, "The difference between the request time and the current time is too large.")
-	ServiceUnavailable           = of("ServiceUnavailable", http.StatusServiceUnavailable, "The store does not take writes now.")
-	RequestTimeout               = of("RequestTimeout", http.StatusBadRequest, "Your socket connection to the server was not read from or written to within the timeout period.")
-	SignatureDoesNotMatch        = of("SignatureDoesNotMatch", http.StatusForbidden, "The request signature we calculated does not match the signature you provided.")
-	Undecidable                  = of("ServiceUnavailable", http.StatusServiceUnavailable, "Stored writes were lost, and one of them may have been of this key. An operator has to run lmctl store repair.")
-	SlowDown                     = of("SlowDown", http.StatusServiceUnavailable, "Please reduce your request rate.")
-	TooManyBuckets               = of("TooManyBuckets", http.StatusBadRequest, "You have attempted to create more buckets than allowed")
+	AccessDenied                  = of("AccessDenied", http.StatusForbidden, "Access Denied.")
+	AuthHeaderMalformed           = of("AuthorizationHeaderMalformed", http.StatusBadRequest, "The authorization header is malformed.")
+	AuthQueryMalformed            = of("AuthorizationQueryParametersError", http.StatusBadRequest, "The authorization query parameters are malformed.")
+	BadDigest                     = of("BadDigest", http.StatusBadRequest, "The Content-MD5 you specified did not match what we received.")
+	BucketExists                  = of("BucketAlreadyOwnedByYou", http.StatusConflict, "Your previous request to create the named bucket succeeded and you already own it.")
+	BucketNotEmpty                = of("BucketNotEmpty", http.StatusConflict, "The bucket you tried to delete is not empty.")
+	ContentSHAMismatch            = of("XAmzContentSHA256Mismatch", http.StatusBadRequest, "The provided 'x-amz-content-sha256' header does not match what was computed.")
+	EntityTooLarge                = of("EntityTooLarge", http.StatusBadRequest, "Your proposed upload exceeds the maximum allowed object size.")
+	EntityTooSmall                = of("EntityTooSmall", http.StatusBadRequest, "Your proposed upload is smaller than the minimum allowed size")
+	IncompleteBody                = of("IncompleteBody", http.StatusBadRequest, "You did not provide the number of bytes specified by the Content-Length HTTP header")
+	InsufficientStorage           = of("InsufficientStorage", http.StatusInsufficientStorage, "The disk of the store is full. Objects can be read and deleted.")
+	InternalError                 = of("InternalError", http.StatusInternalServerError, "We encountered an internal error. Please try again.")
+	InvalidAccessKeyID            = of("InvalidAccessKeyId", http.StatusForbidden, "The AWS Access Key Id you provided does not exist in our records.")
+	InvalidArgument               = of("InvalidArgument", http.StatusBadRequest, "Invalid Argument")
+	InvalidBucketName             = of("InvalidBucketName", http.StatusBadRequest, "The specified bucket is not valid.")
+	InvalidDigest                 = of("InvalidDigest", http.StatusBadRequest, "The Content-Md5 you specified is not valid.")
+	InvalidLocation               = of("InvalidLocationConstraint", http.StatusBadRequest, "The specified location-constraint is not valid")
+	InvalidPart                   = of("InvalidPart", http.StatusBadRequest, "One or more of the specified parts could not be found. The part may not have been uploaded, or the specified entity tag may not match the part's entity tag.")
+	InvalidPartOrder              = of("InvalidPartOrder", http.StatusBadRequest, "The list of parts was not in ascending order. Parts must be ordered by part number.")
+	InvalidRange                  = of("InvalidRange", http.StatusRequestedRangeNotSatisfiable, "The requested range is not satisfiable")
+	InvalidRequest                = of("InvalidRequest", http.StatusBadRequest, "Invalid Request.")
+	InvalidTag                    = of("InvalidTag", http.StatusBadRequest, "The tag provided was not a valid tag.")
+	InvalidURI                    = of("InvalidURI", http.StatusBadRequest, "The specified URI couldn't be parsed.")
+	KeyTooLong                    = of("KeyTooLongError", http.StatusBadRequest, "Your key is too long.")
+	AccessControlListNotSupported = of("AccessControlListNotSupported", http.StatusBadRequest, "The bucket does not allow ACLs.")
+	BadRequest                    = of("BadRequest", http.StatusBadRequest, "An error occurred when parsing the HTTP request.")
+	InvalidBucketACLWithOwnership = of("InvalidBucketAclWithObjectOwnership", http.StatusBadRequest, "Bucket cannot have ACLs set with ObjectOwnership's BucketOwnerEnforced setting")
+	InvalidPartNumber             = of("InvalidPartNumber", http.StatusRequestedRangeNotSatisfiable, "The requested partnumber is not satisfiable.")
+	InvalidRedirectLocation       = of("InvalidRedirectLocation", http.StatusBadRequest, "The website redirect location must have a prefix of 'http://' or 'https://' or '/'.")
+	InvalidToken                  = of("InvalidToken", http.StatusBadRequest, "The provided token is malformed or otherwise invalid.")
+	NoSuchCORSConfiguration       = of("NoSuchCORSConfiguration", http.StatusNotFound, "The CORS configuration does not exist")
+	NoSuchTagSet                  = of("NoSuchTagSet", http.StatusNotFound, "The TagSet does not exist.")
+	NoSuchVersion                 = of("NoSuchVersion", http.StatusNotFound, "The specified version does not exist.")
+	NoSuchWebsite                 = of("NoSuchWebsiteConfiguration", http.StatusNotFound, "The specified bucket does not have a website configuration")
+	ObjectLockNotFound            = of("ObjectLockConfigurationNotFoundError", http.StatusNotFound, "Object Lock configuration does not exist for this bucket.")
+	OwnershipNotFound             = of("OwnershipControlsNotFoundError", http.StatusNotFound, "The bucket ownership controls were not found.")
+	MalformedPolicy               = of("MalformedPolicy", http.StatusBadRequest, "This policy contains invalid JSON or is not supported.")
+	MalformedTrailer              = of("MalformedTrailerError", http.StatusBadRequest, "The request contained trailing data that was not well-formed or did not conform to our published schema.")
+	MalformedXML                  = of("MalformedXML", http.StatusBadRequest, "The XML you provided was not well-formed or did not validate against our published schema.")
+	MetadataTooLarge              = of("MetadataTooLarge", http.StatusBadRequest, "Your metadata headers exceed the maximum allowed metadata size")
+	MethodNotAllowed              = of("MethodNotAllowed", http.StatusMethodNotAllowed, "The specified method is not allowed against this resource.")
+	MissingContentLength          = of("MissingContentLength", http.StatusLengthRequired, "You must provide the Content-Length HTTP header.")
+	NoSuchBucket                  = of("NoSuchBucket", http.StatusNotFound, "The specified bucket does not exist.")
+	NoSuchLifecycleConfiguration  = of("NoSuchLifecycleConfiguration", http.StatusNotFound, "The lifecycle configuration does not exist")
+	NoSuchBucketPolicy            = of("NoSuchBucketPolicy", http.StatusNotFound, "The bucket policy does not exist.")
+	NoSuchKey                     = of("NoSuchKey", http.StatusNotFound, "The specified key does not exist.")
+	NoSuchUpload                  = of("NoSuchUpload", http.StatusNotFound, "The specified multipart upload does not exist. The upload ID may be invalid, or the upload may have been aborted or completed.")
+	NotImplemented                = of("NotImplemented", http.StatusNotImplemented, "A header you provided implies functionality that is not implemented.")
+	ObjectDamaged                 = of("ObjectDamaged", http.StatusInternalServerError, "The stored bytes of the object are damaged or lost.")
+	PreconditionFailed            = of("PreconditionFailed", http.StatusPreconditionFailed, "At least one of the pre-conditions you specified did not hold.")
+	NotModified                   = of("NotModified", http.StatusNotModified, "Not Modified")
+	RequestTimeTooSkewed          = of("RequestTimeTooSkewed", http.StatusForbidden, "The difference between the request time and the current time is too large.")
+	ServiceUnavailable            = of("ServiceUnavailable", http.StatusServiceUnavailable, "The store does not take writes now.")
+	RequestTimeout                = of("RequestTimeout", http.StatusBadRequest, "Your socket connection to the server was not read from or written to within the timeout period.")
+	SignatureDoesNotMatch         = of("SignatureDoesNotMatch", http.StatusForbidden, "The request signature we calculated does not match the signature you provided. Check your key and signing method.")
+	Undecidable                   = of("ServiceUnavailable", http.StatusServiceUnavailable, "Stored writes were lost, and one of them may have been of this key. An operator has to run lmctl store repair.")
+	SlowDown                      = of("SlowDown", http.StatusServiceUnavailable, "Please reduce your request rate.")
+	TooManyBuckets                = of("TooManyBuckets", http.StatusBadRequest, "You have attempted to create more buckets than allowed")
 )
 
 // Write sends the error. A HEAD or 304 answer has no body.
@@ -109,18 +132,23 @@ func (e *Error) Write(w http.ResponseWriter, r *http.Request, requestID string) 
 	b.WriteString(xml.Header + "<Error>")
 	// Written out, since absent keys and failed conditions are ordinary answers, and encoding/xml needs as long as all
 	// the rest of such a request.
-	for _, x := range [...][2]string{{"Code", e.Code}, {"Message", e.Message}, {"Condition", e.Condition}, {"Resource", r.URL.Path}, {"RequestId", requestID}} {
-		if x[0] == "Condition" && x[1] == "" {
-			continue
-		}
-		b.WriteByte('<')
-		b.WriteString(x[0])
-		b.WriteByte('>')
-		_ = xml.EscapeText(&b, []byte(x[1])) // a buffer takes everything
-		b.WriteString("</")
-		b.WriteString(x[0])
-		b.WriteByte('>')
+	element(&b, "Code", e.Code)
+	element(&b, "Message", e.Message)
+	for _, d := range e.Details {
+		element(&b, d.Name, d.Value)
 	}
+	element(&b, "Resource", r.URL.Path)
+	element(&b, "RequestId", requestID)
 	b.WriteString("</Error>")
 	_, _ = w.Write(b.Bytes()) // the client went away: nothing to do
+}
+
+func element(b *bytes.Buffer, name, value string) {
+	b.WriteByte('<')
+	b.WriteString(name)
+	b.WriteByte('>')
+	_ = xml.EscapeText(b, []byte(value)) // a buffer takes everything
+	b.WriteString("</")
+	b.WriteString(name)
+	b.WriteByte('>')
 }

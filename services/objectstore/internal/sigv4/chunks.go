@@ -82,9 +82,12 @@ func (c *Chunks) Read(p []byte) (int, error) {
 	return n, nil
 }
 
+// errCutBody answers a body whose chunks are not what their sizes say.
+var errCutBody = s3err.IncompleteBody.With("The request body terminated unexpectedly")
+
 func shortBody(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return s3err.IncompleteBody
+		return errCutBody
 	}
 	return err
 }
@@ -92,14 +95,14 @@ func shortBody(err error) error {
 func (c *Chunks) readLine() (string, error) {
 	b, err := c.r.ReadSlice('\n')
 	if errors.Is(err, bufio.ErrBufferFull) || len(b) > maxChunkLine {
-		return "", s3err.InvalidRequest.With("a line of the chunked body is too long")
+		return "", errCutBody
 	}
 	if err != nil {
 		return "", shortBody(err)
 	}
 	b, ok := bytes.CutSuffix(b, []byte("\r\n"))
 	if !ok {
-		return "", s3err.InvalidRequest.With("a line of the chunked body does not end with CRLF")
+		return "", errCutBody
 	}
 	return string(b), nil
 }
@@ -114,19 +117,19 @@ func (c *Chunks) beginChunk() error {
 	size, ext, _ := strings.Cut(line, ";")
 	n, perr := strconv.ParseUint(size, 16, 62)
 	if perr != nil || len(size) > 16 {
-		return s3err.InvalidRequest.With("a chunk's size is malformed")
+		return errCutBody
 	}
 	if c.sum != nil {
 		sig, ok := strings.CutPrefix(ext, "chunk-signature=")
 		if !ok || len(sig) != 2*sha256.Size {
-			return s3err.SignatureDoesNotMatch.With("a chunk has no signature")
+			return errCutBody
 		}
 		c.given = sig
 		c.sum.Reset()
 	}
 	// The declared length bounds what a client may send, so it is enforced before the data is read.
 	if int64(n) > c.want {
-		return s3err.IncompleteBody.With("The body is longer than x-amz-decoded-content-length.")
+		return s3err.IncompleteBody
 	}
 	c.want -= int64(n)
 	c.left = int64(n)
@@ -134,7 +137,7 @@ func (c *Chunks) beginChunk() error {
 		return nil
 	}
 	if c.want != 0 {
-		return s3err.IncompleteBody.With("The body is shorter than x-amz-decoded-content-length.")
+		return s3err.IncompleteBody
 	}
 	return c.endBody()
 }
@@ -146,7 +149,7 @@ func (c *Chunks) endChunk() error {
 		return err
 	}
 	if line != "" {
-		return s3err.InvalidRequest.With("a chunk is longer than its size")
+		return errCutBody
 	}
 	return c.checkChunkSignature()
 }
@@ -217,7 +220,7 @@ func (c *Chunks) endBody() error {
 	}
 	// Unsigned bytes behind the last chunk would be the start of something smuggled.
 	if _, err := c.r.ReadByte(); err == nil {
-		return s3err.InvalidRequest.With("there is data behind the last chunk")
+		return errCutBody
 	} else if !errors.Is(err, io.EOF) {
 		return err
 	}

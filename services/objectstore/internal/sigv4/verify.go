@@ -99,7 +99,7 @@ func (v *Verifier) Verify(r *http.Request) (*Auth, error) {
 	}
 	secret, ok := v.secret(c.access)
 	if !ok {
-		return nil, s3err.InvalidAccessKeyID
+		return nil, s3err.InvalidAccessKeyID.Detail("AWSAccessKeyId", c.access)
 	}
 	key := v.signingKey(c, secret)
 	a.key = key.bytes
@@ -139,37 +139,58 @@ func parseClaim(r *http.Request, query []param) (c claim, err error) {
 	case auth == "":
 		return c, s3err.AccessDenied
 	}
-	rest, ok := strings.CutPrefix(auth, algorithm+" ")
-	if !ok {
-		return c, errUnsupportedMechanism
+	if err := c.parseHeader(auth); err != nil {
+		return c, err
 	}
-	var credential, headers string
-	for part := range strings.SplitSeq(rest, ",") {
-		n, val, _ := strings.Cut(strings.TrimSpace(part), "=")
-		switch n {
-		case "Credential":
-			credential = val
-		case "SignedHeaders":
-			headers = val
-		case "Signature":
-			c.signature = val
-		}
-	}
-	if credential == "" || headers == "" || c.signature == "" {
-		return c, s3err.AuthHeaderMalformed
-	}
-	if !c.parseCredential(credential) {
-		return c, s3err.AuthHeaderMalformed.With("The credential is malformed; expecting \"access-key/YYYYMMDD/REGION/s3/aws4_request\".")
-	}
-	c.signed = strings.Split(headers, ";")
 	if c.time = r.Header.Get("X-Amz-Date"); c.time == "" {
 		t, err := parseDate(r.Header.Get("Date"))
 		if err != nil {
-			return c, s3err.AccessDenied.With("AWS authentication requires a valid Date or x-amz-date header")
+			return c, errNoDate
 		}
 		c.time = t.UTC().Format(dateFormat)
 	}
 	return c, nil
+}
+
+var errNoDate = s3err.AccessDenied.With("AWS authentication requires a valid Date or x-amz-date header.")
+
+func malformedHeader(format string, args ...any) *s3err.Error {
+	return s3err.AuthHeaderMalformed.With("The authorization header is malformed; "+format, args...)
+}
+
+// parseHeader reads an Authorization header: the algorithm and three components, in AWS's order.
+func (c *claim) parseHeader(auth string) error {
+	kind, rest, ok := strings.Cut(auth, " ")
+	switch {
+	case !ok:
+		return s3err.Argument("Authorization", auth, "Authorization header is invalid -- one and only one ' ' (space) required.")
+	case kind == "AWS":
+		return errUnsupportedMechanism
+	case kind != algorithm:
+		return s3err.Argument("Authorization", kind, "Unsupported Authorization Type")
+	}
+	parts := [3]struct{ name, value string }{{name: "Credential"}, {name: "SignedHeaders"}, {name: "Signature"}}
+	if strings.Count(rest, ",") != len(parts)-1 {
+		return malformedHeader("the authorization header requires three components: Credential, SignedHeaders, and Signature.")
+	}
+	i := 0
+	for part := range strings.SplitSeq(rest, ",") {
+		part = strings.TrimSpace(part)
+		name, value, ok := strings.Cut(part, "=")
+		if !ok || strings.Contains(value, "=") {
+			return malformedHeader("the authorization component %q is malformed.", part)
+		}
+		if name != parts[i].name || value == "" {
+			return malformedHeader("missing %s.", parts[i].name)
+		}
+		parts[i].value = value
+		i++
+	}
+	if err := c.parseCredential(parts[0].value, malformedHeader); err != nil {
+		return err
+	}
+	c.signed, c.signature = strings.Split(parts[1].value, ";"), parts[2].value
+	return nil
 }
 
 // errUnsupportedMechanism answers requests with Signature Version 2, as AWS does in regions that
@@ -185,65 +206,112 @@ func parseDate(s string) (time.Time, error) {
 	return mail.ParseDate(s)
 }
 
+func malformedQuery(format string, args ...any) *s3err.Error {
+	return s3err.AuthQueryMalformed.With("Error parsing the X-Amz-Credential parameter; "+format, args...)
+}
+
+var errQueryIncomplete = s3err.AuthQueryMalformed.With("Query-string authentication version 4 requires the X-Amz-Algorithm, X-Amz-Credential, X-Amz-Signature, X-Amz-Date, X-Amz-SignedHeaders, and X-Amz-Expires parameters.")
+
 func parseQueryClaim(get func(string) string) (c claim, err error) {
 	c.presigned = true
 	c.signature, c.time = get("X-Amz-Signature"), get("X-Amz-Date")
-	c.signed = strings.Split(get("X-Amz-SignedHeaders"), ";")
-	secs, perr := strconv.ParseInt(get("X-Amz-Expires"), 10, 32)
+	credential, headers, expires := get("X-Amz-Credential"), get("X-Amz-SignedHeaders"), get("X-Amz-Expires")
+	kind := get("X-Amz-Algorithm")
 	switch {
-	case get("X-Amz-Algorithm") != algorithm:
+	case strings.HasPrefix(kind, "AWS4-ECDSA-"):
 		return c, s3err.AuthQueryMalformed.With("X-Amz-Algorithm only supports \"AWS4-HMAC-SHA256\"")
-	case c.signature == "" || c.time == "" || !c.parseCredential(get("X-Amz-Credential")):
-		return c, s3err.AuthQueryMalformed
-	case perr != nil || secs < 0 || time.Duration(secs)*time.Second > maxPresign:
-		return c, s3err.AuthQueryMalformed.With("X-Amz-Expires must be between 0 and 604800 seconds")
+	case kind != "" && kind != algorithm:
+		return c, s3err.AuthQueryMalformed.With("X-Amz-Algorithm only supports \"AWS4-HMAC-SHA256 and AWS4-ECDSA-P256-SHA256\"")
+	case kind == "", credential == "", headers == "", c.signature == "", c.time == "", expires == "":
+		return c, errQueryIncomplete
+	}
+	if err := c.parseCredential(credential, malformedQuery); err != nil {
+		return c, err
+	}
+	c.signed = strings.Split(headers, ";")
+	secs, perr := strconv.ParseInt(expires, 10, 32)
+	switch {
+	case perr != nil:
+		return c, s3err.AuthQueryMalformed.With("X-Amz-Expires should be a number")
+	case secs < 0:
+		return c, s3err.AuthQueryMalformed.With("X-Amz-Expires must be non-negative")
+	case time.Duration(secs)*time.Second > maxPresign:
+		return c, s3err.AuthQueryMalformed.With("X-Amz-Expires must be less than a week (in seconds); that is, the given X-Amz-Expires must be less than 604800 seconds")
+	case get("X-Amz-Security-Token") != "":
+		return c, s3err.InvalidToken // there are only permanent keys
 	}
 	c.expires = time.Duration(secs) * time.Second
 	return c, nil
 }
 
-func (c *claim) parseCredential(s string) bool {
+func (c *claim) parseCredential(s string, malformed func(string, ...any) *s3err.Error) error {
 	p := strings.Split(s, "/")
-	if len(p) != 5 || p[0] == "" || len(p[1]) != 8 || p[3] != "s3" || p[4] != "aws4_request" {
-		return false
+	switch {
+	case len(p) != 5 || p[0] == "":
+		return malformed("the Credential is mal-formed; expecting \"<YOUR-AKID>/YYYYMMDD/REGION/SERVICE/aws4_request\".")
+	case p[3] != "s3":
+		return malformed("incorrect service %q. This endpoint belongs to \"s3\".", p[3])
+	case p[4] != "aws4_request":
+		return malformed("incorrect terminal %q. This endpoint uses \"aws4_request\".", p[4])
+	}
+	if !isDay(p[1]) {
+		return malformed("incorrect date format %q. This date in the credential must be in the format \"yyyyMMdd\".", p[1])
 	}
 	c.access, c.date, c.region, c.service = p[0], p[1], p[2], p[3]
 	c.scope = s[len(p[0])+1:]
-	return true
+	return nil
+}
+
+func isDay(s string) bool {
+	for i := range len(s) {
+		if s[i] < '0' || s[i] > '9' {
+			return false
+		}
+	}
+	return len(s) == 8
 }
 
 func (v *Verifier) checkTime(c claim) error {
 	t, err := time.Parse(dateFormat, c.time)
-	if err != nil || !strings.HasPrefix(c.time, c.date) {
-		if c.presigned {
-			return s3err.AuthQueryMalformed.With("X-Amz-Date must be in the ISO8601 Long Format \"yyyyMMdd'T'HHmmss'Z'\" and agree with the credential")
-		}
-		return s3err.AuthHeaderMalformed.With("The date of the request and of the credential must agree.")
+	switch {
+	case err != nil && c.presigned:
+		return s3err.AuthQueryMalformed.With("X-Amz-Date must be in the ISO8601 Long Format \"yyyyMMdd'T'HHmmss'Z'\"")
+	case err != nil:
+		return errNoDate
+	case !strings.HasPrefix(c.time, c.date) && c.presigned:
+		return s3err.AuthQueryMalformed.With("Invalid credential date %q. This date is not the same as X-Amz-Date: %q.", c.date, c.time[:8])
+	case !strings.HasPrefix(c.time, c.date):
+		return malformedHeader("Invalid credential date. Date is not the same as X-Amz-Date.")
 	}
 	age := v.now().Sub(t)
 	switch {
 	case age < -maxSkew, !c.presigned && age > maxSkew:
 		return s3err.RequestTimeTooSkewed
 	case c.presigned && age > c.expires:
-		return s3err.AccessDenied.With("Request has expired")
+		return s3err.AccessDenied.With("Request has expired.").
+			Detail("X-Amz-Expires", strconv.Itoa(int(c.expires/time.Second))).
+			Detail("Expires", t.Add(c.expires).Format(time.RFC3339)).Detail("ServerTime", v.now().UTC().Format(time.RFC3339))
 	}
 	return nil
 }
 
 // checkSigned refuses a request whose host, x-amz-* or condition headers are not covered.
 func checkSigned(r *http.Request, c claim) error {
-	refuse := func(name string) error {
-		return s3err.AccessDenied.With("There were headers present in the request which were not signed: %s", name)
-	}
+	var missing []string
 	if !slices.Contains(c.signed, "host") {
-		return refuse("host")
+		missing = append(missing, "host")
 	}
 	for name := range r.Header {
 		if mustBeSigned(name) && !slices.ContainsFunc(c.signed, func(s string) bool { return isLowerOf(s, name) }) {
-			return refuse(strings.ToLower(name))
+			missing = append(missing, strings.ToLower(name))
 		}
 	}
-	return nil
+	if missing == nil {
+		return nil
+	}
+	slices.Sort(missing)
+	return s3err.AccessDenied.With("There were headers present in the request which were not signed").
+		Detail("HeadersNotSigned", strings.Join(missing, ", "))
 }
 
 // payload reads how the body is protected and gives the text that the signature covers in its
@@ -274,7 +342,7 @@ func (a *Auth) payload(r *http.Request, c claim, query []param) (string, error) 
 	default:
 		sum, err := hex.DecodeString(text)
 		if err != nil || len(sum) != sha256.Size || strings.ToLower(text) != text {
-			return "", s3err.InvalidArgument.With("x-amz-content-sha256 must be UNSIGNED-PAYLOAD, STREAMING-UNSIGNED-PAYLOAD-TRAILER, STREAMING-AWS4-HMAC-SHA256-PAYLOAD, STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER or a valid sha256 value.")
+			return "", s3err.Argument("x-amz-content-sha256", text, "x-amz-content-sha256 must be UNSIGNED-PAYLOAD, STREAMING-UNSIGNED-PAYLOAD-TRAILER, STREAMING-AWS4-HMAC-SHA256-PAYLOAD, STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER, STREAMING-AWS4-ECDSA-P256-SHA256-PAYLOAD, STREAMING-AWS4-ECDSA-P256-SHA256-PAYLOAD-TRAILER or a valid sha256 value.")
 		}
 		a.Payload, a.SHA256 = Hashed, sum
 	}
