@@ -46,7 +46,10 @@ type decorated struct {
 	arounds []Around // the outermost one first
 }
 
-var _ Tagger = (*decorated)(nil)
+var (
+	_ Tagger         = (*decorated)(nil)
+	_ VersionDeleter = (*decorated)(nil)
+)
 
 // Unwrap returns the store that is decorated.
 func (d *decorated) Unwrap() Store { return d.s }
@@ -68,6 +71,8 @@ type callArguments struct {
 	get  GetOptions
 	list ListOptions
 	tags map[string]string
+	// version of a delete; empty is the object.
+	version string
 }
 
 type callResults struct {
@@ -123,7 +128,7 @@ func (c *call) send(ctx context.Context) (err error) {
 	case "put":
 		c.info, err = s.Put(ctx, key, c.body, c.put)
 	case "delete":
-		err = s.Delete(ctx, key)
+		err = DeleteVersion(ctx, s, key, c.version)
 	case "tag":
 		err = s.(Tagger).SetTags(ctx, key, c.tags)
 	default:
@@ -164,6 +169,12 @@ func (d *decorated) Put(ctx context.Context, key string, body []byte, o PutOptio
 
 func (d *decorated) Delete(ctx context.Context, key string) error {
 	_, err := d.run(ctx, Op{"delete", key}, callArguments{})
+	return err
+}
+
+// DeleteVersion implements VersionDeleter. Of a store that knows no versions it deletes the object. Decorators see a delete.
+func (d *decorated) DeleteVersion(ctx context.Context, key, version string) error {
+	_, err := d.run(ctx, Op{"delete", key}, callArguments{version: version})
 	return err
 }
 

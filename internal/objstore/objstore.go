@@ -70,6 +70,8 @@ type Info struct {
 	// Replica says that the store's replication wrote the object, from another bucket. Get and
 	// Head fill it; a listing does not tell.
 	Replica bool
+	// Version is the object's version id where the bucket is versioned; else empty. Get and Head fill it; a listing does not tell.
+	Version string
 }
 
 // GetOptions selects what Get returns.
@@ -167,6 +169,22 @@ type Putter interface {
 type Deleter interface {
 	// Delete removes the object; an absent key is no error.
 	Delete(ctx context.Context, key string) error
+}
+
+// VersionDeleter is implemented by stores that know versions.
+type VersionDeleter interface {
+	// DeleteVersion removes one version of an object for good, and no other; an absent one is no error.
+	DeleteVersion(ctx context.Context, key, version string) error
+}
+
+// DeleteVersion removes the version of an object that Get or Head described, where the store knows versions. Else, and where
+// the version is empty, it removes the object. On a versioned bucket a Delete hides the object behind a delete marker, and its
+// bytes stay.
+func DeleteVersion(ctx context.Context, s Deleter, key, version string) error {
+	if v, ok := s.(VersionDeleter); ok && version != "" {
+		return v.DeleteVersion(ctx, key, version)
+	}
+	return s.Delete(ctx, key)
 }
 
 // Writer is the write half of a store.

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -36,7 +37,18 @@ type VersityGW struct {
 func StartVersityGW(t testing.TB, users ...string) VersityGW {
 	t.Helper()
 	t.Log("build versitygw; minutes the first time, from the module proxy alone")
-	gw, stop, err := ServeVersityGW(t.TempDir(), users...)
+	return started(t, false, users...)
+}
+
+// StartVersionedVersityGW is StartVersityGW with a bucket that keeps versions when it is told to.
+func StartVersionedVersityGW(t testing.TB) VersityGW {
+	t.Helper()
+	return started(t, true)
+}
+
+func started(t testing.TB, versions bool, users ...string) VersityGW {
+	t.Helper()
+	gw, stop, err := serveVersityGW(t.TempDir(), versions, users...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,12 +59,16 @@ func StartVersityGW(t testing.TB, users ...string) VersityGW {
 // ServeVersityGW is StartVersityGW outside of a test: the bucket lies in dir, and stop
 // ends the server.
 func ServeVersityGW(dir string, users ...string) (gw VersityGW, stop func(), err error) {
+	return serveVersityGW(dir, false, users...)
+}
+
+func serveVersityGW(dir string, versions bool, users ...string) (gw VersityGW, stop func(), err error) {
 	bin, err := versityOnce()
 	if err != nil {
 		return gw, nil, fmt.Errorf("build versitygw: %w", err)
 	}
 	gw = VersityGW{AccessKeyID: "peer", SecretAccessKey: "peer-secret-of-this-test"}
-	cmd := exec.Command(bin, "-dir", dir, "-bucket", Bucket, "-access", gw.AccessKeyID, "-secret", gw.SecretAccessKey, "-users", strings.Join(users, ","))
+	cmd := exec.Command(bin, "-dir", dir, "-bucket", Bucket, "-access", gw.AccessKeyID, "-secret", gw.SecretAccessKey, "-users", strings.Join(users, ","), "-versions="+strconv.FormatBool(versions))
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe() // held open: the server ends with it, even when the parent is killed
 	if err != nil {

@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"lightmetrics.dev/lightmetrics/internal/layout"
 )
 
 // Options of a policy.
@@ -41,7 +43,7 @@ type Statement struct {
 
 var (
 	putAction = []string{"s3:PutObject"}
-	// Deletes of versions are denied and never granted here: nothing of this system deletes a version by its id.
+	// Deletes of versions are granted for frames alone, whose bytes are to be gone also where the bucket is versioned.
 	removeActions = []string{"s3:DeleteObject", "s3:DeleteObjectVersion"}
 )
 
@@ -285,6 +287,7 @@ func (o Options) allow(roles ...Role) []Statement {
 	}
 	add("Tag", keysOf(roles, Tag), nil, "s3:PutObjectTagging")
 	add("Delete", keysOf(roles, Delete), nil, "s3:DeleteObject")
+	add("DeleteVersions", slices.DeleteFunc(keysOf(roles, Delete), func(k string) bool { return k != layout.RawBlobsPrefix }), nil, "s3:DeleteObjectVersion")
 	return append(out, o.list(roles)...)
 }
 

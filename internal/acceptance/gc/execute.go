@@ -112,7 +112,7 @@ func (c *Collector) Search(ctx context.Context, p *Plan, step int, fence func(co
 
 // search reads the identity and looks for references, before there is a marker. It proves nothing.
 func (c *Collector) search(ctx context.Context, k *Candidate) *Kept {
-	id, kept := c.readIdentity(ctx, *k)
+	id, kept := c.readIdentity(ctx, k)
 	if kept == nil {
 		kept = c.prove(ctx, k, id)
 	}
@@ -212,8 +212,10 @@ func (c *Collector) confirm(ctx context.Context, key string) error {
 	return nil
 }
 
+// remove deletes the generation, on a versioned bucket the very version whose header was read: its bytes are gone then, and a
+// delete that is applied late can reach nothing else.
 func (c *Collector) remove(ctx context.Context, k Candidate) error {
-	return c.cfg.Store.Delete(ctx, k.Key)
+	return objstore.DeleteVersion(ctx, c.cfg.Store, k.Key, k.version)
 }
 
 // note makes an entry of the log, which flush writes.

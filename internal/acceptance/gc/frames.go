@@ -210,13 +210,30 @@ func (f *Frames) remove(ctx context.Context, frames []framelog.Frame, before tim
 	if _, err := f.cfg.Store.Create(ctx, l.Key(body), body, jsonContent); err != nil && !errors.Is(err, objstore.ErrExists) {
 		return fmt.Errorf("log of removed frames: %w", err)
 	}
+	// On a versioned bucket a delete without a version would keep the bytes. One HEAD tells.
+	first, err := f.cfg.Store.Head(ctx, frames[0].Keys[0])
+	if err != nil && !errors.Is(err, objstore.ErrNotFound) {
+		return err
+	}
+	versioned := first.Version != "" || err != nil
 	return f.cfg.Each(ctx, len(frames), func(ctx context.Context, i int) error {
 		for _, key := range frames[i].Keys {
-			err := f.cfg.Store.Delete(ctx, key)
+			err := f.delete(ctx, key, versioned)
 			if err != nil && !errors.Is(err, objstore.ErrNotFound) {
 				return fmt.Errorf("delete %q: %w", key, err)
 			}
 		}
 		return nil
 	})
+}
+
+func (f *Frames) delete(ctx context.Context, key string, versioned bool) error {
+	if !versioned {
+		return f.cfg.Store.Delete(ctx, key)
+	}
+	info, err := f.cfg.Store.Head(ctx, key)
+	if err != nil {
+		return err
+	}
+	return objstore.DeleteVersion(ctx, f.cfg.Store, key, info.Version)
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -589,4 +590,72 @@ func TestAMarkerThatIsSaidToExistIsRead(t *testing.T) {
 	if err != nil || rep.Deleted != 0 || rep.Condemned != 0 || rep.Kept != 1 || rep.Entries[0].Reason != gc.MarkerUnknown || !has(t, s, layout.Blob(sub.SHA256, 0)) {
 		t.Errorf("%+v, %v", rep, err)
 	}
+}
+
+// On a versioned bucket the version goes whose header was read; on another one the object.
+func TestTheVersionThatWasReadIsDeleted(t *testing.T) {
+	for _, versioned := range []bool{true, false} {
+		s := newStore(t, nil)
+		sub := encode(t, 1, 1)
+		key := layout.Blob(sub.SHA256, 0)
+		put(t, s, key, sub.Frame)
+		journals(t, s, journal.Accepted)
+		v := &versions{Store: s, on: versioned}
+		c, err := gc.New(gc.Config{Store: v, AuthorityID: "authority-1", Clock: &clock{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := c.Plan(t.Context(), gc.PlanOptions{ID: "p", Now: storeTime, MinAge: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rep, err := c.Execute(t.Context(), p, gc.ExecuteOptions{})
+		want := key
+		if versioned {
+			want += "?v1"
+		}
+		if err != nil || rep.Deleted != 1 || !slices.Equal(v.deleted, []string{want}) {
+			t.Errorf("%+v, %v, deleted %q, want %q", rep, err, v.deleted, want)
+		}
+	}
+}
+
+// versions is a store of a bucket whose objects have the version v1, or none.
+type versions struct {
+	*mem.Store
+	on bool
+
+	mu      sync.Mutex
+	deleted []string
+}
+
+func (v *versions) info(i objstore.Info) objstore.Info {
+	if v.on && i.Key != "" {
+		i.Version = "v1"
+	}
+	return i
+}
+
+func (v *versions) Get(ctx context.Context, key string, o objstore.GetOptions) ([]byte, objstore.Info, error) {
+	b, i, err := v.Store.Get(ctx, key, o)
+	return b, v.info(i), err
+}
+
+func (v *versions) Head(ctx context.Context, key string) (objstore.Info, error) {
+	i, err := v.Store.Head(ctx, key)
+	return v.info(i), err
+}
+
+func (v *versions) Delete(ctx context.Context, key string) error {
+	v.mu.Lock()
+	v.deleted = append(v.deleted, key)
+	v.mu.Unlock()
+	return v.Store.Delete(ctx, key)
+}
+
+func (v *versions) DeleteVersion(ctx context.Context, key, version string) error {
+	v.mu.Lock()
+	v.deleted = append(v.deleted, key+"?"+version)
+	v.mu.Unlock()
+	return v.Store.Delete(ctx, key)
 }

@@ -41,6 +41,12 @@ func (m *metered) Replace(ctx context.Context, key string, b []byte, etag string
 	return m.RunnerStore.Replace(ctx, key, b, etag, o)
 }
 
+// DeleteVersion implements objstore.VersionDeleter as far as the store does.
+func (m *metered) DeleteVersion(ctx context.Context, key, version string) error {
+	m.n.Add(1)
+	return objstore.DeleteVersion(ctx, m.RunnerStore, key, version)
+}
+
 func (m *metered) Delete(ctx context.Context, key string) error {
 	m.n.Add(1)
 	return m.RunnerStore.Delete(ctx, key)

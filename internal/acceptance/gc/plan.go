@@ -42,6 +42,8 @@ type Candidate struct {
 	Size         int64
 	LastModified time.Time
 
+	// version of the object whose header was read, where the bucket is versioned.
+	version string
 	// id is the frame's identity, once searched found no reference.
 	id       identity.Batch
 	searched bool

@@ -14,8 +14,9 @@ import (
 
 // readIdentity reads the frame's identity from its header. The bytes of a hash never
 // change, so it may be read at any time before the proof.
-func (c *Collector) readIdentity(ctx context.Context, k Candidate) (identity.Batch, *Kept) {
-	head, _, err := c.cfg.Store.Get(ctx, k.Key, objstore.GetOptions{Length: frame.MaxHeaderBytes})
+func (c *Collector) readIdentity(ctx context.Context, of *Candidate) (identity.Batch, *Kept) {
+	k := *of
+	head, info, err := c.cfg.Store.Get(ctx, k.Key, objstore.GetOptions{Length: frame.MaxHeaderBytes})
 	switch {
 	case errors.Is(err, objstore.ErrNotFound):
 		return identity.Batch{}, keep(k, Gone, "")
@@ -33,6 +34,7 @@ func (c *Collector) readIdentity(ctx context.Context, k Candidate) (identity.Bat
 	if uint64(k.Size) != h.FrameLen() {
 		return identity.Batch{}, keep(k, FrameUnreadable, fmt.Sprintf("%d bytes, the header says %d", k.Size, h.FrameLen()))
 	}
+	of.version = info.Version
 	return h.Identity, nil
 }
 

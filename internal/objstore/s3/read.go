@@ -146,7 +146,7 @@ func (s *Store) absent(ctx context.Context) error {
 
 // object reads the description from the headers. An answer without size or ETag is not from an S3 server.
 func (p *reply) object(key string) (objstore.Info, error) {
-	info := objstore.Info{Key: key, Size: p.length, ETag: p.etag}
+	info := objstore.Info{Key: key, Size: p.length, ETag: p.etag, Version: p.version}
 	if info.ETag == "" || info.Size < 0 {
 		return info, fmt.Errorf("%w: status %d with ETag %q and length %d", objstore.ErrUnavailable, p.status, info.ETag, info.Size)
 	}

@@ -19,7 +19,7 @@ type reply struct {
 	status int
 	length int64 // that the answer says; -1: it says none
 	// Header fields; empty where the answer has none.
-	etag, date, modified, checksum, replication, contentRange string
+	etag, date, modified, checksum, replication, contentRange, version string
 	// body is what was read: an object up to the limit of its request, or the text of another answer. unread
 	// says that there is more than the limit; err that the body ended before its end, or is longer than any
 	// answer.
@@ -43,6 +43,8 @@ func (p *reply) field(name []byte) *string {
 		return &p.replication
 	case is(name, "content-range"):
 		return &p.contentRange
+	case is(name, "x-amz-version-id"):
+		return &p.version
 	}
 	return nil
 }

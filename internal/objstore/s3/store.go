@@ -167,6 +167,41 @@ func (s *Store) Delete(ctx context.Context, key string) error {
 	return s.wrap("delete", key, err)
 }
 
+// DeleteVersion removes one version for good; an absent one is no error.
+func (s *Store) DeleteVersion(ctx context.Context, key, version string) error {
+	err := s.check(key)
+	if err == nil {
+		err = s.deleteVersion(ctx, key, version)
+	}
+	return s.wrap("delete", key, err)
+}
+
+func (s *Store) deleteVersion(ctx context.Context, key, version string) error {
+	if version == "" {
+		return fmt.Errorf("%w: no version", objstore.ErrInvalid)
+	}
+	resp, err := s.send(ctx, request{method: http.MethodDelete, key: key, query: url.Values{"versionId": {version}}, header: emptyHeader(2)})
+	if err != nil {
+		return fmt.Errorf("%w: %w", objstore.ErrUnknown, err)
+	}
+	text, err := readAnswer(resp)
+	a := parseAnswer(text)
+	switch {
+	case resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusNoContent:
+		if err == nil {
+			err = (&reply{status: resp.StatusCode, body: text}).plausible("delete", nil)
+		}
+		if err != nil {
+			return fmt.Errorf("%w: %w", objstore.ErrUnknown, err)
+		}
+		return nil
+	// S3 answers 204 for an absent version, some other stores answer 404.
+	case resp.StatusCode == http.StatusNotFound && (a.Code == "NoSuchVersion" || a.Code == "NoSuchKey"):
+		return nil
+	}
+	return classify("delete", resp.StatusCode, a)
+}
+
 func (s *Store) put(ctx context.Context, op, key string, body []byte, o objstore.PutOptions, condition, value string) (objstore.Info, error) {
 	if o.SHA256.IsZero() {
 		o.SHA256 = identity.Sum(body)

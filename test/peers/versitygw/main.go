@@ -1,7 +1,7 @@
 // Command versitygw serves one bucket of a directory over S3 on a loopback port,
 // with versitygw as a library: a real S3 server of other hands to test against.
 //
-//	versitygw -dir DIR -bucket NAME -access KEY -secret SECRET [-users KEY,KEY...]
+//	versitygw -dir DIR -bucket NAME -access KEY -secret SECRET [-users KEY,KEY...] [-versions]
 //
 // The users have the same secret and no rights but those that the bucket's policy gives them.
 //
@@ -32,6 +32,7 @@ func main() {
 	access := flag.String("access", "", "access key id")
 	secret := flag.String("secret", "", "secret access key")
 	users := flag.String("users", "", "access key ids of users without rights of their own, by commas")
+	versions := flag.Bool("versions", false, "keep versions of the objects of buckets that ask for it")
 	flag.Parse()
 	stdout := os.Stdout
 	os.Stdout = os.Stderr // the library prints there
@@ -40,13 +41,13 @@ func main() {
 		io.Copy(io.Discard, os.Stdin) // the parent's death closes it
 		cancel()
 	}()
-	if err := serve(ctx, stdout, *dir, *bucket, *access, *secret, strings.FieldsFunc(*users, func(r rune) bool { return r == ',' })); err != nil && ctx.Err() == nil {
+	if err := serve(ctx, stdout, *dir, *bucket, *access, *secret, *versions, strings.FieldsFunc(*users, func(r rune) bool { return r == ',' })); err != nil && ctx.Err() == nil {
 		fmt.Fprintln(os.Stderr, "versitygw:", err)
 		os.Exit(1)
 	}
 }
 
-func serve(ctx context.Context, stdout io.Writer, dir, bucket, access, secret string, users []string) error {
+func serve(ctx context.Context, stdout io.Writer, dir, bucket, access, secret string, versions bool, users []string) error {
 	root := filepath.Join(dir, "data")
 	if err := os.MkdirAll(filepath.Join(root, bucket), 0o755); err != nil {
 		return err
@@ -54,6 +55,12 @@ func serve(ctx context.Context, stdout io.Writer, dir, bucket, access, secret st
 	store, opts, err := metadata(dir, root, len(users) == 0)
 	if err != nil {
 		return err
+	}
+	if versions {
+		opts.VersioningDir = filepath.Join(dir, "versions")
+		if err := os.MkdirAll(opts.VersioningDir, 0o755); err != nil {
+			return err
+		}
 	}
 	be, err := posix.New(root, store, opts)
 	if err != nil {

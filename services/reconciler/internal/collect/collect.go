@@ -325,6 +325,14 @@ func (p paced) Replace(ctx context.Context, key string, b []byte, etag string, o
 	return p.s.Replace(ctx, key, b, etag, o)
 }
 
+// DeleteVersion implements objstore.VersionDeleter as far as the store does.
+func (p paced) DeleteVersion(ctx context.Context, key, version string) error {
+	if err := p.wait(ctx); err != nil {
+		return err
+	}
+	return objstore.DeleteVersion(ctx, p.s, key, version)
+}
+
 func (p paced) Delete(ctx context.Context, key string) error {
 	if err := p.wait(ctx); err != nil {
 		return err
