@@ -131,6 +131,9 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "503":
 		refuse(w, http.StatusServiceUnavailable, "SlowDown")
 		return
+	case "hidden": // of a role or a replica that does not see what is there
+		refuse(w, http.StatusNotFound, "NoSuchKey")
+		return
 	case "reset":
 		panic(http.ErrAbortHandler)
 	case "late":
