@@ -11,12 +11,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/framelog"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/gc"
 	"lightmetrics.dev/lightmetrics/internal/cli"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/platform/run"
 	"lightmetrics.dev/lightmetrics/internal/record"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
 func gcCommand(out *format) *cobra.Command {
@@ -41,6 +43,17 @@ type gcView struct {
 	Requests  uint64       `json:"requests_of_the_day"`
 	Breaker   *gc.Breaker  `json:"breaker,omitempty"`
 	Holds     bool         `json:"breaker_holds"`
+	Retention gcFramesView `json:"raw_frames_retention"`
+}
+
+// gcFramesView is what retention has removed of raw frames in the last day, which rollup workers do by the same order of marker,
+// proof, log and delete.
+type gcFramesView struct {
+	Removals int    `json:"removals_of_a_day"`
+	Last     string `json:"last,omitempty"`
+	By       string `json:"by,omitempty"`
+	Frames   int    `json:"frames_of_the_last"`
+	Bytes    uint64 `json:"bytes_of_the_last"`
 }
 
 type gcSweepView struct {
@@ -81,6 +94,34 @@ func showGC(ctx context.Context, s gcStore) (gcView, error) {
 		}
 		v.Reports++
 	}
+	v.Retention, err = showRetention(ctx, s, time.Now())
+	return v, err
+}
+
+// frameLogs are the keys of the logs of removed frames since a time, the oldest first.
+func frameLogs(ctx context.Context, s objstore.Lister, since time.Time) (keys []string, err error) {
+	for o, err := range objstore.List(ctx, s, objstore.ListOptions{Prefix: layout.FrameLogsPrefix, StartAfter: layout.FrameLog(since, identity.Digest{})}) {
+		if err != nil {
+			return nil, err
+		}
+		keys = append(keys, o.Key)
+	}
+	return keys, nil
+}
+
+func showRetention(ctx context.Context, s gcStore, now time.Time) (v gcFramesView, err error) {
+	keys, err := frameLogs(ctx, s, now.Add(-24*time.Hour))
+	if err != nil || len(keys) == 0 {
+		return v, err
+	}
+	l, _, err := record.Read(ctx, s, keys[len(keys)-1], framelog.Kind, framelog.Parse)
+	if err != nil {
+		return v, err
+	}
+	v = gcFramesView{Removals: len(keys), Last: time.Unix(0, l.RemovedAt).UTC().Format(time.RFC3339), By: l.By, Frames: len(l.Frames)}
+	for _, f := range l.Frames {
+		v.Bytes += f.FrameBytes
+	}
 	return v, nil
 }
 
@@ -107,6 +148,11 @@ func gcTable(v gcView) table {
 	add("deleted bytes", v.Bytes)
 	add("markers", v.Markers)
 	add("requests of the day", v.Requests)
+	if r := v.Retention; r.Removals > 0 {
+		add("retention of raw frames", fmt.Sprintf("%d removals in the last day, the last one at %s by %s: %d frames (%d bytes)", r.Removals, r.Last, r.By, r.Frames, r.Bytes))
+	} else {
+		add("retention of raw frames", "nothing removed in the last day")
+	}
 	add("breaker", breakerText(v.Breaker))
 	return t
 }
@@ -391,14 +437,46 @@ func readGCLog(ctx context.Context, s gcStore, limit int, plan string) ([]gcLogV
 	return views, nil
 }
 
+// readFrameLog reads the newest logs of retention, as readGCLog.
+func readFrameLog(ctx context.Context, s gcStore, limit int, since time.Time) ([]gcLogView, error) {
+	keys, err := frameLogs(ctx, s, since)
+	if err != nil {
+		return nil, err
+	}
+	views := []gcLogView{}
+	for _, key := range slices.Backward(keys) {
+		if len(views) >= limit {
+			break
+		}
+		l, _, err := record.Read(ctx, s, key, framelog.Kind, framelog.Parse)
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range slices.Backward(l.Frames) {
+			for _, key := range f.Keys {
+				views = append(views, gcLogView{time.Unix(0, l.RemovedAt).UTC().Format(time.RFC3339), l.By, "", "RETENTION",
+					gc.LogEntry{Key: key, Action: "REMOVED", Detail: f.Identity.String(), Bytes: int64(f.FrameBytes)}})
+			}
+		}
+	}
+	views = views[:min(len(views), limit)]
+	slices.Reverse(views)
+	return views, nil
+}
+
+// frameLogSpan is how far back gc log --frames looks.
+const frameLogSpan = 30 * 24 * time.Hour
+
 func gcLog(out *format) *cobra.Command {
 	var limit int
 	var plan string
+	var frames bool
 	cmd := &cobra.Command{
 		Use:   "log URL",
 		Short: "What was condemned, deleted and kept, and why",
-		Long:  "Reads gc/v1/log/blobs/, the newest entries, which come last. Nothing ever deletes it.\n\n" + bucketHelp,
-		Args:  cobra.ExactArgs(1),
+		Long: "Reads gc/v1/log/blobs/, the newest entries, which come last. Nothing ever deletes it. With --frames gc/v1/log/frames/ of\n" +
+			"the last 30 days: the raw frames that retention removed.\n\n" + bucketHelp,
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if limit < 1 {
 				return usageError("--limit: must be at least 1")
@@ -410,7 +488,12 @@ func gcLog(out *format) *cobra.Command {
 			if _, err := accept.ReadAuthority(cmd.Context(), store); err != nil {
 				return reached(err)
 			}
-			views, err := readGCLog(cmd.Context(), store, limit, plan)
+			var views []gcLogView
+			if frames {
+				views, err = readFrameLog(cmd.Context(), store, limit, time.Now().Add(-frameLogSpan))
+			} else {
+				views, err = readGCLog(cmd.Context(), store, limit, plan)
+			}
 			if err != nil {
 				return reached(err)
 			}
@@ -423,6 +506,8 @@ func gcLog(out *format) *cobra.Command {
 	}
 	cmd.Flags().IntVar(&limit, "limit", 100, "most entries")
 	cmd.Flags().StringVar(&plan, "plan", "", "only this plan, such as gc-7")
+	cmd.Flags().BoolVar(&frames, "frames", false, "raw frames that retention removed, in place of orphans")
+	cmd.MarkFlagsMutuallyExclusive("plan", "frames")
 	return cmd
 }
 

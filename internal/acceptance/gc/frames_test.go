@@ -3,6 +3,7 @@ package gc_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -327,5 +328,23 @@ func TestWhoReadsTheRecordOfAnHour(t *testing.T) {
 	reads = 0
 	if r.resend(s); reads != 2 {
 		t.Errorf("duplicate with %d reads", reads)
+	}
+}
+
+// On a versioned bucket retention deletes the versions that it finds, and asks for none elsewhere but once.
+func TestRetentionDeletesVersions(t *testing.T) {
+	for _, versioned := range []bool{true, false} {
+		r := newRetained(t)
+		v := &versions{Store: r.s, on: versioned}
+		if frames, err := r.remove(t.Context(), v); err != nil || len(frames) != 1 || r.readable() {
+			t.Fatalf("%+v, %v", frames, err)
+		}
+		want := layout.Blob(r.sub.SHA256, 0)
+		if versioned {
+			want += "?v1"
+		}
+		if !slices.Equal(v.deleted, []string{want}) {
+			t.Errorf("deleted %q, want %q", v.deleted, want)
+		}
 	}
 }
