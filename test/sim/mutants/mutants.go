@@ -136,7 +136,7 @@ var mutants = []mutant{
 	{"gc-age-proves", "a collector sleeps for days: what is old is deleted", []edit{{executeGo, "\t\tvar kept *Kept\n", "\t\tif x.c.cfg.Clock.Now().Sub(k.LastModified).Hours() > 0.9 && x.c.remove(ctx, k) == nil {\n\t\t\tx.note(k, Deleted, \"\", \"\")\n\t\t\tcontinue\n\t\t}\n\t\tvar kept *Kept\n"}}},
 	{"gc-deletes-all-generations", "a delete of a generation without a marker", []edit{
 		{executeGo, "\t\"lightmetrics.dev/lightmetrics/internal/objstore\"\n", "\t\"lightmetrics.dev/lightmetrics/internal/layout\"\n\t\"lightmetrics.dev/lightmetrics/internal/objstore\"\n"},
-		{executeGo, "\treturn c.cfg.Store.Delete(ctx, k.Key)", "\tfor g := range uint32(3) {\n\t\tif err := c.cfg.Store.Delete(ctx, layout.Blob(k.SHA256, g)); err != nil {\n\t\t\treturn err\n\t\t}\n\t}\n\treturn nil"}}},
+		{executeGo, "\treturn objstore.DeleteVersion(ctx, c.cfg.Store, k.Key, k.version)", "\tfor g := range uint32(3) {\n\t\tif err := c.cfg.Store.Delete(ctx, layout.Blob(k.SHA256, g)); err != nil {\n\t\t\treturn err\n\t\t}\n\t}\n\treturn nil"}}},
 	{"gc-marker-removed-after-delete", "a timed-out delete lands late, and its marker is gone", []edit{{executeGo, "\tx.note(k, Deleted, \"\", \"\")\n", "\t" + removeMarker + "\tx.note(k, Deleted, \"\", \"\")\n"}}},
 	{"gc-marker-removed-when-kept", "two collections: one takes back the marker that the other relies on", []edit{{executeGo, secondProof, "\tif kept := x.c.prove(ctx, &k, k.id); kept != nil {\n\t\t" + removeMarker + "\t\tx.note(k, KeptBlob, kept.Reason, kept.Detail)\n\t\treturn\n\t}\n"}}},
 	{"gc-other-frame-keeps", "orphans of a conflict are never collected", []edit{{proveGo, "if m.FrameSHA256 == k.SHA256 && !m.Inline {", "if m.Identity == id && !m.Inline {"}}},
