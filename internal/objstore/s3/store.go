@@ -1,4 +1,4 @@
-// Package s3 is the S3 back end of objstore, and the only importer of the AWS SDK.
+// Package s3 is the S3 back end of objstore, and its only importer of the AWS SDK.
 //
 // The SDK provides credentials, endpoint rules, and the signatures of what is not on the hot
 // path. Requests are built here and sent by an HTTP transport directly, for two reasons: the
