@@ -2,8 +2,10 @@ package query
 
 import (
 	"context"
+
 	"github.com/spf13/cobra"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/events/sqs"
 	"lightmetrics.dev/lightmetrics/internal/objstore/storage"
 	"lightmetrics.dev/lightmetrics/internal/platform/run"
 	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
@@ -24,7 +26,13 @@ func Command() *cobra.Command {
 			if err != nil {
 				return nil, err
 			}
-			return New(c, Deps{Store: store, Telemetry: tel, SetMemoryLimit: setMemoryLimit()})
+			d := Deps{Store: store, Telemetry: tel, SetMemoryLimit: setMemoryLimit()}
+			if c.Events.Queue.URL != "" {
+				if d.Events, err = sqs.Open(context.Background(), c.Events.Queue, c.Store); err != nil {
+					return nil, err
+				}
+			}
+			return New(c, d)
 		},
 		Banner: func(c Config, svc run.Service) [][2]string {
 			url := svc.(*Service).HTTPURL()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/events"
 	"lightmetrics.dev/lightmetrics/internal/platform/config"
 	"lightmetrics.dev/lightmetrics/internal/platform/web"
 	"lightmetrics.dev/lightmetrics/internal/queries/live"
@@ -35,6 +36,7 @@ type Config struct {
 	Follow  follow.Config `koanf:"follow"`
 	Rollup  blocks.Config `koanf:"rollup"`
 	Limits  answer.Limits `koanf:"limits"`
+	Events  events.Config `koanf:"events"`
 }
 
 // SeriesConfig is how series are distinguished.
@@ -62,6 +64,7 @@ func DefaultConfig() Config {
 		Follow:  follow.DefaultConfig(),
 		Rollup:  blocks.DefaultConfig(),
 		Limits:  answer.DefaultLimits(),
+		Events:  events.DefaultConfig(),
 	}
 }
 
@@ -88,7 +91,7 @@ func (c Config) Validate() error {
 	if c.MemoryLimit < 0 {
 		errs = append(errs, errors.New("memory_limit: must not be negative"))
 	}
-	return errors.Join(append(errs, c.live().Validate(), c.Follow.Validate(), c.Rollup.Validate(), c.Limits.Validate(), c.Base.Validate(), c.CORS.Validate())...)
+	return errors.Join(append(errs, c.live().Validate(), c.Follow.Validate(), c.Rollup.Validate(), c.Limits.Validate(), c.Events.Validate(), c.Base.Validate(), c.CORS.Validate())...)
 }
 
 func (c Config) live() live.Config {

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/events"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
 	"lightmetrics.dev/lightmetrics/internal/platform/web"
@@ -27,6 +28,8 @@ type Deps struct {
 	// Store is the acceptance authority; it is only read.
 	Store     objstore.Reader
 	Telemetry *telemetry.Telemetry
+	// Events is the queue of events.queue; nil takes none from a queue.
+	Events events.MessageQueue
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 	// SetMemoryLimit sets the soft limit of the process's memory; nil leaves it alone.
@@ -97,10 +100,28 @@ func New(cfg Config, d Deps) (*Service, error) {
 	srv.OnStop(func() { s.draining.Store(true) })
 	srv.Go("follow", f.Run)
 	srv.Go("blocks", keeper.Run)
+	s.takeEvents(d)
 	if s.setMem != nil {
 		srv.Go("memory", s.limitMemory)
 	}
 	return s, s.register()
+}
+
+// takeEvents has the follower read what events of the bucket name.
+func (s *Service) takeEvents(d Deps) {
+	if !s.cfg.Events.Webhook && d.Events == nil {
+		return
+	}
+	to := events.NewReceiver(events.Deps{
+		Bucket: s.cfg.Store.Bucket, Prefix: s.cfg.Store.Prefix, Segment: s.follow.Hint,
+		Metrics: events.NewMetrics(d.Telemetry.Registry, "query"), Log: s.Log(), Now: d.Now,
+	})
+	if s.cfg.Events.Webhook {
+		s.Handle(to.Route())
+	}
+	if d.Events != nil {
+		s.Go("events", events.NewConsumer(s.cfg.Events.Queue, d.Events, to).Run)
+	}
 }
 
 // prometheusPrefix begins the paths of the Prometheus HTTP API, which has its own form of errors.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/events/sqs"
 	"lightmetrics.dev/lightmetrics/internal/derived/audit"
 	"lightmetrics.dev/lightmetrics/internal/derived/inventory"
 	"lightmetrics.dev/lightmetrics/internal/objstore/storage"
@@ -29,6 +30,11 @@ func Command() *cobra.Command {
 				return nil, err
 			}
 			d := Deps{Store: store, Telemetry: tel}
+			if c.Events.Queue.URL != "" {
+				if d.Events, err = sqs.Open(context.Background(), c.Events.Queue, c.Store); err != nil {
+					return nil, err
+				}
+			}
 			if c.Audit.Inventory.Prefix != "" {
 				if d.Inventory, err = inventories(c); err != nil {
 					return nil, err

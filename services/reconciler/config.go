@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/events"
 	"lightmetrics.dev/lightmetrics/internal/derived/audit"
 	"lightmetrics.dev/lightmetrics/internal/service"
 	"lightmetrics.dev/lightmetrics/internal/service/bucket"
@@ -34,6 +35,8 @@ type Config struct {
 	Watch   WatchConfig     `koanf:"watch"`
 
 	GC collect.Collecting `koanf:"gc"`
+
+	Events EventsConfig `koanf:"events"`
 }
 
 // Values of Derived.
@@ -90,6 +93,13 @@ type WatchConfig struct {
 	MaxWatchers int `koanf:"max_watchers" help:"most watchers at once"`
 }
 
+// EventsConfig is for the events of the bucket: hints at segments, and manifests that should soon be in the journal.
+type EventsConfig struct {
+	events.Config
+	CheckAfter time.Duration `koanf:"check_after" help:"time after the event of a manifest until the journal must have its batch; without one the reconciler enters it, as an audit would"`
+	MaxWaiting int           `koanf:"max_waiting" help:"most manifests of events that wait for that; more are left to the audits"`
+}
+
 // DefaultConfig listens on loopback.
 func DefaultConfig() Config {
 	return Config{
@@ -109,6 +119,7 @@ func DefaultConfig() Config {
 		Ledgers: LedgersConfig{SaveInterval: time.Minute},
 		Watch:   WatchConfig{Buffer: 4096, MaxWatchers: 64},
 		GC:      collect.Default(),
+		Events:  EventsConfig{Config: events.DefaultConfig(), CheckAfter: time.Minute, MaxWaiting: 100_000},
 	}
 }
 
@@ -138,6 +149,8 @@ func (c Config) Validate() error {
 	if c.GC.Inventory && c.Audit.Inventory.Prefix == "" {
 		errs = append(errs, errors.New("gc.inventory: needs audit.inventory.prefix"))
 	}
+	positive("events.check_after", c.Events.CheckAfter > 0)
+	positive("events.max_waiting", c.Events.MaxWaiting > 0)
 	if p := c.Audit.Inventory.Prefix; p != "" && p[len(p)-1] != '/' || p == "" && c.Audit.Inventory.Bucket != "" {
 		errs = append(errs, fmt.Errorf("audit.inventory.prefix %q: must end in a slash, and be there where audit.inventory.bucket is", p))
 	}
@@ -158,5 +171,5 @@ func (c Config) Validate() error {
 	if c.Derived != DerivedSegments && c.Derived != DerivedObjects {
 		errs = append(errs, fmt.Errorf("derived %q: want %s or %s", c.Derived, DerivedSegments, DerivedObjects))
 	}
-	return errors.Join(append(errs, c.Scrub.Validate(), c.GC.Validate(), c.Base.Validate())...)
+	return errors.Join(append(errs, c.Scrub.Validate(), c.GC.Validate(), c.Events.Config.Validate(), c.Base.Validate())...)
 }

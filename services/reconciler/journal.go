@@ -43,6 +43,9 @@ type journalKeeper struct {
 	// complete: the journal is known to have everything that was answered.
 	complete atomic.Bool
 
+	// checks are manifests of events that should have an entry.
+	checks *checks
+
 	mu    sync.Mutex
 	tail  *tail.Tail // nil before the first life
 	set   *ledgers.Set
@@ -65,7 +68,10 @@ type sinks struct {
 }
 
 func newJournalKeeper(cfg Config, id string, s objstore.Store, log *slog.Logger, m *journalMetrics, to sinks) *journalKeeper {
-	k := &journalKeeper{cfg: cfg, id: id, store: s, log: log, m: m, start: time.Now(), to: to, round: newRound(), relay: newRelay(cfg.Watch.Buffer, cfg.Watch.MaxWatchers)}
+	k := &journalKeeper{
+		cfg: cfg, id: id, store: s, log: log, m: m, start: time.Now(), to: to, round: newRound(),
+		relay: newRelay(cfg.Watch.Buffer, cfg.Watch.MaxWatchers), checks: newChecks(cfg.Events.MaxWaiting),
+	}
 	return k
 }
 
@@ -200,6 +206,7 @@ func (k *journalKeeper) live(ctx context.Context) error {
 		return k.save(gctx, t, ledgers.NewSaver(k.store, rand.Reader, int64(k.cfg.Journal.Retention), loaded))
 	})
 	g.Go(func() error { return k.audits(gctx, authority, set) })
+	g.Go(func() error { return k.runChecks(gctx, authority, set) })
 	return g.Wait()
 }
 

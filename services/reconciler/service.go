@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/events"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/framelog"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/resolution"
@@ -42,6 +43,8 @@ type Deps struct {
 	Telemetry *telemetry.Telemetry
 	// Inventory opens the inventory of the bucket with a key, or the newest one for ""; nil lists the bucket.
 	Inventory func(context.Context, string) (audit.Inventory, error)
+	// Events is the queue of events.queue; nil takes none from a queue.
+	Events events.MessageQueue
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 }
@@ -107,6 +110,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 		reconcile: s.reconcileAll, added: s.added, applied: s.applied,
 		unusable: func(key string) { s.offer(key, fromFullAudit) }, foreign: s.reportForeign, underived: s.underived, inventory: d.Inventory,
 	})
+	s.takeEvents(d.Events)
 	s.garbage = s.newCollector()
 	srv.OnStop(func() {
 		close(s.stopping) // ends the streams, so that the servers can drain

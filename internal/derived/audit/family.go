@@ -48,6 +48,12 @@ var conflictFamily = family{
 	count: func(r *Record) *uint64 { return &r.Conflicts },
 }
 
+// AcceptedEntry reads an identity manifest into the entry by which an audit enters it, and says of which authority it is; an
+// error wraps record.ErrCorrupt or record.ErrNewerVersion.
+func AcceptedEntry(b []byte, id identity.Batch) (e journal.Entry, authority string, err error) {
+	return acceptedFamily.entry(b, id, identity.Digest{})
+}
+
 // families in the order of their keys.
 func families() []*family { return []*family{&acceptedFamily, &conflictFamily} }
 

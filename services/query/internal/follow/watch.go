@@ -79,6 +79,12 @@ func (w *watched) Take(ctx context.Context, p *peerframes.Peer, msg *journalv1.W
 // maxHints bounds the hints that wait. For one that is dropped there is a poll.
 const maxHints = 1024
 
+// Hint reads a run through a segment soon, because somebody says that it is there. It never waits.
+func (f *Follower) Hint(at journal.Position) {
+	f.m.hints.Inc()
+	f.hint(at)
+}
+
 // hint reads a run through a segment soon.
 func (f *Follower) hint(at journal.Position) {
 	select {
