@@ -64,6 +64,8 @@ func (f *policyFlags) text() ([]byte, bucketpolicy.Provider, error) {
 		return nil, o.Provider, err
 	case f.lifecycle:
 		return bucketpolicy.Lifecycle(), o.Provider, nil
+	case len(roles) == 0 && o.Queue != "":
+		return nil, o.Provider, errors.New("--queue: it is for the policy of a service's credentials, so --role is needed")
 	case len(roles) == 0:
 		text, err := bucketpolicy.Bucket(o)
 		// A policy that was printed by a former release named the reconcilers alone.
@@ -93,6 +95,7 @@ func bucketPolicyCommand() *cobra.Command {
 		Example: "  lmctl bucket-policy --bucket metrics --prefix prod/ --role ingest\n" +
 			"  lmctl bucket-policy --bucket metrics --prefix prod/ --principal reconciler=arn:aws:iam::123456789012:role/lightmetrics-reconciler \\\n" +
 			"    --principal gc=arn:aws:iam::123456789012:role/lightmetrics-reconciler --principal rollup=arn:aws:iam::123456789012:role/lightmetrics-rollup\n" +
+			"  lmctl bucket-policy --bucket metrics --prefix prod/ --role reconciler,gc --queue arn:aws:sqs:eu-central-1:123456789012:metrics-events\n" +
 			"  lmctl bucket-policy --provider embedded --bucket lightmetrics --role reconciler,gc\n" +
 			"  lmctl bucket-policy --provider versitygw --bucket metrics --principal ingest=AKIA1 --principal reconciler=AKIA2\n" +
 			"  lmctl bucket-policy --lifecycle",
@@ -115,6 +118,7 @@ func bucketPolicyCommand() *cobra.Command {
 	flags.StringVar(&f.o.Prefix, "prefix", "", "prefix of the authority")
 	flags.BoolVar(&f.o.TLSOnly, "tls-only", false, "requests without TLS are denied (aws)")
 	flags.StringVar(&f.o.Encryption, "encryption", "", "AES256 or aws:kms: writes that ask for another encryption are denied (aws)")
+	flags.StringVar(&f.o.Queue, "queue", "", "ARN of an SQS queue from which the role, reconciler or query, takes the bucket's events (aws)")
 	flags.StringSliceVar(&f.roleNames, "role", nil, "print the policy of credentials with these roles: "+bucketpolicy.Names(bucketpolicy.Roles))
 	flags.StringSliceVar(&f.principals, "principal", nil, "ROLE=PRINCIPAL, the ARN of a role or user, a user's name in the embedded store, or an access key id (versitygw); may be repeated")
 	flags.StringSliceVar(&f.reconcilers, "reconciler", nil, "the same as --principal reconciler=…")

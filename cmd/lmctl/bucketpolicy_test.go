@@ -41,17 +41,26 @@ func TestShippedPolicyIsThePrintedOne(t *testing.T) {
 
 func TestBucketPolicyIsRefused(t *testing.T) {
 	for what, args := range map[string][]string{
-		"no bucket":      {"--reconciler", "arn:aws:iam::1:role/r"},
-		"no reconciler":  {"--bucket", "metrics"},
-		"everybody":      {"--bucket", "metrics", "--reconciler", "*"},
-		"a name on AWS":  {"--bucket", "metrics", "--reconciler", "reconciler"},
-		"other provider": {"--bucket", "metrics", "--reconciler", "arn:aws:iam::1:role/r", "--provider", "gcp"},
+		"no bucket":                  {"--reconciler", "arn:aws:iam::1:role/r"},
+		"no reconciler":              {"--bucket", "metrics"},
+		"everybody":                  {"--bucket", "metrics", "--reconciler", "*"},
+		"a name on AWS":              {"--bucket", "metrics", "--reconciler", "reconciler"},
+		"a queue's URL":              {"--bucket", "metrics", "--role", "reconciler", "--queue", "https://sqs.eu-central-1.amazonaws.com/1/q"},
+		"any queue":                  {"--bucket", "metrics", "--role", "reconciler", "--queue", "arn:aws:sqs:eu-central-1:123456789012:*"},
+		"a queue for a role without": {"--bucket", "metrics", "--role", "ingest", "--queue", "arn:aws:sqs:eu-central-1:123456789012:q"},
+		"a queue in the bucket's":    {"--bucket", "metrics", "--reconciler", "arn:aws:iam::1:role/r", "--queue", "arn:aws:sqs:eu-central-1:123456789012:q"},
+		"a queue elsewhere":          {"--provider", "embedded", "--bucket", "metrics", "--role", "reconciler", "--queue", "arn:aws:sqs:eu-central-1:123456789012:q"},
+		"other provider":             {"--bucket", "metrics", "--reconciler", "arn:aws:iam::1:role/r", "--provider", "gcp"},
 	} {
 		if out, code := printPolicy(t, args...); code != cli.ExitUsage {
 			t.Errorf("%s: %d, %s", what, code, out)
 		}
 	}
-	out, code := printPolicy(t, "--provider", "embedded", "--bucket", "metrics", "--prefix", "prod", "--reconciler", "folder")
+	out, code := printPolicy(t, "--bucket", "metrics", "--role", "reconciler,gc", "--queue", "arn:aws:sqs:eu-central-1:123456789012:q")
+	if want := `"Action":["sqs:ReceiveMessage","sqs:DeleteMessage","sqs:GetQueueAttributes"],"Resource":["arn:aws:sqs:eu-central-1:123456789012:q"]`; code != 0 || !strings.Contains(out, want) {
+		t.Errorf("%d: %s", code, out)
+	}
+	out, code = printPolicy(t, "--provider", "embedded", "--bucket", "metrics", "--prefix", "prod", "--reconciler", "folder")
 	if code != 0 || !strings.Contains(out, `"arn:aws:s3:::metrics/prod/accepted/v1/*"`) || !strings.Contains(out, `"arn:aws:iam::000000000000:user/folder"`) {
 		t.Errorf("%d: %s", code, out)
 	}

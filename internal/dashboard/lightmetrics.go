@@ -93,6 +93,10 @@ func reconciler() Row {
 		{Title: "Bytes of orphan blobs that were deleted", Unit: "Bps", Queries: one(rate("", "reconciler_gc_deleted_bytes_total", ""), "")},
 		{Title: "Reports of possible orphans, and markers", About: "Markers are permanent.", Unit: "short", Queries: []Query{
 			{by("max", "", metric("reconciler_gc_reports", "")), "reports that wait"}, {by("max", "", metric("reconciler_gc_markers", "")), "markers"}}},
+		{Title: "Objects that events of the bucket name", About: "Where reconcilers or query nodes take events. segment and accepted are hints, foreign is of another bucket or prefix.", Unit: "ops", Queries: one(rate("source, kind", "event_objects_total", ""), "{{source}} {{kind}}")},
+		{Title: "Queue of events", Unit: "s", Queries: []Query{
+			{by("max", "instance", metric("event_queue_age_seconds", "")), "age, {{instance}}"}, {by("max", "instance", metric("event_queue_failing_seconds", "")), "failing, {{instance}}"}}},
+		{Title: "Manifests of events, checked against the journal", Unit: "ops", Queries: one(rate("result", "reconciler_event_checks_total", ""), "{{result}}")},
 		{Title: "Sweeps of repair records", Unit: "ops", Queries: one(rate("kind, result", "reconciler_audits_total", ""), "{{kind}} {{result}}")},
 	}}
 }

@@ -44,6 +44,7 @@ func protos(files ...protoreflect.FileDescriptor) []protoreflect.FileDescriptor 
 var about = map[string]string{
 	"/api/v1/":                "the Prometheus HTTP API: [which paths](../guide/query.md#answers)",
 	"GET /status":             "a page for people: how the service is, and what is wrong",
+	"POST /v1/events":         "where `events.webhook` is on: [events of the bucket](../guide/reconciler.md#events-of-the-bucket), S3 event JSON of at most 1 MiB",
 	"GET /v1/rollup/shards":   "shards of this worker and what is pending",
 	"GET /-/healthy":          "200 while the process runs",
 	"GET /-/ready":            "200 while it can do its work, else 503 and [why not](../guide/readiness.md)",

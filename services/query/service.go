@@ -114,7 +114,7 @@ func (s *Service) takeEvents(d Deps) {
 	}
 	to := events.NewReceiver(events.Deps{
 		Bucket: s.cfg.Store.Bucket, Prefix: s.cfg.Store.Prefix, Segment: s.follow.Hint,
-		Metrics: events.NewMetrics(d.Telemetry.Registry, "query"), Log: s.Log(), Now: d.Now,
+		Metrics: events.NewMetrics(d.Telemetry.Registry), Log: s.Log(), Now: d.Now,
 	})
 	if s.cfg.Events.Webhook {
 		s.Handle(to.Route())

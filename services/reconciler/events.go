@@ -32,7 +32,7 @@ func (s *Service) takeEvents(queue events.MessageQueue) {
 	k.checks.m = newCheckMetrics(s.m.reg, k.checks.waiting)
 	to := events.NewReceiver(events.Deps{
 		Bucket: s.cfg.Store.Bucket, Prefix: s.cfg.Store.Prefix, Segment: func(at journal.Position) { k.hint(at) }, Accepted: k.check,
-		Metrics: events.NewMetrics(s.m.reg, "reconciler"), Log: s.log, Now: s.now,
+		Metrics: events.NewMetrics(s.m.reg), Log: s.log, Now: s.now,
 	})
 	if s.cfg.Events.Webhook {
 		s.Handle(to.Route())

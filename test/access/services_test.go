@@ -101,12 +101,12 @@ func start(t testing.TB) system {
 		sys.http["ingest"], sys.grpc["lightmetrics.ingest.v1"] = s.HTTPAddr(), s.GRPCAddr()
 	}
 	recc := reconciler.DefaultConfig()
-	recc.HTTP.Listen, recc.GRPC.Listen, recc.Auth, recc.Pprof = here, here, auth, true
+	recc.HTTP.Listen, recc.GRPC.Listen, recc.Auth, recc.Pprof, recc.Events.Webhook = here, here, auth, true, true
 	rec, err := reconciler.New(recc, reconciler.Deps{Store: store, Telemetry: tel()})
 	up(t, "reconciler", rec, err)
 	sys.http["reconciler"], sys.grpc["lightmetrics.reconciler.v1"] = rec.HTTPAddr(), rec.GRPCAddr()
 	qc := query.DefaultConfig()
-	qc.HTTP.Listen, qc.GRPC.Listen, qc.Auth, qc.Pprof = here, here, auth, true
+	qc.HTTP.Listen, qc.GRPC.Listen, qc.Auth, qc.Pprof, qc.Events.Webhook = here, here, auth, true, true
 	q, err := query.New(qc, query.Deps{Store: store, Telemetry: tel()})
 	up(t, "query", q, err)
 	sys.http["query"], sys.grpc["lightmetrics.query.v1"] = q.HTTPAddr(), q.GRPCAddr()

@@ -98,10 +98,12 @@ var routes = map[string]map[string]string{
 		"GET /v1/gc": "reader operator", "POST /v1/gc/sweep": "operator", "POST /v1/gc/breaker": "operator",
 		"GET /v1/reconciler/conflicts": "reader operator", "GET /v1/reconciler/overlap": "reader operator", "GET /v1/reconciler/conflicts/{submitted_sha256}": "reader operator",
 		"POST /v1/reconciler/resolutions": "operator", "POST /v1/reconciler/quarantine": "operator",
+		"POST /v1/events": "worker",
 	},
 	"query": {
 		" /api/v1/": "reader", "GET /v1/query": "reader", "GET /v1/query_range": "reader",
 		"GET /v1/agents": "reader operator", "GET /v1/conflicts": "reader operator", "GET /status": "reader operator",
+		"POST /v1/events": "worker",
 	},
 	"rollup": {"GET /v1/rollup/shards": "reader operator"},
 	"coordinator": {

@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -29,6 +30,8 @@ type Options struct {
 	TLSOnly bool
 	// Encryption, if it is not empty, is the only one that writes may ask for: AES256 or aws:kms.
 	Encryption string
+	// Queue, if it is not empty, is the ARN of an SQS queue from which these credentials take the bucket's events.
+	Queue string
 }
 
 // Statement is one statement of a policy document. Principal is nil in a user's policy.
@@ -126,6 +129,9 @@ func (o Options) Validate() error {
 		return fmt.Errorf("encryption %q: want AES256 or aws:kms", o.Encryption)
 	case (o.Encryption != "" || o.TLSOnly) && !o.provider().Transport:
 		return fmt.Errorf("encryption and TLS: policies of %s have no condition for them", o.provider().Name)
+	}
+	if o.Queue != "" && (o.provider().Name != "aws" || !queueARN.MatchString(o.Queue)) {
+		return fmt.Errorf("queue %q: want the ARN of one, such as arn:aws:sqs:eu-central-1:123456789012:metrics, and the provider aws", o.Queue)
 	}
 	for r, names := range o.Principals {
 		if !slices.Contains(Roles, r) {
@@ -310,6 +316,14 @@ func (o Options) list(roles []Role) []Statement {
 	return out
 }
 
+var queueARN = regexp.MustCompile(`^arn:aws[a-z-]*:sqs:[a-z0-9-]+:[0-9]{12}:[A-Za-z0-9_-]{1,80}$`)
+
+// takers of events are the roles whose services can.
+var takers = []Role{Reconciler, Query}
+
+// queueActions are what a consumer of the bucket's events asks its queue for.
+var queueActions = []string{"sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"}
+
 // User is the policy of credentials with these roles, as JSON: the least that they need, and, against
 // a mistake in that, what the bucket refuses.
 func User(o Options, roles ...Role) ([]byte, error) {
@@ -325,6 +339,12 @@ func User(o Options, roles ...Role) ([]byte, error) {
 		return nil, fmt.Errorf("a role is needed: some of %s", Names(Roles))
 	}
 	statements := o.allow(roles...)
+	if o.Queue != "" {
+		if !slices.ContainsFunc(roles, func(r Role) bool { return slices.Contains(takers, r) }) {
+			return nil, fmt.Errorf("queue: only %s take events", Names(takers))
+		}
+		statements = append(statements, Statement{Sid: "TakeEvents", Effect: "Allow", Action: queueActions, Resource: []string{o.Queue}})
+	}
 	if o.provider().Name == "embedded" {
 		// There it is usual to have no policy of the bucket.
 		statements = append(statements, o.everybody()...)

@@ -61,7 +61,7 @@ func (r *Receiver) Take(source string, body []byte) (Counts, error) {
 	}
 	r.d.Metrics.messages.WithLabelValues(source, result).Inc()
 	c := Counts{Ignored: m.Other}
-	r.d.Metrics.events.WithLabelValues(source, "other").Add(float64(m.Other))
+	r.d.Metrics.objects.WithLabelValues(source, "other").Add(float64(m.Other))
 	for _, e := range m.Created {
 		kind := r.one(e)
 		switch kind {
@@ -72,7 +72,7 @@ func (r *Receiver) Take(source string, body []byte) (Counts, error) {
 		default:
 			c.Ignored++
 		}
-		r.d.Metrics.events.WithLabelValues(source, kind).Inc()
+		r.d.Metrics.objects.WithLabelValues(source, kind).Inc()
 	}
 	return c, nil
 }

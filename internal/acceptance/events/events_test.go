@@ -44,7 +44,7 @@ func newReceiver(reg *prometheus.Registry) (*Receiver, *taken) {
 			defer got.mu.Unlock()
 			got.accepted = append(got.accepted, id)
 		},
-		Metrics: NewMetrics(reg, "test"), Log: slog.New(slog.DiscardHandler), Now: time.Now,
+		Metrics: NewMetrics(reg), Log: slog.New(slog.DiscardHandler), Now: time.Now,
 	}), got
 }
 
@@ -88,20 +88,20 @@ func TestHints(t *testing.T) {
 		t.Error(err)
 	}
 	want := `
-# HELP lightmetrics_test_event_messages_total Messages with events of the object store, by source (webhook, queue) and result: taken, test (the store tries its configuration), unknown.
-# TYPE lightmetrics_test_event_messages_total counter
-lightmetrics_test_event_messages_total{result="taken",source="queue"} 1
-lightmetrics_test_event_messages_total{result="unknown",source="queue"} 0
-lightmetrics_test_event_messages_total{result="unknown",source="webhook"} 1
-# HELP lightmetrics_test_events_total Events in them, by source and kind: segment (of the journal), accepted (a manifest), stale (older than 5 minutes), foreign (of another bucket or prefix), other.
-# TYPE lightmetrics_test_events_total counter
-lightmetrics_test_events_total{kind="accepted",source="queue"} 1
-lightmetrics_test_events_total{kind="foreign",source="queue"} 3
-lightmetrics_test_events_total{kind="other",source="queue"} 4
-lightmetrics_test_events_total{kind="segment",source="queue"} 1
-lightmetrics_test_events_total{kind="stale",source="queue"} 1
+# HELP lightmetrics_event_messages_total Messages with events of the object store, by source (webhook, queue) and result: taken, test (the store tries its configuration), unknown.
+# TYPE lightmetrics_event_messages_total counter
+lightmetrics_event_messages_total{result="taken",source="queue"} 1
+lightmetrics_event_messages_total{result="unknown",source="queue"} 0
+lightmetrics_event_messages_total{result="unknown",source="webhook"} 1
+# HELP lightmetrics_event_objects_total Objects that they name, by source and kind: segment (of the journal), accepted (a manifest), stale (older than 5 minutes), foreign (of another bucket or prefix), other.
+# TYPE lightmetrics_event_objects_total counter
+lightmetrics_event_objects_total{kind="accepted",source="queue"} 1
+lightmetrics_event_objects_total{kind="foreign",source="queue"} 3
+lightmetrics_event_objects_total{kind="other",source="queue"} 4
+lightmetrics_event_objects_total{kind="segment",source="queue"} 1
+lightmetrics_event_objects_total{kind="stale",source="queue"} 1
 `
-	if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "lightmetrics_test_event_messages_total", "lightmetrics_test_events_total"); err != nil {
+	if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "lightmetrics_event_messages_total", "lightmetrics_event_objects_total"); err != nil {
 		t.Error(err)
 	}
 }

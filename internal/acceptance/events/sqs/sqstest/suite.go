@@ -122,7 +122,7 @@ func Run(t *testing.T, endpoint string) {
 				defer mu.Unlock()
 				got[p.Segment]++
 			},
-			Metrics: events.NewMetrics(prometheus.NewRegistry(), "test"), Log: slog.New(slog.DiscardHandler), Now: time.Now,
+			Metrics: events.NewMetrics(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler), Now: time.Now,
 		})
 		cfg := events.DefaultConfig().Queue
 		cctx, stop := context.WithCancel(ctx)
