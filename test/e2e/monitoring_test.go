@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,6 +25,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 	"gopkg.in/yaml.v3"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/events/sqs/sqstest"
 	"lightmetrics.dev/lightmetrics/internal/harness/cluster"
 )
 
@@ -45,18 +47,35 @@ var onlyAfter = map[string]string{
 // one that is well holds; metadata has the HELP of what is scraped.
 func TestMonitoringOfARunningSystem(t *testing.T) {
 	ctx := within(t, 4*time.Minute)
-	// Nobody in a cluster needs the store's events; they are sent so that the panels of webhooks have data.
-	events := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	// Nobody in a cluster needs the store's events; they are sent, to the reconciler's webhook, so that the panels of events have
+	// data. The queues are empty.
+	var reconciler atomic.Pointer[string]
+	events := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		to, code := reconciler.Load(), http.StatusServiceUnavailable
+		if to != nil {
+			if resp, err := http.Post(*to, "application/json", r.Body); err == nil {
+				resp.Body.Close()
+				code = resp.StatusCode
+			}
+		}
+		w.WriteHeader(code)
+	}))
 	t.Cleanup(events.Close)
+	queues := sqstest.Start(t)
 	c := newCluster(t, cluster.Options{Collectors: 1, Rollups: 1, Shards: 2, Adjust: func(process string, s map[string]any) {
-		if process == "objectstore" {
+		switch process {
+		case "objectstore":
 			s["webhooks"] = []map[string]any{{"name": "accepted", "bucket": "lightmetrics", "prefix": "accepted/v1/", "url": events.URL}}
+		case "reconciler", "query":
+			s["events"] = map[string]any{"webhook": true, "queue": map[string]any{"url": queues.QueueURL(process)}}
 		}
 	}})
 	scrapeEverything(t, c)
 	must(t, c.StartStore(ctx))
 	must(t, c.StartCoordinator(ctx))
 	must(t, c.StartReconciler(ctx))
+	hook := "http://" + c.Addr.ReconcilerHTTP + "/v1/events"
+	reconciler.Store(&hook)
 	must(t, c.StartCollector(ctx, 0))
 	must(t, c.StartRollup(ctx, 0))
 	must(t, c.StartQuery(ctx))

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"os/exec"
+	"sync"
 	"testing"
 	"time"
 )
@@ -14,8 +15,8 @@ import (
 // Python that is not everywhere: the test is skipped where it is missing. It checks no signatures.
 func StartMoto(t testing.TB) string {
 	t.Helper()
-	if out, err := exec.Command("python3", "-c", "import moto.server").CombinedOutput(); err != nil {
-		t.Skipf("needs the Python package moto with its server: %v, %.200s", err, out)
+	if err := hasMoto(); err != nil {
+		t.Skip(err)
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -54,6 +55,14 @@ func StartMoto(t testing.TB) string {
 		}
 	}
 }
+
+// hasMoto says why moto can't be started; nil where it can.
+var hasMoto = sync.OnceValue(func() error {
+	if out, err := exec.Command("python3", "-c", "import moto.server").CombinedOutput(); err != nil {
+		return fmt.Errorf("needs the Python package moto with its server: %w, %.200s", err, out)
+	}
+	return nil
+})
 
 func answers(ctx context.Context, url string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/moto-api/data.json", nil)
