@@ -109,11 +109,12 @@ func TestRequestsOfTheGuide(t *testing.T) {
 }
 
 // TestInlineFrames: batches of a collector whose manifests carry the frames, and of one that writes blobs, are in answers and in
-// blocks alike; a query node that starts later, when no collector has the frames in memory, reads them from the manifests.
+// blocks alike; a query node that starts later, when no collector has the frames in memory, reads them from the manifests. The blobs
+// that nobody needs are collected meanwhile.
 func TestInlineFrames(t *testing.T) {
 	const boots, each = 10, 10
 	ctx := within(t, 4*time.Minute)
-	c := newCluster(t, cluster.Options{Collectors: 2, Rollups: 1, Shards: 2, Adjust: inline("collector-2")})
+	c := newCluster(t, cluster.Options{Collectors: 2, Rollups: 1, Shards: 2, Adjust: collecting(inline("collector-2"))})
 	for _, start := range []func(context.Context) error{c.StartStore, c.StartReconciler, c.StartCoordinator, func(ctx context.Context) error { return c.StartCollector(ctx, 0) },
 		func(ctx context.Context) error { return c.StartCollector(ctx, 1) }, func(ctx context.Context) error { return c.StartRollup(ctx, 0) }, c.StartQuery} {
 		must(t, start(ctx))
@@ -152,6 +153,7 @@ func TestInlineFrames(t *testing.T) {
 		blocks, late, err := c.RolledUp(ctx, at.Truncate(time.Hour), time.Now())
 		return blocks+late == boots*each, errors.Join(err, fmt.Errorf("%d in blocks, %d in deltas", blocks, late))
 	}))
+	checkGarbage(ctx, t, c, boots*each/2)
 	for _, p := range []**proc.Process{&c.Query, &c.Rollups[0], &c.Collectors[0], &c.Collectors[1]} {
 		must(t, cluster.Stop(p))
 	}
