@@ -97,6 +97,7 @@ func reconciler() Row {
 		{Title: "Queue of events", Unit: "s", Queries: []Query{
 			{by("max", "instance", metric("event_queue_age_seconds", "")), "age, {{instance}}"}, {by("max", "instance", metric("event_queue_failing_seconds", "")), "failing, {{instance}}"}}},
 		{Title: "Manifests of events, checked against the journal", Unit: "ops", Queries: one(rate("result", "reconciler_event_checks_total", ""), "{{result}}")},
+		{Title: "Age of the oldest report of possible orphans", About: "Of those that were never checked; a report is due after gc.delay.", Unit: "s", Queries: one(by("max", "", metric("reconciler_gc_oldest_report_seconds", "")), "")},
 		{Title: "Sweeps of repair records", Unit: "ops", Queries: one(rate("kind, result", "reconciler_audits_total", ""), "{{kind}} {{result}}")},
 	}}
 }

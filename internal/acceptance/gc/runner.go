@@ -113,8 +113,11 @@ type Progress struct {
 	State State
 	// Worked: there was something to do, and there may be more.
 	Worked bool
-	// Waiting reports that are not due, or that the breaker or another process keeps waiting; at most one page is counted.
+	// Waiting reports that are not due, or that the breaker or another process keeps waiting; at most one page is counted. Oldest is
+	// the age of the oldest of them that was never checked. Looked: both were counted.
 	Waiting int
+	Oldest  time.Duration
+	Looked  bool
 	// OverBudget: the requests of the day are used up.
 	OverBudget bool
 }
@@ -165,7 +168,7 @@ func (r *Runner) step(ctx context.Context) (p Progress, err error) {
 		}
 	}
 	reports := r.due(&p.State, page.Objects, now)
-	p.Waiting = len(page.Objects)
+	p.Waiting, p.Oldest, p.Looked = len(page.Objects), r.oldest(&p.State, page.Objects, now), true
 	sweep := r.sweepDue(&p.State, now)
 	switch {
 	case len(reports) == 0 && !sweep, p.State.Holds():
@@ -209,6 +212,16 @@ func (s *State) create(now time.Time) {
 	if s.CreatedAt == 0 {
 		s.CreatedAt = max(now.Unix(), 1)
 	}
+}
+
+// oldest is the age of the oldest report that nobody has checked yet.
+func (r *Runner) oldest(s *State, reports []objstore.Info, now time.Time) (age time.Duration) {
+	for _, o := range reports {
+		if s.postponed(o.Key) < 0 && !r.dry.seen[o.Key] {
+			age = max(age, now.Sub(o.LastModified))
+		}
+	}
+	return age
 }
 
 func (r *Runner) due(s *State, reports []objstore.Info, now time.Time) (keys []string) {

@@ -258,6 +258,11 @@ func TestTheBreakerTripsWhereManifestsAreHidden(t *testing.T) {
 	g.report(all[0], 10, append(slices.Clone(all[:5]), lost...)...)
 	g.now = g.now.Add(10 * time.Minute)
 	st := g.run(r)
+	// The report waits, and is said to.
+	g.now = g.now.Add(time.Hour)
+	if p, err := r.Step(t.Context()); err != nil || !p.Looked || p.Waiting != 1 || p.Oldest < time.Hour+9*time.Minute || p.Oldest > 2*time.Hour {
+		t.Errorf("%+v, %v", p, err)
+	}
 	if b := st.Breaker; b == nil || b.Cause != gc.Hidden || b.Key == "" || st.Markers != 0 || len(g.keys(layout.CondemnedPrefix)) > 0 {
 		t.Fatalf("%+v", st)
 	}
@@ -547,6 +552,9 @@ func TestAReportThatWasNotAnsweredIsCheckedAgain(t *testing.T) {
 			}
 			if n != 1 {
 				t.Errorf("the log has the blob %d times", n)
+			}
+			if p, err := r.Step(t.Context()); err != nil || p.Waiting != 1 || p.Oldest != 0 {
+				t.Errorf("%+v, %v", p, err)
 			}
 			// Not at once, but by whoever collects then.
 			away = false

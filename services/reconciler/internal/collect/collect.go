@@ -207,6 +207,7 @@ func (k *Keeper) steps(ctx context.Context, r *gc.Runner) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
+		k.d.Metrics.waiting(&p)
 		if err != nil {
 			k.d.Metrics.errors.Inc()
 			k.d.Log.Warn("the collection of garbage was interrupted; it goes on where it was", "error", err)

@@ -19,6 +19,7 @@ type Metrics struct {
 	tripped  prometheus.Gauge
 	over     prometheus.Gauge
 	reports  prometheus.Gauge
+	oldest   prometheus.Gauge
 	markers  prometheus.Gauge
 	foreign  prometheus.Gauge
 	orphans  *prometheus.GaugeVec // age
@@ -48,11 +49,12 @@ func NewMetrics(reg prometheus.Registerer, now func() time.Time) *Metrics {
 		tripped:  gauge("breaker_tripped", "1 while the breaker holds: nothing is deleted until an operator has checked it."),
 		over:     gauge("over_budget", "1 while the day's requests are used up."),
 		reports:  gauge("reports", "Collectors' reports of submissions without an outcome that are not checked yet; at most 1,000 are counted."),
+		oldest:   gauge("oldest_report_seconds", "Age of the oldest such report that was never checked; 0 where there is none."),
 		markers:  gauge("markers", "Condemned markers of orphan blobs that were written since the state was made; they are permanent."),
 		foreign:  gauge("foreign_keys", "Keys below raw-blobs/ that are no blob's, in the last sweep; never touched."),
 		orphans:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: p + "candidates", Help: "Blobs that the last sweep found and that no entry of the journal names, by age: up to 2d, 7d, 30d, older."}, []string{"age"}),
 	}
-	reg.MustRegister(m.blobs, m.kept, m.bytes, m.errors, m.requests, m.tripped, m.over, m.reports, m.markers, m.foreign, m.orphans,
+	reg.MustRegister(m.blobs, m.kept, m.bytes, m.errors, m.requests, m.tripped, m.over, m.reports, m.oldest, m.markers, m.foreign, m.orphans,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: p + "sweep_overdue_seconds", Help: "Time since a sweep that has not ended began, or since the next one was due; 0 where neither is so."},
 			func() float64 { return m.overdue(now()).Seconds() }))
 	for _, s := range []gc.Source{gc.FromSweep, gc.FromReports} {
@@ -73,6 +75,14 @@ func (m *Metrics) overdue(now time.Time) time.Duration {
 	return max(now.Sub(m.due), 0)
 }
 
+// waiting is said also of a step that failed.
+func (m *Metrics) waiting(p *gc.Progress) {
+	if p.Looked {
+		m.reports.Set(float64(p.Waiting))
+		m.oldest.Set(p.Oldest.Seconds())
+	}
+}
+
 func (m *Metrics) note(p *gc.Progress, due time.Time) {
 	m.mu.Lock()
 	m.due = due
@@ -85,7 +95,6 @@ func (m *Metrics) note(p *gc.Progress, due time.Time) {
 	}
 	flag(m.tripped, p.State.Holds())
 	flag(m.over, p.OverBudget)
-	m.reports.Set(float64(p.Waiting))
 	m.markers.Set(float64(p.State.Markers))
 	m.foreign.Set(float64(p.State.Last.Foreign))
 	// A sweep that found none has no counts.
