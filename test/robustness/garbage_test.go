@@ -198,8 +198,8 @@ type hiding struct {
 	ended              time.Time // of the last time
 }
 
-// blinded hides accepted/ from one process, from the beginning of a step on: what is hidden in the middle of a plan, between
-// the question for manifests that must be there and the proofs, is found by the next plan.
+// blinded hides accepted/ from one process, from the beginning of a step of its Runner on: what is hidden between the question for
+// a manifest that must be there and the proofs of the same blobs is found before the next ones.
 type blinded struct {
 	mu         sync.Mutex
 	wanted, on bool

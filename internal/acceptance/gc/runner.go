@@ -625,12 +625,21 @@ func (r *Runner) execute(ctx context.Context, now time.Time, source Source, plan
 	}
 	var rep Report
 	if len(plan.Candidates) > 0 {
-		force, ok, err := r.ask(ctx, now, plan, witnesses)
-		if err != nil || !ok {
+		force, seen, err := r.ask(ctx, now, plan, witnesses)
+		if err != nil || len(seen) == 0 {
 			return false, err
 		}
+		step := 0
 		rep, err = r.c.Execute(ctx, plan, ExecuteOptions{
-			DryRun: r.cfg.DryRun, Force: force, Step: r.cfg.Step, Fence: r.fence,
+			DryRun: r.cfg.DryRun, Force: force, Step: r.cfg.Step,
+			Fence: func(ctx context.Context) error {
+				if err := r.fence(ctx); err != nil {
+					return err
+				}
+				// A plan may take hours. What is hidden meanwhile is found before the next step.
+				step++
+				return r.askAgain(ctx, now, seen[step%len(seen)])
+			},
 			Log: func(ctx context.Context, entries []Entry) error { return r.log(ctx, source, plan.ID, entries) },
 		})
 		if r.cfg.Executed != nil {
@@ -638,8 +647,11 @@ func (r *Runner) execute(ctx context.Context, now time.Time, source Source, plan
 		}
 		if err != nil {
 			// The rest is planned again. What was kept is then found again; what was deleted is not.
-			if errors.Is(err, errBudget) {
+			if errors.Is(err, errBudget) || errors.Is(err, errHidden) {
 				_, _ = r.move(ctx, now, func(s *State) { s.deleted(source, &rep) })
+			}
+			if errors.Is(err, errHidden) {
+				return false, nil
 			}
 			return false, err
 		}
@@ -675,48 +687,65 @@ func (s *State) deleted(source Source, rep *Report) {
 	}
 }
 
-// ask trips the breaker where the plan is too large, or manifests that must be there can't be seen. force: an operator has let it pass.
-func (r *Runner) ask(ctx context.Context, now time.Time, plan Plan, witnesses []string) (force, ok bool, err error) {
+// errHidden ends a plan in the middle of which a manifest could not be seen any more.
+var errHidden = errors.New("a manifest that was there can't be seen")
+
+// askAgain trips the breaker where a manifest that was there can't be seen.
+func (r *Runner) askAgain(ctx context.Context, now time.Time, key string) error {
+	_, err := r.store.Head(ctx, key)
+	switch {
+	case err == nil:
+		return nil
+	case !errors.Is(err, objstore.ErrNotFound):
+		return fmt.Errorf("ask for a manifest that must be there: %w", err)
+	}
+	if err := r.trip(ctx, now, Breaker{Cause: Hidden, Key: key}); err != nil {
+		return err
+	}
+	return errHidden
+}
+
+// ask trips the breaker where the plan is too large, or manifests that must be there can't be seen. force: an operator has let it
+// pass. seen are the manifests that are there; where there are none the breaker holds.
+func (r *Runner) ask(ctx context.Context, now time.Time, plan Plan, witnesses []string) (force bool, seen []string, err error) {
 	st, err := r.move(ctx, now, nil)
 	if err != nil {
-		return false, false, err
+		return false, nil, err
 	}
 	if st.Holds() {
-		return false, false, nil
+		return false, nil, nil
 	}
 	// A listing, a role or a replica that hides what was accepted would make an orphan of every frame, and each proof would
 	// agree: so manifests that must be there are asked for first.
-	b, seen, gone := st.Breaker, 0, ""
-	var back []string
+	b, gone := st.Breaker, ""
 	for _, key := range append(slices.Clone(witnesses), st.Witnesses...) {
 		switch _, err := r.store.Head(ctx, key); {
 		case err == nil:
-			seen++
-			back = append(back, key)
+			seen = append(seen, key)
 		case !errors.Is(err, objstore.ErrNotFound):
-			return false, false, fmt.Errorf("ask for a manifest that must be there: %w", err)
+			return false, nil, fmt.Errorf("ask for a manifest that must be there: %w", err)
 		// An operator knows of it. But one has to be there, or nothing shows that others can be seen.
 		case slices.Contains(st.Lost, key):
 			gone = key
 		default:
-			return false, false, r.trip(ctx, now, Breaker{Cause: Hidden, Key: key})
+			return false, nil, r.trip(ctx, now, Breaker{Cause: Hidden, Key: key})
 		}
 	}
-	if seen == 0 && gone != "" {
-		return false, false, r.trip(ctx, now, Breaker{Cause: Hidden, Key: gone})
+	if len(seen) == 0 && gone != "" {
+		return false, nil, r.trip(ctx, now, Breaker{Cause: Hidden, Key: gone})
 	}
 	// What was hidden and is seen again has to stay.
-	found := func(key string) bool { return slices.Contains(back, key) }
+	found := func(key string) bool { return slices.Contains(seen, key) }
 	if slices.ContainsFunc(st.Lost, found) {
 		if _, err := r.move(ctx, now, func(s *State) { s.Lost = slices.DeleteFunc(s.Lost, found) }); err != nil {
-			return false, false, err
+			return false, nil, err
 		}
 	}
 	released := b != nil && b.Released && b.Cause == TooMany && uint64(plan.counted()) <= b.Candidates
 	if plan.Tripped() && !released && !r.cfg.DryRun {
-		return false, false, r.trip(ctx, now, Breaker{Cause: TooMany, Candidates: uint64(plan.counted()), Listed: uint64(plan.Listed)})
+		return false, nil, r.trip(ctx, now, Breaker{Cause: TooMany, Candidates: uint64(plan.counted()), Listed: uint64(plan.Listed)})
 	}
-	return released, true, nil
+	return released, seen, nil
 }
 
 func (r *Runner) trip(ctx context.Context, now time.Time, b Breaker) error {

@@ -289,6 +289,42 @@ func TestTheBreakerTripsWhereManifestsAreHidden(t *testing.T) {
 	}
 }
 
+// What is hidden in the middle of a plan trips the breaker before the next step, also where the plan was small enough to pass.
+func TestManifestsAreHiddenInTheMiddleOfAPlan(t *testing.T) {
+	g := newGarden(t)
+	g.accepted(300)
+	lost := g.orphans(20)
+	hidden := false
+	blind := blindfold{Store: g.Store, hidden: func(key string) bool { return hidden && strings.HasPrefix(key, layout.AcceptedPrefix) }}
+	l := limits()
+	l.Step = 4
+	r := g.runner("r", l, deleting{blind, func() { hidden = true }})
+	g.run(r)
+	g.now = g.now.Add(24 * time.Hour)
+	st := g.run(r)
+	if !st.Holds() || st.Breaker.Cause != gc.Hidden || st.Deleted != 4 || st.Markers != 4 || st.Sweep.Deleted != 4 {
+		t.Errorf("%+v, %+v", st, st.Breaker)
+	}
+	hidden = false
+	_, err := gc.ReleaseBreaker(t.Context(), g.Store, "authority-1", "op")
+	g.must(err)
+	if st := g.run(g.runner("other", l, nil)); st.Deleted != 20 || st.Last.Deleted != 20 || len(st.Lost) > 0 {
+		t.Errorf("%+v", st)
+	}
+	g.check(false, lost...)
+}
+
+// deleting is a store that tells of deletes.
+type deleting struct {
+	blindfold
+	before func()
+}
+
+func (d deleting) Delete(ctx context.Context, key string) error {
+	d.before()
+	return d.Store.Delete(ctx, key)
+}
+
 // blindfold is a store that hides keys, as a wrong role or a replica does.
 type blindfold struct {
 	*mem.Store
