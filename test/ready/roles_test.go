@@ -2,15 +2,20 @@ package ready
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/bucketpolicy"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/gc"
 	"lightmetrics.dev/lightmetrics/internal/harness/load"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
@@ -56,22 +61,35 @@ func (d *denials) of() (out []string) {
 type rolesBucket struct {
 	*denials
 	endpoint string
+	// ahead is by how many seconds the clock of the store and of everybody else is ahead.
+	ahead *atomic.Int64
 }
+
+func (b rolesBucket) now() time.Time {
+	return time.Now().Add(time.Duration(b.ahead.Load()) * time.Second)
+}
+
+// collecting is a user with the two roles of a reconciler that collects garbage.
+const collecting = "reconciler-gc"
 
 func newRolesBucket(t testing.TB) rolesBucket {
 	t.Helper()
-	b := rolesBucket{denials: &denials{}}
+	b := rolesBucket{denials: &denials{}, ahead: &atomic.Int64{}}
 	oc := objectstore.DefaultConfig()
 	oc.Listen, oc.AdminListen, oc.Dir, oc.Buckets = here, here, t.TempDir(), []string{"bucket"}
 	oc.Users = []objectstore.User{{Name: "owner", AccessKeyID: "owner", Secret: policySecret}}
-	for _, r := range bucketpolicy.Roles {
-		policy, err := bucketpolicy.User(bucketpolicy.Options{Bucket: "bucket"}, r)
+	add := func(name string, roles ...bucketpolicy.Role) {
+		policy, err := bucketpolicy.User(bucketpolicy.Options{Bucket: "bucket"}, roles...)
 		must(t, err)
-		oc.Users = append(oc.Users, objectstore.User{Name: string(r), AccessKeyID: string(r), Secret: policySecret, Policy: string(policy)})
+		oc.Users = append(oc.Users, objectstore.User{Name: name, AccessKeyID: name, Secret: policySecret, Policy: string(policy)})
 	}
+	for _, r := range bucketpolicy.Roles {
+		add(string(r), r)
+	}
+	add(collecting, bucketpolicy.Reconciler, bucketpolicy.GC)
 	tel := telemetry.Discard()
 	tel.Log = slog.New(slog.NewTextHandler(b, nil))
-	o, err := objectstore.New(oc, objectstore.Deps{Telemetry: tel})
+	o, err := objectstore.New(oc, objectstore.Deps{Telemetry: tel, Now: b.now})
 	up(t, "objectstore", o, err)
 	b.endpoint = "http://" + o.Addr()
 	return b
@@ -82,9 +100,28 @@ func (b rolesBucket) as(t testing.TB, user string) objstore.Store {
 	c := s3.DefaultConfig()
 	c.Endpoint, c.Bucket, c.PathStyle = b.endpoint, "bucket", true
 	c.AccessKeyID, c.SecretAccessKey = user, config.Secret(policySecret)
-	s, err := s3.New(t.Context(), c, s3.Options{})
+	s, err := s3.New(t.Context(), c, s3.Options{Now: b.now})
 	must(t, err)
-	return s
+	return later{s, b.ahead}
+}
+
+// later puts the Date of answers forward, which the HTTP library writes by the machine's clock.
+type later struct {
+	objstore.Store
+	ahead *atomic.Int64
+}
+
+func (l later) Put(ctx context.Context, key string, body []byte, o objstore.PutOptions) (objstore.Info, error) {
+	i, err := l.Store.Put(ctx, key, body, o)
+	i.LastModified = i.LastModified.Add(time.Duration(l.ahead.Load()) * time.Second)
+	return i, err
+}
+
+func authorityOf(t testing.TB, s objstore.Reader) string {
+	t.Helper()
+	a, err := accept.ReadAuthority(t.Context(), s)
+	must(t, err)
+	return a.AuthorityID
 }
 
 // has reports whether a prefix has objects.
@@ -96,9 +133,9 @@ func has(t testing.TB, s objstore.Store, prefix string) bool {
 }
 
 // TestServicesWorkWithTheirOwnCredentials: every service does its work with the policy of its role and
-// is denied nothing: batches, duplicates and conflicts are accepted, journalled, folded, audited and
-// scrubbed, answered, rolled up, late ones too, merged, packed into snapshots, and rows removed. Frames
-// go a day after they were rolled up at the earliest, and are not removed here.
+// is denied nothing: batches, duplicates and conflicts are accepted, with frames in their manifests too, journalled, folded, audited and
+// scrubbed, answered, rolled up, late ones too, merged, packed into snapshots, and rows removed; orphan frames are collected, reported ones and those of a
+// sweep; and after 30 hours, by a clock that is put forward, retention removes frames.
 func TestServicesWorkWithTheirOwnCredentials(t *testing.T) {
 	t.Parallel()
 	b := newRolesBucket(t)
@@ -106,17 +143,20 @@ func TestServicesWorkWithTheirOwnCredentials(t *testing.T) {
 
 	ic := ingest.DefaultConfig()
 	ic.GRPC.Listen, ic.HTTP.Listen, ic.Store.BucketPolicy = here, here, "require"
-	i, err := ingest.New(ic, ingest.Deps{Store: b.as(t, "ingest"), Telemetry: telemetry.Discard()})
+	i, err := ingest.New(ic, ingest.Deps{Store: b.as(t, "ingest"), Telemetry: telemetry.Discard(), Now: b.now})
 	up(t, "ingest", i, err)
-	until(t, "the collector to be ready", func() bool { return i.NotReady() == nil })
+	ic.InlineBelow = 16 << 10
+	inline, err := ingest.New(ic, ingest.Deps{Store: b.as(t, "ingest"), Telemetry: telemetry.Discard(), Now: b.now})
+	up(t, "ingest with frames in manifests", inline, err)
+	until(t, "the collectors to be ready", func() bool { return i.NotReady() == nil && inline.NotReady() == nil })
 
 	start := time.Now().Add(-50 * time.Hour).Truncate(time.Hour)
 	client := &http.Client{}
-	send := func(agent string, seq uint64, at time.Time, value float64, want int) {
+	sendTo := func(to *ingest.Service, agent string, seq uint64, at time.Time, value float64, want int) {
 		t.Helper()
 		f, err := load.Frame(identity.Boot{Agent: agent, Boot: "boot"}, "requests", seq, 5, at, value)
 		must(t, err)
-		resp, err := client.Post("http://"+i.HTTPAddr()+"/v1/batches", "application/vnd.lightmetrics.batch", bytes.NewReader(f))
+		resp, err := client.Post("http://"+to.HTTPAddr()+"/v1/batches", "application/vnd.lightmetrics.batch", bytes.NewReader(f))
 		must(t, err)
 		body, _ := io.ReadAll(resp.Body)
 		resp.Body.Close()
@@ -124,6 +164,13 @@ func TestServicesWorkWithTheirOwnCredentials(t *testing.T) {
 			t.Fatalf("%s: %s", resp.Status, body)
 		}
 	}
+	send := func(agent string, seq uint64, at time.Time, value float64, want int) {
+		t.Helper()
+		sendTo(i, agent, seq, at, value, want)
+	}
+	sendTo(inline, "inline", 1, start, 1, http.StatusOK)
+	sendTo(inline, "inline", 1, start, 1, http.StatusOK)
+	sendTo(inline, "inline", 1, start, 2, http.StatusConflict)
 	for _, agent := range []string{"a", "b"} {
 		for k := range 6 {
 			send(agent, uint64(1+10*k), start.Add(time.Duration(k)*time.Hour), 1, http.StatusOK)
@@ -145,12 +192,16 @@ func TestServicesWorkWithTheirOwnCredentials(t *testing.T) {
 	rc.Journal.Folding.Interval, rc.Journal.Retention, rc.Journal.FenceAfter = time.Second, 0, 5*time.Second
 	rc.Scrub.Period, rc.Audit.Interval, rc.Audit.Period = 10*time.Second, 2*time.Second, 10*time.Second
 	rc.Ledgers.SaveInterval, rc.Repairs.Interval = time.Second, time.Second
-	r, err := reconciler.New(rc, reconciler.Deps{Store: b.as(t, "reconciler"), Telemetry: telemetry.Discard()})
+	rc.GC.Mode = "off"
+	r, err := reconciler.New(rc, reconciler.Deps{Store: b.as(t, "reconciler"), Telemetry: telemetry.Discard(), Now: b.now})
 	up(t, "reconciler", r, err)
+	rc.GC.Mode, rc.GC.PollInterval, rc.GC.SweepInterval, rc.GC.MinAge, rc.GC.Delay = "on", 300*time.Millisecond, time.Second, 0, 0
+	g, err := reconciler.New(rc, reconciler.Deps{Store: b.as(t, collecting), Telemetry: telemetry.Discard(), Now: b.now})
+	up(t, "reconciler that collects garbage", g, err)
 
 	qc := query.DefaultConfig()
 	qc.GRPC.Listen, qc.HTTP.Listen = here, here
-	q, err := query.New(qc, query.Deps{Store: b.as(t, "query"), Telemetry: telemetry.Discard()})
+	q, err := query.New(qc, query.Deps{Store: b.as(t, "query"), Telemetry: telemetry.Discard(), Now: b.now})
 	up(t, "query", q, err)
 
 	wc := rollup.DefaultConfig()
@@ -161,7 +212,7 @@ func TestServicesWorkWithTheirOwnCredentials(t *testing.T) {
 	wc.Snapshot.Interval, wc.Compact.Interval, wc.Compact.After = 2*time.Second, time.Second, 0
 	wc.Compact.Raw = []string{"2h"}
 	wc.Retention.Raw, wc.Retention.Minute, wc.Retention.RawFrames, wc.Retention.Interval = 48*time.Hour, 48*time.Hour, 24*time.Hour, time.Second
-	w, err := rollup.New(wc, rollup.Deps{Store: b.as(t, "rollup"), Telemetry: telemetry.Discard(), Refs: refsmem.New()})
+	w, err := rollup.New(wc, rollup.Deps{Store: b.as(t, "rollup"), Telemetry: telemetry.Discard(), Refs: refsmem.New(), Now: b.now})
 	up(t, "rollup", w, err)
 
 	for what, prefix := range map[string]string{
@@ -189,6 +240,28 @@ func TestServicesWorkWithTheirOwnCredentials(t *testing.T) {
 		})
 	}
 	until(t, "rows removed by retention", func() bool { return has(t, owner, layout.LogPrefix+"retention/") || len(b.of()) > 0 })
+	// Two frames without a manifest: one that its collector reports, and one that only a sweep finds.
+	for k, reported := range []bool{true, false} {
+		f, err := load.Frame(identity.Boot{Agent: "orphan", Boot: "boot"}, "requests", uint64(1+10*k), 5, start, 1)
+		must(t, err)
+		d := identity.Sum(f)
+		_, err = b.as(t, "ingest").Create(t.Context(), layout.Blob(d, 0), f, objstore.PutOptions{})
+		must(t, err)
+		if reported {
+			report := gc.OrphanReport{AuthorityID: authorityOf(t, owner), CollectorID: "c", ReportedAt: 1, Submissions: 100, Frames: []identity.Digest{d}}
+			body, err := report.Marshal()
+			must(t, err)
+			_, err = b.as(t, "ingest").Create(t.Context(), report.Key(body), body, objstore.PutOptions{})
+			must(t, err)
+		}
+		until(t, "the orphan frame to go", func() bool {
+			_, err := owner.Head(t.Context(), layout.Blob(d, 0))
+			return errors.Is(err, objstore.ErrNotFound) && has(t, owner, layout.Condemned(d, 0)) || len(b.of()) > 0
+		})
+	}
+	until(t, "the report of an orphan to be dealt with", func() bool { return !has(t, owner, layout.OrphanReportsPrefix) || len(b.of()) > 0 })
+	b.ahead.Store(30 * 3600)
+	until(t, "frames removed by retention", func() bool { return has(t, owner, layout.FrameLogsPrefix) || len(b.of()) > 0 })
 	time.Sleep(settle) // several rounds of everything that repeats
 	for _, line := range b.of() {
 		t.Error(line)

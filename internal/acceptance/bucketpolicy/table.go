@@ -150,6 +150,7 @@ var grants = map[Role][]Grant{
 		grant(Create, "fences and drops runs of lost collectors", layout.JournalRunPrefix, layout.JournalOpenPrefix),
 		grant(Create|Replace|Delete, "repair requests; agents set aside", layout.RollupPrefix),
 		grant(Create|Replace, "a new epoch of the references; the breaker of garbage collection", layout.ReferencesKey, gcState),
+		grant(Create, "begins audits", layout.AuditPrefix),
 		grant(Put|Delete, "store qualify", layout.ProbePrefix),
 	},
 }
@@ -224,6 +225,8 @@ var rules = []rule{
 		keys: []string{layout.JournalHeadKey, layout.JournalBeginKey, layout.AuthorityKey, layout.CondemnedPrefix}},
 	{sid: "AcceptanceIsNeverDeleted", deny: Delete, why: "what was accepted or condemned stays",
 		keys: []string{layout.AcceptedPrefix, layout.BootsPrefix, quarantine, resolution, layout.AuthorityKey, layout.JournalBeginKey, layout.JournalHeadKey, layout.CondemnedPrefix}},
+	{sid: "LogsAreOnlyCreated", deny: Put | Replace | Delete, why: "what was removed, and why, stays",
+		keys: []string{layout.LogPrefix}},
 	{sid: "OnlyReconcilersFoldTheJournal", deny: Create | Replace | Put, except: []Role{Reconciler}, why: "one kind of writer moves the head",
 		keys: []string{layout.JournalHeadKey, layout.JournalFoldedPrefix}},
 	{sid: "OnlyReconcilersDeleteFromTheJournal", deny: Delete, except: []Role{Reconciler}, why: "segments go when they are folded",

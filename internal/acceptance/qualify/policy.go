@@ -23,6 +23,8 @@ var policy = []check{
 	{"policy: unconditional put of the authority", deniedAuthority},
 	{"policy: delete of a frame", deniedFrameDelete},
 	{"policy: condemning of a frame", deniedCondemning},
+	{"policy: change of a frame, a boot, a decision or a log", deniedChange},
+	{"policy: copy onto a record or a frame", deniedCopy},
 	{"policy: create of records and segments", allowedCreate},
 }
 
@@ -38,6 +40,9 @@ const (
 	conflictProbe  = layout.QuarantinePrefix + "probe/policy"
 	frameProbe     = layout.RawBlobsPrefix + "probe/policy"
 	markerProbe    = layout.CondemnedPrefix + "probe/policy"
+	bootProbe      = layout.BootsPrefix + "probe/policy"
+	decisionProbe  = layout.ResolutionLogPrefix + "probe/policy"
+	logProbe       = layout.LogPrefix + "probe/policy"
 )
 
 // mismatched is the checksum of other bytes than a probe's.
@@ -99,7 +104,10 @@ func deniedSegmentDelete(ctx context.Context, p *probe) error {
 // deniedFolding: only the reconciler writes folded files and moves the head, also where the
 // condition holds.
 func deniedFolding(ctx context.Context, p *probe) error {
-	return p.wantCreatesDenied(ctx, foldedProbe, headProbe)
+	if err := p.wantCreatesDenied(ctx, foldedProbe, headProbe); err != nil {
+		return err
+	}
+	return p.wantReplacesDenied(ctx, foldedProbe, headProbe)
 }
 
 // wantCreatesDenied checks that no key can be created, though the condition holds.
@@ -121,6 +129,63 @@ func deniedFrameDelete(ctx context.Context, p *probe) error {
 // deniedCondemning: a marker makes a frame unusable, and none is ever taken back.
 func deniedCondemning(ctx context.Context, p *probe) error {
 	return p.wantCreatesDenied(ctx, markerProbe)
+}
+
+// deniedChange: what is created once is neither overwritten nor removed, also by who knows what is there, and only reconcilers
+// write what operators decide.
+func deniedChange(ctx context.Context, p *probe) error {
+	for _, check := range []func() error{
+		func() error {
+			return p.wantPutsDenied(ctx, frameProbe, bootProbe, decisionProbe, markerProbe, logProbe)
+		},
+		func() error {
+			return p.wantReplacesDenied(ctx, recordProbe, conflictProbe, frameProbe, bootProbe, decisionProbe, markerProbe, logProbe, openProbe, segmentProbe)
+		},
+		func() error { return p.wantDeletesDenied(ctx, bootProbe, decisionProbe, logProbe, beginProbe) },
+		func() error { return p.wantCreatesDenied(ctx, decisionProbe) },
+	} {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// wantReplacesDenied checks that no key can be replaced by who names an ETag.
+func (p *probe) wantReplacesDenied(ctx context.Context, keys ...string) error {
+	for _, key := range keys {
+		_, err := p.store.Replace(ctx, key, p.body("policy"), absentTag, mismatched)
+		if !errors.Is(err, objstore.ErrDenied) && !silent(err) {
+			return fmt.Errorf("a replace of %s is allowed, want %q", key, objstore.ErrDenied)
+		}
+		if err := p.wantDenied("a replace of", key, err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Copier copies an object onto a key that must be absent. Back ends over a network implement it.
+type Copier interface {
+	CopyAbsent(ctx context.Context, key, from string) error
+}
+
+// deniedCopy: a copy is a create whose bytes the sender has never seen. What would be copied is not there.
+func deniedCopy(ctx context.Context, p *probe) error {
+	c, ok := p.back.(Copier)
+	if !ok {
+		return skipped("the store has no copies")
+	}
+	for _, key := range []string{recordProbe, conflictProbe, frameProbe, bootProbe, decisionProbe, openProbe, segmentProbe, foldedProbe} {
+		switch err := c.CopyAbsent(ctx, key, layout.ProbePrefix+p.opts.RunID+"/no-such-object"); {
+		case errors.Is(err, objstore.ErrDenied):
+		case silent(err):
+			return err
+		default:
+			return fmt.Errorf("a copy onto %s is allowed, want %q", key, objstore.ErrDenied)
+		}
+	}
+	return nil
 }
 
 func deniedAuthority(ctx context.Context, p *probe) error {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/bucketpolicy"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/objstore/fault"
@@ -101,13 +102,16 @@ func (g guarded) denies(op, key string) bool {
 	}
 	segments, folds := []string{"journal/v1/open/", "journal/v1/run="}, []string{"journal/v1/folded/", "journal/v1/head.json"}
 	rules := map[string]bool{
-		"put of a record":     op == "put" && under("accepted/v1/", "quarantine/v1/"),
-		"delete of a record":  op == "delete" && under("accepted/v1/", "quarantine/v1/", "gc/v1/condemned/"),
-		"delete of a frame":   op == "delete" && under("raw-blobs/v1/"),
-		"condemning":          op == "create" && under("gc/v1/condemned/"),
-		"put of segments":     op == "put" && (under(segments...) || under(folds...) || under("journal/v1/begin.json")),
-		"delete of segments":  op == "delete" && (under(segments...) || under(folds...)),
-		"folding":             (op == "create" || op == "replace") && under(folds...),
+		"put of a record":    op == "put" && under("accepted/v1/", "quarantine/v1/"),
+		"delete of a record": op == "delete" && under("accepted/v1/", "quarantine/v1/", "gc/v1/condemned/"),
+		"delete of a frame":  op == "delete" && under("raw-blobs/v1/"),
+		"condemning":         op == "create" && under("gc/v1/condemned/"),
+		"put of segments":    op == "put" && (under(segments...) || under(folds...) || under("journal/v1/begin.json")),
+		"delete of segments": op == "delete" && (under(segments...) || under(folds...)),
+		"folding":            (op == "create" || op == "replace") && under(folds...),
+		"change of the rest": op == "put" && under("raw-blobs/v1/", "boots/v1/", "resolution/v1/", "gc/v1/condemned/", "gc/v1/log/") ||
+			op == "replace" && under("accepted/v1/", "quarantine/v1/", "raw-blobs/v1/", "boots/v1/", "resolution/v1/", "gc/v1/", "journal/v1/open/", "journal/v1/run=") ||
+			op == "delete" && under("boots/v1/", "resolution/v1/", "gc/v1/log/", "journal/v1/begin.json") || op == "create" && under("resolution/v1/log/"),
 		"put of an authority": op == "put" && under("authority/v1/"), "delete of an authority": op == "delete" && under("authority/v1/"),
 	}
 	for name, denied := range rules {
@@ -132,6 +136,21 @@ func (g guarded) Create(ctx context.Context, key string, body []byte, o objstore
 	return g.Store.Create(ctx, key, body, o)
 }
 
+func (g guarded) Replace(ctx context.Context, key string, body []byte, etag string, o objstore.PutOptions) (objstore.Info, error) {
+	if g.denies("replace", key) {
+		return objstore.Info{}, objstore.ErrDenied
+	}
+	return g.Store.Replace(ctx, key, body, etag, o)
+}
+
+// CopyAbsent copies nothing, as there is nothing to copy.
+func (g guarded) CopyAbsent(context.Context, string, string) error {
+	if g.lacks == "copies" {
+		return objstore.ErrNotFound
+	}
+	return objstore.ErrDenied
+}
+
 func (g guarded) Delete(ctx context.Context, key string) error {
 	if g.denies("delete", key) {
 		return objstore.ErrDenied
@@ -144,7 +163,7 @@ func (g guarded) Delete(ctx context.Context, key string) error {
 func TestStrictNeedsAPolicy(t *testing.T) {
 	s := mem.New(nil)
 	r, err := run(t, s, true)
-	if !errors.Is(err, accept.ErrNotQualified) || r.Failed() != len(policy)-1 || strings.Contains(failed(r), "create of records") {
+	if !errors.Is(err, accept.ErrNotQualified) || r.Failed() != len(policy)-2 || strings.Contains(failed(r), "create of records") {
 		t.Errorf("%q failed: %v", failed(r), err)
 	}
 	if s.Len() != 0 {
@@ -154,8 +173,9 @@ func TestStrictNeedsAPolicy(t *testing.T) {
 		"": "", "put of a record": "policy: unconditional put of a record", "delete of a record": "policy: delete of a record",
 		"put of segments": "policy: unconditional put of a journal segment", "delete of segments": "policy: delete of a journal segment",
 		"delete of a frame": "policy: delete of a frame", "condemning": "policy: condemning of a frame",
-		"folding": "policy: folding of the journal", "put of an authority": "policy: unconditional put of the authority",
-		"delete of an authority": "policy: unconditional put of the authority", "creates": "policy: create of records and segments",
+		"change of the rest": "policy: change of a frame, a boot, a decision or a log",
+		"folding":            "policy: folding of the journal", "put of an authority": "policy: unconditional put of the authority",
+		"delete of an authority": "policy: unconditional put of the authority", "creates": "policy: create of records and segments", "copies": "policy: copy onto a record or a frame",
 	} {
 		s := mem.New(nil)
 		r, err := Policy(t.Context(), guarded{s, lacks}, Options{RunID: "r", Timeout: 10 * time.Second})
@@ -168,6 +188,66 @@ func TestStrictNeedsAPolicy(t *testing.T) {
 	}
 	if r, err := run(t, guarded{mem.New(nil), ""}, true); err != nil {
 		t.Errorf("%q failed: %v", failed(r), err)
+	}
+}
+
+// asked notes what is asked for, and denies it.
+type asked struct {
+	*mem.Store
+	what map[string]bool
+}
+
+func (a asked) denied(op bucketpolicy.Op, key string) error {
+	a.what[op.String()+" "+key] = true
+	return objstore.ErrDenied
+}
+
+func (a asked) Put(_ context.Context, key string, _ []byte, _ objstore.PutOptions) (objstore.Info, error) {
+	return objstore.Info{}, a.denied(bucketpolicy.Put, key)
+}
+
+func (a asked) Create(_ context.Context, key string, _ []byte, _ objstore.PutOptions) (objstore.Info, error) {
+	return objstore.Info{}, a.denied(bucketpolicy.Create, key)
+}
+
+func (a asked) Replace(_ context.Context, key string, _ []byte, _ string, _ objstore.PutOptions) (objstore.Info, error) {
+	return objstore.Info{}, a.denied(bucketpolicy.Replace, key)
+}
+
+func (a asked) Delete(_ context.Context, key string) error { return a.denied(bucketpolicy.Delete, key) }
+
+func (a asked) CopyAbsent(_ context.Context, key, _ string) error {
+	a.what["copy "+key] = true
+	return objstore.ErrDenied
+}
+
+// TestEveryRuleIsProbed: a rule of the bucket that the table gets has to be asked for by a collector too, for each kind of
+// request and each of its prefixes.
+func TestEveryRuleIsProbed(t *testing.T) {
+	a := asked{mem.New(nil), map[string]bool{}}
+	Policy(t.Context(), a, Options{RunID: "r"})
+	for _, r := range bucketpolicy.Refusals() {
+		if slices.Contains(r.Except, bucketpolicy.Ingest) {
+			continue
+		}
+		for _, key := range r.Keys {
+			probed := func(what string) bool {
+				for k := range a.what {
+					if strings.HasPrefix(k, what+" "+key) {
+						return true
+					}
+				}
+				return false
+			}
+			for _, op := range bucketpolicy.Ops {
+				if r.Ops&op != 0 && !probed(op.String()) {
+					t.Errorf("no check asks for %s of %s: %s", op, key, r.Why)
+				}
+			}
+			if r.Copies && !probed("copy") {
+				t.Errorf("no check asks for a copy onto %s", key)
+			}
+		}
 	}
 }
 

@@ -157,6 +157,28 @@ func (s *Store) CreateMismatched(ctx context.Context, key string, body []byte, c
 	return s.wrap("create", key, err)
 }
 
+// CopyAbsent copies an object of the bucket onto a key that must be absent. It is for probes of policies: what it copies
+// need not be there.
+func (s *Store) CopyAbsent(ctx context.Context, key, from string) error {
+	h := emptyHeader(4)
+	source := url.URL{Path: "/" + s.cfg.Bucket + "/" + s.cfg.Prefix + from}
+	h["X-Amz-Copy-Source"] = []string{source.EscapedPath()}
+	h["If-None-Match"] = []string{"*"}
+	resp, err := s.send(ctx, request{method: http.MethodPut, key: key, header: h})
+	if err != nil {
+		return s.wrap("copy", key, fmt.Errorf("%w: %w", objstore.ErrUnknown, err))
+	}
+	text, err := readAnswer(resp)
+	switch {
+	case err != nil:
+		return s.wrap("copy", key, fmt.Errorf("%w: %w", objstore.ErrUnknown, err))
+	// A copy may fail in the body of a success.
+	case resp.StatusCode == http.StatusOK && parseAnswer(text).Code == "":
+		return nil
+	}
+	return s.wrap("copy", key, classify("get", resp.StatusCode, parseAnswer(text)))
+}
+
 // Delete removes the object; an absent key is no error.
 func (s *Store) Delete(ctx context.Context, key string) error {
 	_, err := s.write(ctx, "delete", &plainRequest{method: http.MethodDelete, key: key})
