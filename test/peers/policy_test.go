@@ -1,6 +1,7 @@
 package peers
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -34,6 +35,16 @@ func TestRolesOverVersityGW(t *testing.T) {
 		Credentials: credentials.NewStaticCredentialsProvider(gw.AccessKeyID, gw.SecretAccessKey, "")})
 	if _, err := root.PutBucketPolicy(t.Context(), &awss3.PutBucketPolicyInput{Bucket: aws.String(Bucket), Policy: aws.String(string(policy))}); err != nil {
 		t.Fatalf("%v\n%s", err, policy)
+	}
+	// Its owner may read how the bucket is set up: it has no lifecycle rules, and versions are off.
+	report, _ := qualify.Run(t.Context(), open(t, gw, ""), qualify.Options{RunID: "owner", Strict: true})
+	for _, row := range report.Rows {
+		if strings.HasPrefix(row.Check, "settings: ") {
+			t.Logf("%s: %v %s", row.Check, row.Status, row.Detail)
+			if row.Status != qualify.Pass {
+				t.Errorf("%s: %v %v", row.Check, row.Status, row.Err)
+			}
+		}
 	}
 	for _, r := range bucketpolicy.Roles {
 		as := gw
