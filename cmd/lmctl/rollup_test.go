@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/bucketpolicy"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal/journaltest"
 	"lightmetrics.dev/lightmetrics/internal/accepted"
@@ -79,6 +80,11 @@ func newPlant(t *testing.T) *plant {
 	c := objectstore.DefaultConfig()
 	c.Listen, c.AdminListen, c.Dir = "127.0.0.1:0", "", t.TempDir()
 	c.Users = []objectstore.User{{Name: "test", AccessKeyID: "test-user", Secret: config.Secret("test-secret-0123456789")}}
+	for _, r := range bucketpolicy.Roles {
+		policy, err := bucketpolicy.User(bucketpolicy.Options{Bucket: "metrics", Prefix: "team/"}, r)
+		p.must(err)
+		c.Users = append(c.Users, objectstore.User{Name: string(r), AccessKeyID: string(r), Secret: config.Secret("test-secret-0123456789"), Policy: string(policy)})
+	}
 	c.Buckets = []string{"metrics"}
 	svc, err := objectstore.New(c, objectstore.Deps{Telemetry: telemetry.Discard()})
 	p.must(err)
@@ -176,7 +182,7 @@ func (p *plant) lmctl(into any, args ...string) int {
 	var out format
 	root := &cobra.Command{Use: "lmctl", SilenceUsage: true, SilenceErrors: true}
 	root.PersistentFlags().VarP(&out, "output", "o", "")
-	root.AddCommand(rollupCommand(&out), fsckCommand(&out), authorityCommand(&out), journalCommand(&out), auditCommand(&out))
+	root.AddCommand(rollupCommand(&out), fsckCommand(&out), authorityCommand(&out), journalCommand(&out), auditCommand(&out), gcCommand(&out), storeCommand(&out))
 	var stdout, stderr bytes.Buffer
 	root.SetOut(&stdout)
 	root.SetErr(&stderr)
