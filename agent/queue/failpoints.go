@@ -3,14 +3,16 @@ package queue
 import "lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 
 // Failpoints of the queue; docs/protocol/failpoints.md lists them all.
-var _ = failpoint.Register(append(failpoint.Driven("agent/queue",
+var _ = failpoint.Register(append(append(failpoint.Driven("agent/queue",
 	failpoint.Point{Name: "agent.queue.relocate.before", When: "the oldest segment is nearly finished; its pending entries are only there"},
 	failpoint.Point{Name: "agent.queue.relocate.copied", When: "a pending entry is durable twice; the queue in memory has the old place"},
 	failpoint.Point{Name: "agent.queue.relocate.after", When: "all pending entries of the oldest segment are copied; it is not removed"},
 	failpoint.Point{Name: "agent.queue.cut.before", When: "a start has found damage behind the last whole record; nothing is changed"},
 	failpoint.Point{Name: "agent.queue.cut.saved", When: "the damaged tail is durable in a file of its own; the segment still has it"},
 	failpoint.Point{Name: "agent.queue.cut.truncated", When: "the damaged tail is cut off; the cut is not synced"},
-),
+), failpoint.Driven("agent/send",
+	failpoint.Point{Name: "agent.queue.release.forgotten", When: "the reason of a held batch is removed; its frame is not"},
+)...),
 	failpoint.Point{Name: "agent.queue.append.before", When: "a batch has its identity; nothing is written"},
 	failpoint.Point{Name: "agent.queue.append.written", When: "a batch is written and not synced"},
 	failpoint.Point{Name: "agent.queue.append.synced", When: "a batch is durable; the queue in memory lacks it"},

@@ -260,6 +260,9 @@ func (q *Queue) removeHeld(s State, id string) error {
 			return fmt.Errorf("remove %s %q: %w", s, id, err)
 		}
 		q.forgetHeld(s, id)
+		if ext == reasonExt {
+			failpoint.Hit("agent.queue.release.forgotten")
+		}
 	}
 	return nil
 }

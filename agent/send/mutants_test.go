@@ -60,6 +60,19 @@ var planted = []mutants.Mutant{
 	{Name: "an answer about another frame counts", File: "settle.go", Old: `string(d[:]) != string(parked[i].GetFrameSha256())`, New: `i < 0 && d[0] == 0`, By: "TestAnswersAboutOthers"},
 	{Name: "a quarantined agent learns nothing", File: "settle.go", Old: `		x.s.settleAtHello(ctx, conn)
 `, New: ``, By: "TestQuarantined"},
+	{Name: "a failure ends the settling", File: "settle.go", Old: `			if err == nil || ctx.Err() != nil {
+				continue`, New: `			if err != nil {
+				return
+			}
+			if err == nil {
+				continue`, By: "TestAFailureLeaves"},
+	{Name: "a collector of a former release is asked for all", File: "settle.go", Old: `status.Code(err) == codes.Unimplemented`, New: `false`, By: "TestAFailureLeaves"},
+	{Name: "the frame is dropped as soon as its records are queued", File: "settle.go", Old: `	s.kept[b.FrameSHA256] = id
+	return id, nil`, New: `	s.kept[b.FrameSHA256] = id
+	_ = s.queue.RemoveHeld(queue.Parked, b.ID)
+	return id, nil`, By: "TestCrashAtEveryStep"},
+	{Name: "a quarantined sender asks ever more seldom", File: "sender.go", Old: `rpc.Reason(err) == reasonQuarantined`, New: `false`, By: "TestAQuarantinedSenderAsks"},
+	{Name: "a session sleeps through the end of a quarantine", File: "sender.go", Old: `until.After(now) && (at.IsZero()`, New: `false && (at.IsZero()`, By: "TestAQuarantinedSenderAsks"},
 	{Name: "a quarantined boot holds up the others", File: "sender.go", Old: `!now.Before(s.holding[e.Identity.BootOf()]) && `, New: ``, By: "TestQuarantined"},
 
 	// Streams.

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"lightmetrics.dev/lightmetrics/agent/queue"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/resolution"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
@@ -47,6 +48,8 @@ type Sender struct {
 	// has queued under new numbers; by one goroutine at a time as well.
 	settledAt time.Time
 	kept      map[identity.Digest]identity.Batch
+	// settleAtOnce is how many parked batches one question is about: as many as a collector takes, fewer in tests.
+	settleAtOnce int
 
 	mu       sync.Mutex
 	status   Status
@@ -101,7 +104,7 @@ func New(cfg Config, q *queue.Queue, d Deps) (*Sender, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Sender{cfg: cfg, queue: q, log: d.Log, now: d.Now, onRefused: d.OnRefused, onAccept: d.OnAccepted, at: d.Whereabouts, metrics: newMetrics(d.Registry, cfg.Collectors), waits: newWaits(cfg), stopping: newDrain(), holding: map[identity.Boot]time.Time{}, told: make(chan struct{}, 1), kept: map[identity.Digest]identity.Batch{}}
+	s := &Sender{cfg: cfg, queue: q, log: d.Log, now: d.Now, onRefused: d.OnRefused, onAccept: d.OnAccepted, at: d.Whereabouts, metrics: newMetrics(d.Registry, cfg.Collectors), waits: newWaits(cfg), stopping: newDrain(), holding: map[identity.Boot]time.Time{}, told: make(chan struct{}, 1), kept: map[identity.Digest]identity.Batch{}, settleAtOnce: resolution.MaxConflicts}
 	for _, a := range cfg.Collectors {
 		conn, err := rpc.Dial(a, cfg.Client) // lazy: this checks the settings
 		if err != nil {
@@ -168,11 +171,32 @@ func (s *Sender) Run(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil
 		default:
-			t.notBefore = s.now().Add(max(t.backoff.NextBackOff(), min(rpc.RetryAfter(err), s.cfg.BackoffMax)))
+			t.notBefore = s.now().Add(s.backOff(t, err))
 			at = (i + 1) % len(s.targets)
 		}
 	}
 	return nil
+}
+
+// backOff is how long a collector is left alone whose session ended with err.
+func (s *Sender) backOff(t *target, err error) time.Duration {
+	// A collector that refuses a quarantined sender is healthy, and says when to ask again. Were the wait to grow, a
+	// sender would be late when it is released.
+	if rpc.Reason(err) == reasonQuarantined {
+		t.backoff.Reset()
+	}
+	return max(t.backoff.NextBackOff(), min(rpc.RetryAfter(err), s.cfg.BackoffMax))
+}
+
+// nextWake is when a batch that waits, or those of a boot in quarantine, may be sent again; zero when nothing waits.
+func (s *Sender) nextWake(now time.Time) time.Time {
+	at := s.waits.next(now)
+	for _, until := range s.holding {
+		if until.After(now) && (at.IsZero() || until.Before(at)) {
+			at = until
+		}
+	}
+	return at
 }
 
 // chooseTarget waits for the first collector from at on whose back-off is over.

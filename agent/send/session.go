@@ -70,6 +70,7 @@ func (s *Sender) session(ctx context.Context, t *target, i int, boot identity.Bo
 	if err := x.applyWelcome(w); err != nil {
 		return false, err
 	}
+	delete(s.holding, boot) // it is welcome: a quarantine has ended
 	s.noteConnected(i, w.GetCollectorId())
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return x.write(gctx, st) })
@@ -180,7 +181,7 @@ func (x *session) serve(ctx context.Context) error {
 	var next []byte
 	for {
 		changed := x.s.queue.Changed() // taken before the queue is read, so that no change is missed
-		wake := x.s.waits.next(x.s.now())
+		wake := x.s.nextWake(x.s.now())
 		if next == nil {
 			var err error
 			if next, err = x.nextFrame(); err != nil {

@@ -8,10 +8,13 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"lightmetrics.dev/lightmetrics/agent/queue"
 	"lightmetrics.dev/lightmetrics/agent/send/wire"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/resolution"
+	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
@@ -59,16 +62,19 @@ func (s *Sender) settleParked(ctx context.Context, conn grpc.ClientConnInterface
 	}
 	maps.DeleteFunc(s.kept, func(d identity.Digest, _ identity.Batch) bool { return !parked[d] })
 	for agent, list := range byAgent {
-		for len(list) > 0 {
-			n := min(len(list), resolution.MaxConflicts)
-			if err := s.settleSome(ctx, conn, agent, list[:n]); err != nil {
-				if ctx.Err() == nil {
-					// A collector of a former release does not know the call.
-					s.log.Debug("parked batches could not be settled", "agent_id", agent, "error", err)
-				}
-				break
-			}
+		for len(list) > 0 && ctx.Err() == nil {
+			n := min(len(list), s.settleAtOnce)
+			err := s.settleSome(ctx, conn, agent, list[:n])
 			list = list[n:]
+			if err == nil || ctx.Err() != nil {
+				continue
+			}
+			s.log.Debug("parked batches could not be settled", "agent_id", agent, "error", err)
+			// What is wrong with some batches is nothing of the others. Only a collector of a former release, which does not
+			// know the call, is not asked about those.
+			if status.Code(err) == codes.Unimplemented {
+				return
+			}
 		}
 	}
 }
@@ -93,6 +99,7 @@ func (s *Sender) settleSome(ctx context.Context, conn grpc.ClientConnInterface, 
 		default:
 		}
 	}()
+	failpoint.Hit("agent.send.settle.decided")
 	var done []*ingestv1.ParkedBatch
 	var of []queue.HeldBatch
 	for i, a := range answers {
@@ -110,6 +117,7 @@ func (s *Sender) settleSome(ctx context.Context, conn grpc.ClientConnInterface, 
 				continue
 			}
 			p.KeptBootId, p.KeptSeqEnd = id.Boot, id.SeqEnd
+			failpoint.Hit("agent.send.settle.queued")
 		default: // nothing is decided, or something that this release does not know
 			continue
 		}
@@ -126,10 +134,12 @@ func (s *Sender) settleSome(ctx context.Context, conn grpc.ClientConnInterface, 
 		if !a.GetSettled() {
 			continue
 		}
+		failpoint.Hit("agent.send.settle.told")
 		if err := ignoreNotFound(s.queue.RemoveHeld(queue.Parked, of[i].ID)); err != nil {
 			s.log.Error("a settled batch could not be removed", "id", of[i].ID, "error", err)
 			continue
 		}
+		failpoint.Hit("agent.send.settle.removed")
 		s.metrics.settled.WithLabelValues(settledAs(a.GetAction())).Inc()
 		s.log.Warn("a parked batch is settled by an operator's decision", "id", of[i].ID, "identity", of[i].Identity().String(), "action", settledAs(a.GetAction()),
 			"resolution", a.GetResolution(), "kept_boot_id", done[i].GetKeptBootId())

@@ -12,7 +12,7 @@ import (
 func TestMutantsAreCaught(t *testing.T) {
 	mutants.Check(t, mutants.List{
 		// The tests that find them, so that the run without a bug is short too.
-		Run: "TestManifestDescribes|TestUnary|TestHTTP|TestStreamAnswers|TestTokens|TestPanic|TestSheds|TestWhatWasRead|TestDrainFinishes|TestWindow|TestWelcome|TestHello|TestBytesOf|TestReconcilers|TestAcceptedBatches|TestActiveSeries|TestHalfSent|TestAnswersSay|TestAnswersWait|TestNoEntry|TestASpoolIs|TestARunStays|TestARunEnds|TestTheJournalIs|TestAPolicy|TestAReplicated|TestFramesAreSent|TestFramesWait|TestSpooledFrames|TestRecentFrames|TestOnlyAcceptedFrames",
+		Run: "TestManifestDescribes|TestUnary|TestHTTP|TestStreamAnswers|TestTokens|TestPanic|TestSheds|TestWhatWasRead|TestDrainFinishes|TestWindow|TestWelcome|TestHello|TestBytesOf|TestReconcilers|TestAcceptedBatches|TestActiveSeries|TestHalfSent|TestAnswersSay|TestAnswersWait|TestNoEntry|TestASpoolIs|TestARunStays|TestARunEnds|TestTheJournalIs|TestAPolicy|TestAReplicated|TestFramesAreSent|TestFramesWait|TestSpooledFrames|TestQuarantine|TestAReleaseIs|TestSettleConflicts$|TestClashes|TestWhereabouts|TestRecentFrames|TestOnlyAcceptedFrames",
 		Mutants: []mutants.Mutant{
 			{Name: "max time is min time", File: "submission.go", Old: "MinTime: sum.MinTime, MaxTime: sum.MaxTime,", New: "MinTime: sum.MinTime, MaxTime: sum.MinTime,", By: "TestManifestDescribesTheFrame"},
 			{Name: "record count is of the range before", File: "submission.go", Old: "Records: sum.Records,", New: "Records: sum.Records - 1,", By: "TestUnaryOutcomes"},
@@ -61,6 +61,17 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "bytes of a failed call are used again", File: "recent.go", Old: "h.users == 0 && !h.failed", New: "h.users == 0", By: "TestBytesOfAFailedCall"},
 			{Name: "frames are kept for ever", File: "recent.go", Old: "for r.bytes > r.most {", New: "for false {", By: "TestRecentFramesAreBounded"},
 			{Name: "watchers hear of a segment before its frames are there", File: "journal.go", Old: "			s.recent.durable(entries)\n			s.hub.durable(at)\n", New: "			s.hub.durable(at)\n			time.Sleep(time.Second)\n			s.recent.durable(entries)\n", By: "TestFramesWaitForTheJournal"},
+			{Name: "a quarantined sender is taken", File: "resolutions.go", Old: "	r := s.resolutions.Quarantined(b)\n	if r == nil {", New: "	r := s.resolutions.Quarantined(b)\n	if r != nil || r == nil {", By: "TestQuarantine"},
+			{Name: "an open stream is not in quarantine", File: "submission.go", Old: "	if err := s.released(ctx, acceptor.authorityID, h.Identity.BootOf()); err != nil {\n", New: "	if err := error(nil); err != nil {\n", By: "TestQuarantine$"},
+			{Name: "a hello is not in quarantine", File: "welcome.go", Old: "	if err := s.released(ctx, acceptor.authorityID, boot); err != nil {\n", New: "	if err := error(nil); err != nil {\n", By: "TestQuarantineOutlives"},
+			{Name: "a collector begins before it knows the decisions", File: "engine.go", Old: "	if err := s.readResolutions(ctx, id); err != nil {\n", New: "	if err := error(nil); err != nil {\n", By: "TestQuarantineOutlives"},
+			{Name: "a release is learned of at the next look", File: "resolutions.go", Old: "now-last >= int64(quarantineReread)", New: "last == 0", By: "TestAReleaseIs"},
+			{Name: "each hello of a quarantined sender is a request", File: "resolutions.go", Old: "now-last >= int64(quarantineReread)", New: "true", By: "TestAReleaseIs"},
+			{Name: "keep-both is told as accept-existing", File: "resolutions.go", Old: "	if d.Action == resolution.KeepBoth {\n		out.Action", New: "	if d == nil {\n		out.Action", By: "TestSettleConflicts$"},
+			{Name: "what was not decided is settled", File: "resolutions.go", Old: "	if b.GetResolution() != d.Number {\n", New: "	if false {\n", By: "TestSettleConflicts$"},
+			{Name: "records go to a boot of the sender's choice", File: "resolutions.go", Old: "	if _, err := resolution.ParseSettled(done.Key(), body); err != nil {\n", New: "	if err := error(nil); err != nil {\n", By: "TestSettleConflicts$"},
+			{Name: "every refusal is a boot clash", File: "noted.go", Old: "refused.Reason != accept.ReasonBootIDClash", New: "refused.Reason == accept.ReasonBootIDClash", By: "TestClashes"},
+			{Name: "a clash that was not recorded is forgotten", File: "noted.go", Old: "	default:\n		s.tel.Log.Warn(\"a boot clash could", New: "	default:\n		n.put(c.Key())\n		s.tel.Log.Warn(\"a boot clash could", By: "TestClashesAre"},
 			{Name: "one sender has all slots", File: "slots.go", Old: "s.taken < s.n && s.by[sender] < s.most", New: "s.taken < s.n", By: "TestHalfSentMessagesLeave"},
 		},
 	})

@@ -25,8 +25,14 @@ import (
 const ReasonSenderQuarantined = "SENDER_QUARANTINED"
 
 const (
-	// quarantineRetry is when a quarantined sender may ask again.
-	quarantineRetry = time.Minute
+	// quarantineRetry is when a quarantined sender may ask again. There are few of them, since people name each, and a
+	// refused hello costs no request but the ones of quarantineReread.
+	quarantineRetry = 5 * time.Second
+	// quarantineReread is how old what was decided may be where a quarantined sender asks: a GET in this time, while one
+	// does. So a sender learns of its release with its next hello, and not an interval later.
+	quarantineReread = 2 * time.Second
+	// rereadTimeout bounds that GET. The sender waits meanwhile.
+	rereadTimeout = 5 * time.Second
 	// settleTimeout bounds the store requests of one SettleConflicts.
 	settleTimeout = 30 * time.Second
 	// settleWriters is how many records of one SettleConflicts are written at a time.
@@ -66,11 +72,22 @@ func (s *Service) followResolutions(ctx context.Context) error {
 	}
 }
 
-// released refuses a quarantined sender.
-func (s *Service) released(b identity.Boot) error {
+// released refuses a quarantined sender, unless it was released since the log was read.
+func (s *Service) released(ctx context.Context, authorityID string, b identity.Boot) error {
 	r := s.resolutions.Quarantined(b)
 	if r == nil {
 		return nil
+	}
+	// Many may ask at once: one of them reads.
+	now := s.now().UnixNano()
+	if last := s.reread.Load(); (now-last >= int64(quarantineReread) || now < last) && s.reread.CompareAndSwap(last, now) {
+		rctx, cancel := context.WithTimeout(ctx, rereadTimeout)
+		defer cancel()
+		if err := s.readResolutions(rctx, authorityID); err != nil {
+			s.errlog.log(ctx, "resolutions could not be read for a quarantined sender", "reason", ReasonSenderQuarantined, "error", err, "agent", b.Agent, "boot", b.Boot)
+		} else if r = s.resolutions.Quarantined(b); r == nil {
+			return nil
+		}
 	}
 	what := "agent " + r.AgentID
 	if r.BootID != "" {

@@ -2,8 +2,10 @@ package ingest_test
 
 import (
 	"context"
+	"crypto/rand"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,6 +17,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
+	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
 	"lightmetrics.dev/lightmetrics/services/ingest"
@@ -39,7 +42,7 @@ func decide(t testing.TB, s objstore.Store, action resolution.Action, bootID str
 	a, err := accept.ReadAuthority(bound(t), s)
 	fatal(t, err)
 	r, _, err := resolution.NewLog(s, nil).Decide(bound(t), resolution.Resolution{AuthorityID: a.AuthorityID, Action: action, AgentID: boot.Agent, BootID: bootID, Conflicts: cs,
-		Principal: "ann", DecidedAt: 5, AttemptID: "x"})
+		Principal: "ann", DecidedAt: 5, AttemptID: rand.Text()})
 	fatal(t, err)
 	return r
 }
@@ -182,4 +185,69 @@ func TestSettleConflictsFarFromTheStore(t *testing.T) {
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("took %s", took) // one after the other, 10s
 	}
+}
+
+// gets counts the reads of decisions.
+type gets struct {
+	objstore.Store
+	n atomic.Int64
+}
+
+func (g *gets) Get(ctx context.Context, key string, o objstore.GetOptions) ([]byte, objstore.Info, error) {
+	if strings.HasPrefix(key, layout.ResolutionLogPrefix) {
+		g.n.Add(1)
+	}
+	return g.Store.Get(ctx, key, o)
+}
+
+// A sender learns of its release as soon as it asks again, and not with the collector's next look at the log. What quarantined
+// senders ask costs one request in a while, however often they ask, and others cost none.
+func TestAReleaseIsLearnedOfByTheNextHello(t *testing.T) {
+	store := newStore()
+	g := &gets{Store: store.Store}
+	store.Store = g
+	var clock atomic.Int64
+	clock.Store(time.Now().UnixNano())
+	first := start(t, store, nil) // so that the bucket has an authority
+	first.stop()
+	decide(t, store, resolution.Quarantine, "")
+	c := launchAt(t, store, rpc.ClientConfig{}, telemetry.Discard(), func() time.Time { return time.Unix(0, clock.Load()) }, func(c *ingest.Config) { c.ResolutionsInterval = time.Hour })
+	eventually(t, "ready", func() bool { return c.NotReady() == nil })
+	refused := func() refusal {
+		t.Helper()
+		_, _, err := c.open(t, hello(boot))
+		if err != nil && rpc.Reason(err) != ingest.ReasonSenderQuarantined {
+			t.Fatal(err)
+		}
+		return refusal{err != nil, rpc.RetryAfter(err)}
+	}
+	before := g.n.Load()
+	for range 20 {
+		if r := refused(); !r.refused || r.after <= 0 || r.after > 10*time.Second {
+			t.Fatalf("%+v", r)
+		}
+	}
+	if n := g.n.Load() - before; n != 1 {
+		t.Errorf("%d requests for 20 hellos", n)
+	}
+	decide(t, store, resolution.Release, "")
+	before = g.n.Load()
+	if r := refused(); !r.refused || g.n.Load() != before {
+		t.Errorf("within the same time: %+v, %d requests", r, g.n.Load()-before)
+	}
+	clock.Add(int64(2 * time.Second))
+	if r := refused(); r.refused {
+		t.Error("it is released, and still refused")
+	}
+	before = g.n.Load()
+	clock.Add(int64(time.Minute))
+	if refused(); g.n.Load() != before {
+		t.Error("a sender that is not in quarantine costs a request")
+	}
+}
+
+// refusal is whether a hello was refused, and when it may be said again.
+type refusal struct {
+	refused bool
+	after   time.Duration
 }

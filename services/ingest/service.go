@@ -84,6 +84,8 @@ type Service struct {
 	// were read, Unix nanoseconds.
 	resolutions     *resolution.Log
 	resolutionsRead atomic.Int64
+	// reread is when a quarantined sender last had the log read, Unix nanoseconds.
+	reread atomic.Int64
 
 	state       atomic.Pointer[state]
 	found       atomic.Pointer[finding] // of the last probe that passed the store's semantics

@@ -170,7 +170,7 @@ func (s *Service) decide(ctx context.Context, sub submission, v *decision) (acce
 	if err := s.allowed(ctx, h.Identity, sub.only); err != nil {
 		return none, err
 	}
-	if err := s.released(h.Identity.BootOf()); err != nil {
+	if err := s.released(ctx, acceptor.authorityID, h.Identity.BootOf()); err != nil {
 		return none, err
 	}
 	if wait, ok := s.agents.takeBatch(h.Identity.Agent); !ok {

@@ -40,7 +40,7 @@ func (s *Service) welcome(ctx context.Context, boot identity.Boot, spoolID strin
 	if !ok || !p.MayWrite(boot.Agent) {
 		return nil, failed(codes.PermissionDenied, rpc.ReasonForbidden, "principal %q may not write agent %q", p.Name, boot.Agent)
 	}
-	if err := s.released(boot); err != nil {
+	if err := s.released(ctx, acceptor.authorityID, boot); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, welcomeTimeout)

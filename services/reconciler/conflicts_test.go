@@ -256,6 +256,7 @@ func TestOverlapsAreCompared(t *testing.T) {
 	plant(15_001, 50, 1, 2, 3, 4) // m0 to m3
 	plant(15_003, 40, 5, 6)       // the earlier one counts
 	plant(15_004, 60, 4, 7)       // behind the number
+	plant(15_000, 10, 8)          // ends before it
 	wide := make([]float64, 11_000)
 	plant(5_000, 70, wide...) // begins far before it
 	gone := batch("a", 15_003, 15_009)

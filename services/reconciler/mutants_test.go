@@ -11,7 +11,7 @@ import (
 func TestMutantsAreCaught(t *testing.T) {
 	mutants.Check(t, mutants.List{
 		// Without what runs whole services and waits long.
-		Run: "TestJournalIs|TestLostCheckpoint|TestRunsWithout|TestFormer|TestReadingCosts|TestHintsAt|TestQueueHolds|TestRoundsJoin|TestSeenForgets|TestWatcherLags|TestRestartLists|TestListLedgers|TestAuditsAreBegun|TestADropped|TestAuditsThat|TestAnAuditThat",
+		Run: "TestJournalIs|TestLostCheckpoint|TestRunsWithout|TestFormer|TestReadingCosts|TestHintsAt|TestQueueHolds|TestRoundsJoin|TestSeenForgets|TestWatcherLags|TestRestartLists|TestListLedgers|TestAuditsAreBegun|TestADropped|TestAuditsThat|TestConflicts|TestOverlapsAre|TestAnAuditThat",
 		Mutants: []mutants.Mutant{
 			{Name: "nothing is given to the folder", File: "journal.go", Old: "			if err := keeper.Offer(ctx, s); err != nil {\n				return err\n			}\n", New: "", By: "TestJournalIs"},
 			{Name: "the ledgers are not applied", File: "journal.go", Old: "			k.apply(set, s.Entries)\n			k.to.applied", New: "			k.to.applied", By: "TestJournalIs"},
@@ -30,6 +30,17 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "hints are not read", File: "journal.go", Old: "return t != nil && t.Hint(p)", New: "return t != nil", By: "TestHintsAt"},
 			{Name: "a watcher that lags is let go silently", File: "relay.go", Old: "h.end(w, errLagged)", New: "continue", By: "TestWatcherLags"},
 			{Name: "a round that failed is well", File: "round.go", Old: "	if r.failed > 0 {", New: "	if false {", By: "TestRoundsJoin"},
+			{Name: "what is decided is listed as open", File: "conflicts.go", Old: "		if unresolved && g.s.conflicts", New: "		if false && g.s.conflicts", By: "TestConflictsAreListed"},
+			{Name: "what nobody has quarantined is decided", File: "conflicts.go", Old: "		_, err := g.s.store.Head(ctx, layout.Quarantine(id, sum))\n", New: "		err := error(nil)\n", By: "TestConflictsAreListed"},
+			{Name: "who wanted another decision is not told", File: "conflicts.go", Old: "	case errors.As(err, &other):\n", New: "	case errors.As(err, &other) && stands != nil:\n", By: "TestConflictsAreListed"},
+			{Name: "what an agent did is not shown", File: "conflicts.go", Old: "	case errors.Is(err, objstore.ErrNotFound):\n	case err != nil && !objstore.Unreadable(err):\n", New: "	case err == nil, errors.Is(err, objstore.ErrNotFound):\n	case err != nil && !objstore.Unreadable(err):\n", By: "TestConflictsAreListed"},
+			{Name: "a release begins a quarantine", File: "conflicts.go", Old: "	if req.GetRelease() {\n", New: "	if false {\n", By: "TestConflictsListSenders"},
+			{Name: "clashes behind a full page are not listed", File: "conflicts.go", Old: "		if next == \"\" { // that was the last one\n", New: "		if next == \"\" && n < size {\n", By: "TestConflictsListBoot"},
+			{Name: "a page with clashes is too long", File: "conflicts.go", Old: "		size -= n\n", New: "		size -= 0 * n\n", By: "TestConflictsListBoot"},
+			{Name: "a damaged record hides the others", File: "conflicts.go", Old: "	case record.Opaque(err):\n		c.Error = err.Error()\n	default:\n		return nil, err\n", New: "	default:\n		return nil, err\n", By: "TestConflictsListBoot"},
+			{Name: "the later acceptance counts", File: "overlap.go", Old: "return accepted.Claim{Identity: a.id", New: "return -accepted.Claim{Identity: a.id", By: "TestOverlapsAre"},
+			{Name: "a batch that begins far before a number is not found", File: "overlap.go", Old: "first > 0 && seen", New: "first > 0 && seen < 0 && seen", By: "TestOverlapsAre"},
+			{Name: "a batch that ends before a number covers it", File: "overlap.go", Old: "if id.SeqEnd >= seq {", New: "if id.SeqEnd > 0 {", By: "TestOverlapsAre"},
 			{Name: "pages of ledgers are endless", File: "grpc.go", Old: "		list = list[:size]\n", New: "", By: "TestListLedgers"},
 		},
 	})

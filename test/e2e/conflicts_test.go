@@ -22,6 +22,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/harness/proc"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/platform/config"
+	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	reconcilerv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1"
@@ -39,6 +40,14 @@ func (k *clones) queue(name string) string { return filepath.Join(k.c.Dir(), nam
 // start starts an agent over the directory of that name. Every scrape is a batch of as many records.
 func (k *clones) start(ctx context.Context, t *testing.T, name string) *proc.Process {
 	t.Helper()
+	p := k.launch(t, name)
+	must(t, p.Ready(ctx))
+	return p
+}
+
+// launch is start, for an agent that may end before it is ready.
+func (k *clones) launch(t *testing.T, name string, env ...string) *proc.Process {
+	t.Helper()
 	port, err := proc.Reserve(0)
 	must(t, err)
 	page := port.Addr
@@ -55,10 +64,9 @@ func (k *clones) start(ctx context.Context, t *testing.T, name string) *proc.Pro
 	file := filepath.Join(k.c.Dir(), name+".yaml")
 	must(t, os.WriteFile(file, b, 0o600))
 	port.Release()
-	p, err := proc.Start(proc.Spec{Name: name, Bin: bin, Dir: k.c.Dir(), ReadyURL: "http://" + page + "/status", Args: []string{"agent", "--config", file}})
+	p, err := proc.Start(proc.Spec{Name: name, Bin: bin, Dir: k.c.Dir(), ReadyURL: "http://" + page + "/status", Args: []string{"agent", "--config", file}, Env: env})
 	must(t, err)
 	t.Cleanup(p.Kill)
-	must(t, p.Ready(ctx))
 	return p
 }
 
@@ -96,7 +104,7 @@ func (k *clones) numbered(ctx context.Context, t *testing.T, name string, n uint
 }
 
 // TestAConflictOfACloneIsSettledFromElsewhere: the disk of an agent is cloned, and original and clone give out the same numbers. What
-// lost is found and compared over the API, settled there, and both agents go on. Roles that may not decide are refused.
+// lost is found and compared over the API, settled there, over two kills of the agent, and both agents go on. Roles that may not decide are refused.
 func TestAConflictOfACloneIsSettledFromElsewhere(t *testing.T) {
 	dir := t.TempDir()
 	principals := filepath.Join(dir, "principals.yaml")
@@ -136,7 +144,7 @@ func TestAConflictOfACloneIsSettledFromElsewhere(t *testing.T) {
 	move(t, k.queue("machine"), k.queue("original"))
 	move(t, filepath.Join(c.Dir(), "copy"), k.queue("machine"))
 	k.start(ctx, t, "original")
-	k.start(ctx, t, "machine")
+	p = k.start(ctx, t, "machine")
 	k.wait(ctx, t, "machine", "it has given out numbers again", func(st agent.Status) bool { return st.Queue.Pending >= 3 })
 	must(t, c.StartCollector(ctx, 0))
 	held := k.wait(ctx, t, "machine", "it has parked what lost", func(st agent.Status) bool { return st.Queue.Parked >= 2 && st.Queue.Pending == 0 }).Parked
@@ -191,6 +199,17 @@ func TestAConflictOfACloneIsSettledFromElsewhere(t *testing.T) {
 	must(t, err)
 	_, err = ann.ResolveConflicts(ctx, &reconcilerv1.ResolveConflictsRequest{AgentId: "cloned", Action: "keep_both", Conflicts: names[1:], Note: "a clone"})
 	must(t, err)
+	// The agent dies when it has queued records under new numbers, and again when the collector has recorded that.
+	must(t, p.Stop(time.Minute))
+	for _, point := range []string{"queued", "told"} {
+		p = k.launch(t, "machine", failpoint.Env+"=agent.send.settle."+point+"="+failpoint.Kill)
+		select {
+		case <-p.Exited():
+		case <-ctx.Done():
+			t.Fatalf("the agent does not come to %s: %s", point, p.Tail(20))
+		}
+	}
+	k.start(ctx, t, "machine")
 	k.wait(ctx, t, "machine", "nothing is parked", func(st agent.Status) bool { return st.Queue.Parked == 0 && st.Queue.Pending == 0 })
 	list, err = rob.ListConflicts(ctx, &reconcilerv1.ListConflictsRequest{})
 	must(t, err)

@@ -58,6 +58,9 @@ type Log struct {
 	through uint64
 	frames  map[frameKey]*Resolution
 	senders map[identity.Boot]*Resolution // an agent as a whole has no boot
+	// attempt is the id of the decision that is being made, and own its record, when it was read.
+	attempt string
+	own     *Resolution
 }
 
 // NewLog makes a log that has read nothing. fan reads several numbers at a time; journal.OneByOne when nil.
@@ -122,6 +125,9 @@ func (l *Log) apply(r Resolution) {
 	l.through = r.Number
 	head := r
 	head.Conflicts = nil
+	if l.attempt != "" && r.AttemptID == l.attempt {
+		l.own = &head
+	}
 	if r.Action.Holds() {
 		l.senders[identity.Boot{Agent: r.AgentID, Boot: r.BootID}] = &head
 		return
@@ -193,18 +199,24 @@ func (l *Log) Decide(ctx context.Context, r Resolution) (*Resolution, bool, erro
 	}
 	l.reading.Lock()
 	defer l.reading.Unlock()
+	l.begin(r.AttemptID)
+	defer l.begin("")
 	var unknown error
 	for range maxAttempts {
 		if err := l.read(ctx, r.AuthorityID); err != nil {
 			return nil, false, errors.Join(err, unknown)
+		}
+		// An attempt before may have written it, and the answer was lost. Whatever others decided since then came after
+		// it: a quarantine that was released meanwhile must not begin again.
+		if own := l.written(); own != nil {
+			return own, true, nil
 		}
 		rest, stands, err := l.judge(r)
 		if err != nil {
 			return nil, false, err
 		}
 		if stands != nil {
-			// An attempt before may have written it, and the answer was lost.
-			return stands, stands.AttemptID == r.AttemptID, nil
+			return stands, false, nil
 		}
 		next := r
 		next.Number, next.Conflicts = l.Through()+1, rest
@@ -227,6 +239,20 @@ func (l *Log) Decide(ctx context.Context, r Resolution) (*Resolution, bool, erro
 		}
 	}
 	return nil, false, errors.Join(fmt.Errorf("write resolution: others took %d numbers", maxAttempts), unknown)
+}
+
+// begin notes the id of the decision that is being made; "" at its end.
+func (l *Log) begin(attempt string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.attempt, l.own = attempt, nil
+}
+
+// written is the record of the decision that is being made, when it was read.
+func (l *Log) written() *Resolution {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.own
 }
 
 // judge says what of r is still to be decided, or which decision has all of it already.

@@ -143,6 +143,41 @@ func TestALostAnswer(t *testing.T) {
 	}
 }
 
+// released is a store in which somebody releases the sender, after its quarantine was written and before its writer knows that.
+type released struct {
+	objstore.Store
+	t *testing.T
+}
+
+func (s *released) Create(ctx context.Context, key string, body []byte, o objstore.PutOptions) (objstore.Info, error) {
+	i, err := s.Store.Create(ctx, key, body, o)
+	if key != layout.Resolution(1) || err != nil {
+		return i, err
+	}
+	_, _, rerr := resolution.NewLog(s.Store, nil).Decide(ctx, decision("bob", resolution.Release))
+	must(s.t, rerr)
+	return i, objstore.ErrUnknown
+}
+
+// A quarantine whose answer was lost, and that was released meanwhile, does not begin again.
+func TestALostAnswerBeforeARelease(t *testing.T) {
+	store := &released{mem.New(time.Now), t}
+	l := resolution.NewLog(store, nil)
+	r, wrote, err := l.Decide(t.Context(), decision("ann", resolution.Quarantine))
+	if err != nil || !wrote || r.Number != 1 || l.Through() != 2 {
+		t.Errorf("%+v, %v, %v, %d decisions", r, wrote, err, l.Through())
+	}
+	if q := l.Quarantined(identity.Boot{Agent: "agent", Boot: "b"}); q != nil {
+		t.Errorf("in quarantine again: %+v", q)
+	}
+	// Asked for once more it is another decision.
+	again := decision("ann", resolution.Quarantine)
+	again.AttemptID = "another"
+	if r, wrote, err = l.Decide(t.Context(), again); err != nil || !wrote || r.Number != 3 {
+		t.Errorf("%+v, %v, %v", r, wrote, err)
+	}
+}
+
 // Many at once: every number is of one decision, and nobody's is lost.
 func TestManyWriters(t *testing.T) {
 	ctx, store := t.Context(), mem.New(time.Now)
@@ -377,13 +412,13 @@ func (c *counted) Get(ctx context.Context, key string, o objstore.GetOptions) ([
 // Under each number that both have, the records are compared: same means the same series, time and value.
 func TestCompareNumbers(t *testing.T) {
 	counts := batch(t, 1, 2, 3, 4) // m0 to m3 have the numbers 5 to 8
-	other := batch(t, 9, 4)
-	other.Identity.SeqStart, other.Identity.SeqEnd = 8, 9 // m0 has number 8, which m3 has there
+	other := batch(t, 4, 9)
+	other.Identity.SeqStart, other.Identity.SeqEnd = 8, 9 // m0 has number 8 and the same value, which m3 has there
 	c := resolution.CompareNumbers(counts, other, 9)
 	if c.Same != 0 || c.Different != 1 || len(c.Differences) != 1 {
 		t.Fatalf("%+v", c)
 	}
-	if d := c.Differences[0]; d.Seq != 8 || d.Counts.Value != "4" || d.Other.Value != "9" || !strings.HasPrefix(d.Counts.Series, "m3{") || !strings.HasPrefix(d.Other.Series, "m0{") || d.Other.Time != 1000 {
+	if d := c.Differences[0]; d.Seq != 8 || d.Counts.Value != "4" || d.Other.Value != "4" || !strings.HasPrefix(d.Counts.Series, "m3{") || !strings.HasPrefix(d.Other.Series, "m0{") || d.Other.Time != 1000 {
 		t.Errorf("%+v", d)
 	}
 	if c := resolution.CompareNumbers(counts, batch(t, 1, 7, 3, 5), 1); c.Same != 2 || c.Different != 2 || len(c.Differences) != 1 || c.Differences[0].Seq != 6 {
