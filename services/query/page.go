@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"context"
 	_ "embed"
+	"errors"
 	"html/template"
 	"net/http"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/resolution"
 	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
 	"lightmetrics.dev/lightmetrics/internal/queries/live"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -34,6 +37,7 @@ var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
 const (
 	pageAgents    = 200
 	pageConflicts = 50
+	pageClashes   = 20
 	// pageTimeout bounds the page's reads from the store.
 	pageTimeout = 3 * time.Second
 )
@@ -53,6 +57,9 @@ type pageData struct {
 	ConflictsError string
 	MoreAgents     bool
 	MoreConflicts  bool
+	Clashes        []resolution.Clash
+	ClashesError   string
+	MoreClashes    bool
 }
 
 // page is the status page.
@@ -81,6 +88,9 @@ func (s *Service) page(w http.ResponseWriter, r *http.Request) {
 		d.ConflictsError = err.Error()
 	}
 	d.Conflicts, d.MoreConflicts = list, next != ""
+	if d.Clashes, d.MoreClashes, err = clashes(ctx, s.store); err != nil {
+		d.ClashesError = err.Error()
+	}
 	var b bytes.Buffer
 	// Into a buffer, so that an error can still become a status instead of half a page.
 	if err := pageTemplate.Execute(&b, d); err != nil {
@@ -90,4 +100,29 @@ func (s *Service) page(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
 	_, _ = w.Write(b.Bytes()) // an error means that the client has gone
+}
+
+// clashes reads the first records of spools that used a boot id of another one. For a record that can't be read it lists
+// what the key says.
+func clashes(ctx context.Context, store objstore.Reader) (out []resolution.Clash, more bool, err error) {
+	page, err := store.List(ctx, objstore.ListOptions{Prefix: layout.ClashPrefix, Limit: pageClashes})
+	if err != nil {
+		return nil, false, err
+	}
+	for _, o := range page.Objects {
+		boot, _, err := layout.ParseClash(o.Key)
+		if err != nil {
+			continue // a foreign key; fsck reports it
+		}
+		body, _, err := store.Get(ctx, o.Key, objstore.GetOptions{Limit: int64(resolution.ClashKind.MaxBytes)})
+		if err != nil && !errors.Is(err, objstore.ErrNotFound) && !objstore.Unreadable(err) {
+			return out, page.Next != "", err
+		}
+		c, err := resolution.ParseClash(o.Key, body)
+		if err != nil {
+			c = resolution.Clash{AgentID: boot.Agent, BootID: boot.Boot, SpoolID: "unreadable"}
+		}
+		out = append(out, c)
+	}
+	return out, page.Next != "", nil
 }
