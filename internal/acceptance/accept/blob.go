@@ -28,6 +28,8 @@ type blob struct {
 	// found: a manifest that names this frame existed when this call created one, or it is this
 	// call's own and the answer was lost.
 	found bool
+	// deep: a generation that exists is read and compared, whatever checksum the store has noted of it.
+	deep bool
 }
 
 // ensure finds the first generation from gen on that holds the frame: one that this
@@ -71,7 +73,13 @@ func (b *blob) ensureGeneration(ctx context.Context) (bool, error) {
 
 // verify compares a generation that exists with the frame. Empty means its bytes are the frame.
 func (b *blob) verify(ctx context.Context, key string) (Skip, error) {
-	info, err := b.p.store.Head(ctx, key)
+	var info objstore.Info
+	var err error
+	if b.deep {
+		info.Size = int64(len(b.frame))
+	} else {
+		info, err = b.p.store.Head(ctx, key)
+	}
 	if err == nil && info.Size == int64(len(b.frame)) && info.SHA256.IsZero() {
 		// The store keeps no checksum, so the bytes are read and compared.
 		var got []byte
@@ -81,7 +89,7 @@ func (b *blob) verify(ctx context.Context, key string) (Skip, error) {
 			return "", nil
 		// An object that the store itself finds damaged is corrupt as well. Any other error
 		// falls through to the switch below, which reports it.
-		case err == nil, errors.Is(err, objstore.ErrChecksum):
+		case err == nil, errors.Is(err, objstore.ErrChecksum), b.deep && objstore.Unreadable(err):
 			return SkipCorrupt, nil
 		}
 	}
