@@ -20,6 +20,10 @@ var access = rpc.Access{
 	reconcilerv1.ReconcilerService_StartSweep_FullMethodName:     operators,
 	reconcilerv1.ReconcilerService_ReleaseBreaker_FullMethodName: operators,
 
+	reconcilerv1.ReconcilerService_ListRepairs_FullMethodName:  readers,
+	reconcilerv1.ReconcilerService_GetRepair_FullMethodName:    readers,
+	reconcilerv1.ReconcilerService_RetryRepairs_FullMethodName: operators,
+
 	reconcilerv1.ReconcilerService_ListConflicts_FullMethodName:    readers,
 	reconcilerv1.ReconcilerService_GetConflict_FullMethodName:      readers,
 	reconcilerv1.ReconcilerService_GetOverlap_FullMethodName:       readers,

@@ -3,6 +3,7 @@ package reconciler
 import (
 	"cmp"
 	"context"
+	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -38,6 +39,11 @@ func Command() *cobra.Command {
 			if c.Audit.Inventory.Prefix != "" {
 				if d.Inventory, err = inventories(c); err != nil {
 					return nil, err
+				}
+			}
+			if c.Repairs.Replica.Bucket != "" {
+				if d.Replica, err = storage.Open(context.Background(), c.Repairs.Replica, storage.Options{}); err != nil {
+					return nil, fmt.Errorf("repairs.replica: %w", err)
 				}
 			}
 			return New(c, d)

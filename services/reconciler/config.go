@@ -7,6 +7,8 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/events"
 	"lightmetrics.dev/lightmetrics/internal/derived/audit"
+	"lightmetrics.dev/lightmetrics/internal/objstore/s3"
+	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/internal/service"
 	"lightmetrics.dev/lightmetrics/internal/service/bucket"
 	"lightmetrics.dev/lightmetrics/services/reconciler/internal/collect"
@@ -80,6 +82,11 @@ type InventoryConfig struct {
 type RepairsConfig struct {
 	Interval time.Duration `koanf:"interval" help:"time between two checks of the open repair records"`
 	Timeout  time.Duration `koanf:"timeout" help:"longest time of one such check"`
+
+	// Collectors and Replica are places that are asked for frames that are damaged or missing.
+	Collectors []string         `koanf:"collectors" help:"gRPC addresses of collectors, which are asked for frames that are damaged or missing in the store: they have the latest in memory" check:"address"`
+	Client     rpc.ClientConfig `koanf:"client" needs:"repairs.collectors"`
+	Replica    s3.Config        `koanf:"replica"`
 }
 
 // LedgersConfig is for the ledgers in memory and their snapshots.
@@ -115,12 +122,23 @@ func DefaultConfig() Config {
 			Folding: fold.Folding{Interval: time.Minute, Retention: 10 * time.Minute, FenceAfter: 15 * time.Minute, Sweep: 24 * time.Hour, MaxWaiting: 200_000},
 		},
 		Audit:   AuditConfig{Interval: 24 * time.Hour, Period: 30 * 24 * time.Hour, Rate: 50, Shards: 16},
-		Repairs: RepairsConfig{Interval: 30 * time.Second, Timeout: 10 * time.Minute},
+		Repairs: RepairsConfig{Interval: 30 * time.Second, Timeout: 10 * time.Minute, Replica: s3.DefaultConfig()},
 		Ledgers: LedgersConfig{SaveInterval: time.Minute},
 		Watch:   WatchConfig{Buffer: 4096, MaxWatchers: 64},
 		GC:      collect.Default(),
 		Events:  EventsConfig{Config: events.DefaultConfig(), CheckAfter: time.Minute, MaxWaiting: 100_000},
 	}
+}
+
+// Check refuses what no start can open.
+func (c Config) Check() error {
+	err := c.Bucket.Check()
+	if c.Repairs.Replica.Bucket != "" {
+		if rerr := c.Repairs.Replica.Validate(); rerr != nil {
+			err = errors.Join(err, fmt.Errorf("repairs.replica: %w", rerr))
+		}
+	}
+	return err
 }
 
 // Validate checks ranges.

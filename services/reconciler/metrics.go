@@ -21,6 +21,7 @@ type metrics struct {
 	opened    *prometheus.CounterVec // cause
 	healed    prometheus.Counter
 	open      prometheus.Gauge
+	putBack   *prometheus.CounterVec // result
 	audits    *prometheus.CounterVec // kind, result
 	auditTime *prometheus.HistogramVec
 	overlaps  prometheus.Counter
@@ -50,13 +51,17 @@ func newMetrics(reg prometheus.Registerer, q *queue, shared *sharedid.Detector, 
 		opened:  vec("repair_records_opened_total", "Repair records opened, by cause.", "cause"),
 		healed:  counter("repair_records_healed_total", "Repair records removed because the fault was gone."),
 		open:    gauge("open_repairs", "Open repair records at the last check."),
+		putBack: vec("put_back_total", "Frames that were damaged or missing and for which places were asked: put_back, none (no place has it), failed.", "result"),
 		audits:  vec("audits_total", "Finished sweeps of open repair records (repair_sweep), by result.", "kind", "result"),
 		auditTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: p + "audit_duration_seconds",
 			Help: "Duration of such sweeps, including the work that they found.", Buckets: prometheus.ExponentialBuckets(0.005, 4, 11)}, []string{"kind"}),
 		overlaps: counter("overlaps_total", "Identities that overlap others of their boot."),
 		foreign:  vec("foreign_keys_total", "Keys under our prefixes that we never write, by family; reported, never changed.", "family"),
 	}
-	reg.MustRegister(m.lag, m.items, m.ends, m.created, m.repairs, m.opened, m.healed, m.open,
+	for _, r := range []string{"put_back", "none", "failed"} {
+		m.putBack.WithLabelValues(r)
+	}
+	reg.MustRegister(m.putBack, m.lag, m.items, m.ends, m.created, m.repairs, m.opened, m.healed, m.open,
 		m.audits, m.auditTime, m.overlaps, m.foreign,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: p + "queue_length", Help: "Manifests that wait, are being reconciled or wait for a retry."},
 			func() float64 { n, _ := q.length(); return float64(n) }),

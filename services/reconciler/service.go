@@ -45,6 +45,8 @@ type Deps struct {
 	Inventory func(context.Context, string) (audit.Inventory, error)
 	// Events is the queue of events.queue; nil takes none from a queue.
 	Events events.MessageQueue
+	// Replica has copies of frames, which are only read; nil is none.
+	Replica objstore.Reader
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 }
@@ -66,6 +68,7 @@ type Service struct {
 	m        *metrics
 
 	conflicts conflicts
+	putBacks  putBacks
 
 	bad *seen // foreign keys that were reported
 
@@ -112,6 +115,9 @@ func New(cfg Config, d Deps) (*Service, error) {
 	})
 	s.takeEvents(d.Events)
 	s.garbage = s.newCollector()
+	if err := s.openPlaces(d.Replica); err != nil {
+		return nil, err
+	}
 	srv.OnStop(func() {
 		close(s.stopping) // ends the streams, so that the servers can drain
 		s.journal.relay.close()

@@ -53,6 +53,12 @@ func (s *Service) process(ctx context.Context, it *item) error {
 	}
 	s.report(it, res)
 	s.reconciled.Add(1)
+	if res.Cause == reconcile.CauseMissing || res.Cause == reconcile.CauseCorrupt {
+		// It is reported, whatever becomes of this: the next sweep of open records tries again.
+		if _, err := s.putBack(ctx, it.key, ""); err != nil {
+			s.log.Warn("a frame was not put back; tried again later", "manifest", it.key, "error", err)
+		}
+	}
 	return nil
 }
 

@@ -22,6 +22,9 @@ var methods = map[string]string{
 	"/lightmetrics.reconciler.v1.ReconcilerService/StartSweep":     "operator",
 	"/lightmetrics.reconciler.v1.ReconcilerService/ReleaseBreaker": "operator",
 
+	"/lightmetrics.reconciler.v1.ReconcilerService/ListRepairs":      "reader operator",
+	"/lightmetrics.reconciler.v1.ReconcilerService/GetRepair":        "reader operator",
+	"/lightmetrics.reconciler.v1.ReconcilerService/RetryRepairs":     "operator",
 	"/lightmetrics.reconciler.v1.ReconcilerService/ListConflicts":    "reader operator",
 	"/lightmetrics.reconciler.v1.ReconcilerService/GetOverlap":       "reader operator",
 	"/lightmetrics.reconciler.v1.ReconcilerService/GetConflict":      "reader operator",
@@ -97,6 +100,7 @@ var routes = map[string]map[string]string{
 		"GET /v1/ledgers": "reader operator", "GET /v1/status": "reader operator",
 		"GET /v1/gc": "reader operator", "POST /v1/gc/sweep": "operator", "POST /v1/gc/breaker": "operator",
 		"GET /v1/reconciler/conflicts": "reader operator", "GET /v1/reconciler/overlap": "reader operator", "GET /v1/reconciler/conflicts/{submitted_sha256}": "reader operator",
+		"GET /v1/reconciler/repairs": "reader operator", "GET /v1/reconciler/repair": "reader operator", "POST /v1/reconciler/repairs": "operator",
 		"POST /v1/reconciler/resolutions": "operator", "POST /v1/reconciler/quarantine": "operator",
 		"POST /v1/events": "worker",
 	},

@@ -100,7 +100,8 @@ var grants = map[Role][]Grant{
 	},
 	Reconciler: {
 		grant(Get, "the authority", layout.AuthorityKey),
-		grant(read, "checks frames", layout.RawBlobsPrefix),
+		grant(read|Create, "checks frames, and puts them back", layout.RawBlobsPrefix),
+		grant(Create, "notes of frames that it put back after retention", layout.RewrittenPrefix),
 		grant(read, "frames that retention or garbage collection removed are not missing", gcPrefix),
 		grant(read, "audits", layout.BootsPrefix, layout.AcceptedPrefix, quarantine, resolution),
 		grant(read|Create|Delete, "its own run, fences, folded files; deletes what is folded", layout.JournalOpenPrefix, layout.JournalRunPrefix, layout.JournalFoldedPrefix),

@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
@@ -112,7 +113,7 @@ func (r *Repairer) Repair(ctx context.Context, key string) (Result, error) {
 
 func clip(s string) string {
 	if len(s) > maxDetail {
-		s = s[:maxDetail]
+		s = strings.ToValidUTF8(s[:maxDetail], "")
 	}
 	return s
 }

@@ -97,3 +97,9 @@ func (r *Reconciler) checkGeneration(ctx context.Context, key string, d identity
 	}
 	return "", "", nil
 }
+
+// CheckBlob reads and hashes the object under key; the fault is empty if it is the frame with the hash d.
+func (r *Reconciler) CheckBlob(ctx context.Context, key string, d identity.Digest) (fault string, err error) {
+	_, fault, err = r.readGeneration(ctx, key, d, 0)
+	return fault, err
+}

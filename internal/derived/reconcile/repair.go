@@ -3,14 +3,19 @@ package reconcile
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
+	"strings"
 
+	"lightmetrics.dev/lightmetrics/internal/derived/putback"
+	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/record"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
 // RepairKind is the kind of the repair record.
-var RepairKind = record.Kind{Schema: "lightmetrics.repair.v1", Title: "repair record", MaxBytes: 16 << 10}
+var RepairKind = record.Kind{Schema: "lightmetrics.repair.v1", Title: "repair record", MaxBytes: 64 << 10}
 
 // Cause is a fault of a manifest or its blob.
 type Cause string
@@ -39,6 +44,63 @@ type RepairRecord struct {
 	// FirstSeen by the clock of the reconciler that wrote it, Unix nanoseconds.
 	FirstSeen    int64  `json:"first_seen_unix_ns"`
 	ReconcilerID string `json:"reconciler_id"`
+	// Tries is how often places were asked for the frame's bytes, and TriedAt when they were last, Unix nanoseconds.
+	Tries   uint64 `json:"tries,omitempty"`
+	TriedAt int64  `json:"tried_at_unix_ns,omitempty"`
+	// Answers of the last time.
+	Answers []putback.Answer `json:"answers,omitempty"`
+	// History is what happened to the record.
+	History []Event `json:"history,omitempty"`
+}
+
+// Event is something that happened to a repair record.
+type Event struct {
+	At     int64  `json:"at_unix_ns"`
+	What   string `json:"what"`
+	By     string `json:"by"`
+	Detail string `json:"detail,omitempty"`
+}
+
+// What happens to repair records.
+const (
+	EventCause = "cause" // it became another one
+	EventAsked = "asked" // places were asked for the bytes, and none gave them
+	EventRetry = "retry" // somebody wants it to be tried at once
+)
+
+// Bounds of a record: events, of which the first and the last are kept, answers, and bytes of a detail.
+const (
+	maxEvents  = 16
+	maxAnswers = 32
+	maxText    = 200
+)
+
+// Note adds an event.
+func (r *RepairRecord) Note(e Event) {
+	e.By, e.Detail = clipTo(e.By, maxText), clipTo(e.Detail, maxText)
+	if r.History = append(r.History, e); len(r.History) > maxEvents {
+		r.History = slices.Delete(r.History, maxEvents/2, maxEvents/2+1)
+	}
+}
+
+// Answered notes what places said.
+func (r *RepairRecord) Answered(list []putback.Answer) {
+	r.Answers = slices.Clone(list[:min(len(list), maxAnswers)])
+	for i := range r.Answers {
+		r.Answers[i].Place, r.Answers[i].Detail = clipTo(r.Answers[i].Place, maxText), clipTo(r.Answers[i].Detail, maxText)
+	}
+}
+
+// RepairKey is the key of the repair record of a manifest or quarantine record.
+func RepairKey(manifest string) (string, error) {
+	if id, err := layout.ParseAccepted(manifest); err == nil {
+		return layout.Repair(id), nil
+	}
+	id, d, err := layout.ParseQuarantine(manifest)
+	if err != nil {
+		return "", fmt.Errorf("repair of %q: %w", manifest, ErrUnknownKey)
+	}
+	return layout.RepairQuarantine(id, d), nil
 }
 
 // Marshal writes the canonical JSON.
@@ -99,6 +161,8 @@ func (r *Reconciler) correct(ctx context.Context, key string, rec RepairRecord) 
 			return nil
 		}
 		rec.FirstSeen = old.FirstSeen
+		rec.Tries, rec.TriedAt, rec.Answers, rec.History = old.Tries, old.TriedAt, old.Answers, old.History
+		rec.Note(Event{At: r.Now().UnixNano(), What: EventCause, By: r.ID, Detail: string(old.Cause) + " before"})
 	}
 	if info.ETag == "" {
 		if info, err = r.Store.Head(ctx, key); err != nil {
@@ -112,10 +176,12 @@ func (r *Reconciler) correct(ctx context.Context, key string, rec RepairRecord) 
 	return err
 }
 
-func clip(s string) string {
-	const limit = 2000
-	if len(s) > limit {
-		s = s[:limit]
+func clip(s string) string { return clipTo(s, 2000) }
+
+// clipTo cuts s after limit bytes, between characters.
+func clipTo(s string, limit int) string {
+	if len(s) <= limit {
+		return s
 	}
-	return s
+	return strings.ToValidUTF8(s[:limit], "")
 }

@@ -59,10 +59,9 @@ func (c Scrubbing) Validate() error {
 }
 
 const (
-	// parallel is how many frames are read at a time, so that the pace does not depend on how long one takes, and block is
-	// how many are begun before the place is noted.
+	// parallel is how many frames are read at a time, so that the pace does not depend on how long one takes. All of them have
+	// ended before the next ones begin: what is checked again after an error is no more.
 	parallel = 8
-	block    = 64
 	// spare is the part of a period that a pass is to leave over.
 	spare = 0.1
 	// again is the wait after an error, and the longest one between two questions whether there is something to check.
@@ -255,7 +254,7 @@ func (s *Scrubber) chunk(ctx context.Context, j *scrub.Job, limit *rate.Limiter)
 		}
 		done := min(uint64(len(entries)), j.Done-min(at, j.Done))
 		for rest := entries[done:]; len(rest) > 0; {
-			n := min(len(rest), block)
+			n := min(len(rest), parallel)
 			if err := s.block(ctx, j, rest[:n], limit); err != nil {
 				return err
 			}
@@ -278,7 +277,7 @@ func (s *Scrubber) chunk(ctx context.Context, j *scrub.Job, limit *rate.Limiter)
 	return nil
 }
 
-// block checks some entries, a few at a time, and counts those of the chunk that were checked without a gap: of an error
+// block checks up to parallel entries at a time, and counts those of the chunk that were checked without a gap: of an error
 // little is checked again.
 func (s *Scrubber) block(ctx context.Context, j *scrub.Job, entries []journal.Entry, limit *rate.Limiter) error {
 	var mu sync.Mutex
@@ -287,11 +286,7 @@ func (s *Scrubber) block(ctx context.Context, j *scrub.Job, entries []journal.En
 		found found
 	}, len(entries))
 	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(parallel)
 	for i := range entries {
-		if gctx.Err() != nil {
-			break
-		}
 		g.Go(func() error {
 			f, err := s.frame(gctx, limit, &entries[i])
 			mu.Lock()

@@ -985,7 +985,9 @@ type ParkedBatch struct {
 	// For KEEP_BOTH: the boot that has the records now, from number 1 on.
 	KeptBootId string `protobuf:"bytes,6,opt,name=kept_boot_id,json=keptBootId,proto3" json:"kept_boot_id,omitempty"`
 	// For KEEP_BOTH: the last number there.
-	KeptSeqEnd    uint64 `protobuf:"varint,7,opt,name=kept_seq_end,json=keptSeqEnd,proto3" json:"kept_seq_end,omitempty"`
+	KeptSeqEnd uint64 `protobuf:"varint,7,opt,name=kept_seq_end,json=keptSeqEnd,proto3" json:"kept_seq_end,omitempty"`
+	// The exact bytes of the frame, where a settlement before has asked for them.
+	Frame         []byte `protobuf:"bytes,8,opt,name=frame,proto3" json:"frame,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1069,6 +1071,13 @@ func (x *ParkedBatch) GetKeptSeqEnd() uint64 {
 	return 0
 }
 
+func (x *ParkedBatch) GetFrame() []byte {
+	if x != nil {
+		return x.Frame
+	}
+	return nil
+}
+
 // SettleConflictsResponse has an answer for each parked batch, in the order of the request.
 type SettleConflictsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1125,7 +1134,10 @@ type ConflictSettlement struct {
 	// Number of the resolution; 0 where nothing is decided.
 	Resolution uint64 `protobuf:"varint,3,opt,name=resolution,proto3" json:"resolution,omitempty"`
 	// What the sender did is recorded: it may forget the batch.
-	Settled       bool `protobuf:"varint,4,opt,name=settled,proto3" json:"settled,omitempty"`
+	Settled bool `protobuf:"varint,4,opt,name=settled,proto3" json:"settled,omitempty"`
+	// The frame is damaged or missing in the store: the sender is asked to send its bytes in a
+	// ParkedBatch, alone. They count only if they have the hash.
+	FrameWanted   bool `protobuf:"varint,5,opt,name=frame_wanted,json=frameWanted,proto3" json:"frame_wanted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1184,6 +1196,13 @@ func (x *ConflictSettlement) GetResolution() uint64 {
 func (x *ConflictSettlement) GetSettled() bool {
 	if x != nil {
 		return x.Settled
+	}
+	return false
+}
+
+func (x *ConflictSettlement) GetFrameWanted() bool {
+	if x != nil {
+		return x.FrameWanted
 	}
 	return false
 }
@@ -1253,7 +1272,7 @@ const file_lightmetrics_ingest_v1_ingest_proto_rawDesc = "" +
 	"\x06parked\x18\x02 \x03(\v2#.lightmetrics.ingest.v1.ParkedBatchR\x06parked\x12\x12\n" +
 	"\x04host\x18\x03 \x01(\tR\x04host\x12\x12\n" +
 	"\x04page\x18\x04 \x01(\tR\x04page\x12\x1c\n" +
-	"\tdirectory\x18\x05 \x01(\tR\tdirectory\"\xe3\x01\n" +
+	"\tdirectory\x18\x05 \x01(\tR\tdirectory\"\xf9\x01\n" +
 	"\vParkedBatch\x12\x17\n" +
 	"\aboot_id\x18\x01 \x01(\tR\x06bootId\x12\x1b\n" +
 	"\tseq_start\x18\x02 \x01(\x04R\bseqStart\x12\x17\n" +
@@ -1265,16 +1284,18 @@ const file_lightmetrics_ingest_v1_ingest_proto_rawDesc = "" +
 	"\fkept_boot_id\x18\x06 \x01(\tR\n" +
 	"keptBootId\x12 \n" +
 	"\fkept_seq_end\x18\a \x01(\x04R\n" +
-	"keptSeqEnd\"g\n" +
+	"keptSeqEnd\x12\x14\n" +
+	"\x05frame\x18\b \x01(\fR\x05frame\"g\n" +
 	"\x17SettleConflictsResponse\x12L\n" +
-	"\vsettlements\x18\x01 \x03(\v2*.lightmetrics.ingest.v1.ConflictSettlementR\vsettlements\"\xb3\x01\n" +
+	"\vsettlements\x18\x01 \x03(\v2*.lightmetrics.ingest.v1.ConflictSettlementR\vsettlements\"\xd6\x01\n" +
 	"\x12ConflictSettlement\x12!\n" +
 	"\fframe_sha256\x18\x01 \x01(\fR\vframeSha256\x12@\n" +
 	"\x06action\x18\x02 \x01(\x0e2(.lightmetrics.ingest.v1.ResolutionActionR\x06action\x12\x1e\n" +
 	"\n" +
 	"resolution\x18\x03 \x01(\x04R\n" +
 	"resolution\x12\x18\n" +
-	"\asettled\x18\x04 \x01(\bR\asettled*\xb9\x01\n" +
+	"\asettled\x18\x04 \x01(\bR\asettled\x12!\n" +
+	"\fframe_wanted\x18\x05 \x01(\bR\vframeWanted*\xb9\x01\n" +
 	"\vBatchStatus\x12\x1c\n" +
 	"\x18BATCH_STATUS_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15BATCH_STATUS_ACCEPTED\x10\x01\x12\x1a\n" +

@@ -24,6 +24,836 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// ListRepairsRequest selects repairs.
+type ListRepairsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only this agent, when set.
+	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// Only this cause, when set: missing_blob, corrupt_blob, bad_manifest, foreign_authority or newer_release.
+	Cause string `protobuf:"bytes,2,opt,name=cause,proto3" json:"cause,omitempty"`
+	// At most this many; 0 means 100, at most 1,000.
+	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// From the response before.
+	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListRepairsRequest) Reset() {
+	*x = ListRepairsRequest{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListRepairsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListRepairsRequest) ProtoMessage() {}
+
+func (x *ListRepairsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListRepairsRequest.ProtoReflect.Descriptor instead.
+func (*ListRepairsRequest) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *ListRepairsRequest) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *ListRepairsRequest) GetCause() string {
+	if x != nil {
+		return x.Cause
+	}
+	return ""
+}
+
+func (x *ListRepairsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListRepairsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// ListRepairsResponse is a page of repairs, by key.
+type ListRepairsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The repairs.
+	Repairs []*Repair `protobuf:"bytes,1,rep,name=repairs,proto3" json:"repairs,omitempty"`
+	// For the next page; empty at the end. A page may have fewer repairs than asked for before that.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListRepairsResponse) Reset() {
+	*x = ListRepairsResponse{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListRepairsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListRepairsResponse) ProtoMessage() {}
+
+func (x *ListRepairsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListRepairsResponse.ProtoReflect.Descriptor instead.
+func (*ListRepairsResponse) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *ListRepairsResponse) GetRepairs() []*Repair {
+	if x != nil {
+		return x.Repairs
+	}
+	return nil
+}
+
+func (x *ListRepairsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// Repair is an open repair record.
+type Repair struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its key, which names it.
+	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// Key of the identity manifest or quarantine record.
+	ManifestKey string `protobuf:"bytes,2,opt,name=manifest_key,json=manifestKey,proto3" json:"manifest_key,omitempty"`
+	// The agent.
+	AgentId string `protobuf:"bytes,3,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// The boot.
+	BootId string `protobuf:"bytes,4,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
+	// First sequence number.
+	SeqStart uint64 `protobuf:"varint,5,opt,name=seq_start,json=seqStart,proto3" json:"seq_start,omitempty"`
+	// Last sequence number.
+	SeqEnd uint64 `protobuf:"varint,6,opt,name=seq_end,json=seqEnd,proto3" json:"seq_end,omitempty"`
+	// The frame has lost a conflict.
+	Quarantined bool `protobuf:"varint,7,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
+	// What is wrong: missing_blob, corrupt_blob, bad_manifest, foreign_authority or newer_release.
+	Cause string `protobuf:"bytes,8,opt,name=cause,proto3" json:"cause,omitempty"`
+	// For people.
+	Detail string `protobuf:"bytes,9,opt,name=detail,proto3" json:"detail,omitempty"`
+	// SHA-256 of the frame, lower-case hex; empty where the record does not say.
+	FrameSha256 string `protobuf:"bytes,10,opt,name=frame_sha256,json=frameSha256,proto3" json:"frame_sha256,omitempty"`
+	// Where the frame was to be.
+	RawBlobKey string `protobuf:"bytes,11,opt,name=raw_blob_key,json=rawBlobKey,proto3" json:"raw_blob_key,omitempty"`
+	// When it was first seen, Unix nanoseconds.
+	FirstSeenUnixNs int64 `protobuf:"varint,12,opt,name=first_seen_unix_ns,json=firstSeenUnixNs,proto3" json:"first_seen_unix_ns,omitempty"`
+	// The reconciler that saw it.
+	ReconcilerId string `protobuf:"bytes,13,opt,name=reconciler_id,json=reconcilerId,proto3" json:"reconciler_id,omitempty"`
+	// How often places were asked for the bytes.
+	Tries uint64 `protobuf:"varint,14,opt,name=tries,proto3" json:"tries,omitempty"`
+	// When, last, Unix nanoseconds.
+	TriedAtUnixNs int64 `protobuf:"varint,15,opt,name=tried_at_unix_ns,json=triedAtUnixNs,proto3" json:"tried_at_unix_ns,omitempty"`
+	// What the places said the last time, in order.
+	Answers []*PlaceAnswer `protobuf:"bytes,16,rep,name=answers,proto3" json:"answers,omitempty"`
+	// What happened to the record, the oldest first; of many the first and the last ones.
+	History []*RepairEvent `protobuf:"bytes,17,rep,name=history,proto3" json:"history,omitempty"`
+	// Why the record can't be read; empty where it can.
+	Error         string `protobuf:"bytes,18,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Repair) Reset() {
+	*x = Repair{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Repair) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Repair) ProtoMessage() {}
+
+func (x *Repair) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Repair.ProtoReflect.Descriptor instead.
+func (*Repair) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Repair) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *Repair) GetManifestKey() string {
+	if x != nil {
+		return x.ManifestKey
+	}
+	return ""
+}
+
+func (x *Repair) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *Repair) GetBootId() string {
+	if x != nil {
+		return x.BootId
+	}
+	return ""
+}
+
+func (x *Repair) GetSeqStart() uint64 {
+	if x != nil {
+		return x.SeqStart
+	}
+	return 0
+}
+
+func (x *Repair) GetSeqEnd() uint64 {
+	if x != nil {
+		return x.SeqEnd
+	}
+	return 0
+}
+
+func (x *Repair) GetQuarantined() bool {
+	if x != nil {
+		return x.Quarantined
+	}
+	return false
+}
+
+func (x *Repair) GetCause() string {
+	if x != nil {
+		return x.Cause
+	}
+	return ""
+}
+
+func (x *Repair) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+func (x *Repair) GetFrameSha256() string {
+	if x != nil {
+		return x.FrameSha256
+	}
+	return ""
+}
+
+func (x *Repair) GetRawBlobKey() string {
+	if x != nil {
+		return x.RawBlobKey
+	}
+	return ""
+}
+
+func (x *Repair) GetFirstSeenUnixNs() int64 {
+	if x != nil {
+		return x.FirstSeenUnixNs
+	}
+	return 0
+}
+
+func (x *Repair) GetReconcilerId() string {
+	if x != nil {
+		return x.ReconcilerId
+	}
+	return ""
+}
+
+func (x *Repair) GetTries() uint64 {
+	if x != nil {
+		return x.Tries
+	}
+	return 0
+}
+
+func (x *Repair) GetTriedAtUnixNs() int64 {
+	if x != nil {
+		return x.TriedAtUnixNs
+	}
+	return 0
+}
+
+func (x *Repair) GetAnswers() []*PlaceAnswer {
+	if x != nil {
+		return x.Answers
+	}
+	return nil
+}
+
+func (x *Repair) GetHistory() []*RepairEvent {
+	if x != nil {
+		return x.History
+	}
+	return nil
+}
+
+func (x *Repair) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+// PlaceAnswer is what a place said that was asked for a frame.
+type PlaceAnswer struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The place.
+	Place string `protobuf:"bytes,1,opt,name=place,proto3" json:"place,omitempty"`
+	// none, other_bytes, failed or frame.
+	Said string `protobuf:"bytes,2,opt,name=said,proto3" json:"said,omitempty"`
+	// For people.
+	Detail        string `protobuf:"bytes,3,opt,name=detail,proto3" json:"detail,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlaceAnswer) Reset() {
+	*x = PlaceAnswer{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlaceAnswer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlaceAnswer) ProtoMessage() {}
+
+func (x *PlaceAnswer) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlaceAnswer.ProtoReflect.Descriptor instead.
+func (*PlaceAnswer) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *PlaceAnswer) GetPlace() string {
+	if x != nil {
+		return x.Place
+	}
+	return ""
+}
+
+func (x *PlaceAnswer) GetSaid() string {
+	if x != nil {
+		return x.Said
+	}
+	return ""
+}
+
+func (x *PlaceAnswer) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+// RepairEvent is something that happened to a repair record.
+type RepairEvent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When, Unix nanoseconds.
+	AtUnixNs int64 `protobuf:"varint,1,opt,name=at_unix_ns,json=atUnixNs,proto3" json:"at_unix_ns,omitempty"`
+	// What: cause, asked or retry.
+	What string `protobuf:"bytes,2,opt,name=what,proto3" json:"what,omitempty"`
+	// The reconciler, or who asked for it.
+	By string `protobuf:"bytes,3,opt,name=by,proto3" json:"by,omitempty"`
+	// For people.
+	Detail        string `protobuf:"bytes,4,opt,name=detail,proto3" json:"detail,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RepairEvent) Reset() {
+	*x = RepairEvent{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RepairEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RepairEvent) ProtoMessage() {}
+
+func (x *RepairEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RepairEvent.ProtoReflect.Descriptor instead.
+func (*RepairEvent) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *RepairEvent) GetAtUnixNs() int64 {
+	if x != nil {
+		return x.AtUnixNs
+	}
+	return 0
+}
+
+func (x *RepairEvent) GetWhat() string {
+	if x != nil {
+		return x.What
+	}
+	return ""
+}
+
+func (x *RepairEvent) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *RepairEvent) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+// GetRepairRequest names a repair.
+type GetRepairRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its key.
+	Key           string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetRepairRequest) Reset() {
+	*x = GetRepairRequest{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetRepairRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetRepairRequest) ProtoMessage() {}
+
+func (x *GetRepairRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetRepairRequest.ProtoReflect.Descriptor instead.
+func (*GetRepairRequest) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *GetRepairRequest) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+// GetRepairResponse has a repair.
+type GetRepairResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The repair.
+	Repair *Repair `protobuf:"bytes,1,opt,name=repair,proto3" json:"repair,omitempty"`
+	// Generations of the frame's hash, as they are now, read and hashed.
+	Generations []*BlobGeneration `protobuf:"bytes,2,rep,name=generations,proto3" json:"generations,omitempty"`
+	// Places that a reconciler asks.
+	Places        []string `protobuf:"bytes,3,rep,name=places,proto3" json:"places,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetRepairResponse) Reset() {
+	*x = GetRepairResponse{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetRepairResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetRepairResponse) ProtoMessage() {}
+
+func (x *GetRepairResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetRepairResponse.ProtoReflect.Descriptor instead.
+func (*GetRepairResponse) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *GetRepairResponse) GetRepair() *Repair {
+	if x != nil {
+		return x.Repair
+	}
+	return nil
+}
+
+func (x *GetRepairResponse) GetGenerations() []*BlobGeneration {
+	if x != nil {
+		return x.Generations
+	}
+	return nil
+}
+
+func (x *GetRepairResponse) GetPlaces() []string {
+	if x != nil {
+		return x.Places
+	}
+	return nil
+}
+
+// BlobGeneration is one object under a frame's hash.
+type BlobGeneration struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its key.
+	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// Its length.
+	Bytes uint64 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// What is wrong with it; empty: it is the frame.
+	Fault string `protobuf:"bytes,3,opt,name=fault,proto3" json:"fault,omitempty"`
+	// A collection or retention has condemned it: nothing may rely on it.
+	Condemned     bool `protobuf:"varint,4,opt,name=condemned,proto3" json:"condemned,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BlobGeneration) Reset() {
+	*x = BlobGeneration{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BlobGeneration) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BlobGeneration) ProtoMessage() {}
+
+func (x *BlobGeneration) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BlobGeneration.ProtoReflect.Descriptor instead.
+func (*BlobGeneration) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *BlobGeneration) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *BlobGeneration) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *BlobGeneration) GetFault() string {
+	if x != nil {
+		return x.Fault
+	}
+	return ""
+}
+
+func (x *BlobGeneration) GetCondemned() bool {
+	if x != nil {
+		return x.Condemned
+	}
+	return false
+}
+
+// RetryRepairsRequest names repairs.
+type RetryRepairsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Their keys, 1 to 100.
+	Keys          []string `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RetryRepairsRequest) Reset() {
+	*x = RetryRepairsRequest{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RetryRepairsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RetryRepairsRequest) ProtoMessage() {}
+
+func (x *RetryRepairsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RetryRepairsRequest.ProtoReflect.Descriptor instead.
+func (*RetryRepairsRequest) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *RetryRepairsRequest) GetKeys() []string {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+// RetryRepairsResponse says what became of each, in the order of the request.
+type RetryRepairsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The results.
+	Results       []*RepairResult `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RetryRepairsResponse) Reset() {
+	*x = RetryRepairsResponse{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RetryRepairsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RetryRepairsResponse) ProtoMessage() {}
+
+func (x *RetryRepairsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RetryRepairsResponse.ProtoReflect.Descriptor instead.
+func (*RetryRepairsResponse) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *RetryRepairsResponse) GetResults() []*RepairResult {
+	if x != nil {
+		return x.Results
+	}
+	return nil
+}
+
+// RepairResult is what a retry did.
+type RepairResult struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Key of the repair.
+	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// healed: it was whole already; put_back; open: it stays as it is; absent: there is no such repair.
+	Result string `protobuf:"bytes,2,opt,name=result,proto3" json:"result,omitempty"`
+	// The place that gave the bytes, for put_back.
+	From string `protobuf:"bytes,3,opt,name=from,proto3" json:"from,omitempty"`
+	// The generation that has them, for put_back.
+	BlobKey string `protobuf:"bytes,4,opt,name=blob_key,json=blobKey,proto3" json:"blob_key,omitempty"`
+	// What the places said, in order.
+	Answers []*PlaceAnswer `protobuf:"bytes,5,rep,name=answers,proto3" json:"answers,omitempty"`
+	// Why it stays open, or was not dealt with.
+	Error         string `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RepairResult) Reset() {
+	*x = RepairResult{}
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RepairResult) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RepairResult) ProtoMessage() {}
+
+func (x *RepairResult) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RepairResult.ProtoReflect.Descriptor instead.
+func (*RepairResult) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *RepairResult) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *RepairResult) GetResult() string {
+	if x != nil {
+		return x.Result
+	}
+	return ""
+}
+
+func (x *RepairResult) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *RepairResult) GetBlobKey() string {
+	if x != nil {
+		return x.BlobKey
+	}
+	return ""
+}
+
+func (x *RepairResult) GetAnswers() []*PlaceAnswer {
+	if x != nil {
+		return x.Answers
+	}
+	return nil
+}
+
+func (x *RepairResult) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
 // GetGarbageRequest asks for the state of garbage collection.
 type GetGarbageRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -33,7 +863,7 @@ type GetGarbageRequest struct {
 
 func (x *GetGarbageRequest) Reset() {
 	*x = GetGarbageRequest{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[0]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -45,7 +875,7 @@ func (x *GetGarbageRequest) String() string {
 func (*GetGarbageRequest) ProtoMessage() {}
 
 func (x *GetGarbageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[0]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -58,7 +888,7 @@ func (x *GetGarbageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetGarbageRequest.ProtoReflect.Descriptor instead.
 func (*GetGarbageRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{0}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{11}
 }
 
 // GetGarbageResponse has the state of garbage collection.
@@ -72,7 +902,7 @@ type GetGarbageResponse struct {
 
 func (x *GetGarbageResponse) Reset() {
 	*x = GetGarbageResponse{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[1]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -84,7 +914,7 @@ func (x *GetGarbageResponse) String() string {
 func (*GetGarbageResponse) ProtoMessage() {}
 
 func (x *GetGarbageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[1]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -97,7 +927,7 @@ func (x *GetGarbageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetGarbageResponse.ProtoReflect.Descriptor instead.
 func (*GetGarbageResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{1}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetGarbageResponse) GetState() *GarbageState {
@@ -116,7 +946,7 @@ type StartSweepRequest struct {
 
 func (x *StartSweepRequest) Reset() {
 	*x = StartSweepRequest{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[2]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -128,7 +958,7 @@ func (x *StartSweepRequest) String() string {
 func (*StartSweepRequest) ProtoMessage() {}
 
 func (x *StartSweepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[2]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -141,7 +971,7 @@ func (x *StartSweepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartSweepRequest.ProtoReflect.Descriptor instead.
 func (*StartSweepRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{2}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{13}
 }
 
 // StartSweepResponse says that a sweep is noted; a reconciler takes it up.
@@ -155,7 +985,7 @@ type StartSweepResponse struct {
 
 func (x *StartSweepResponse) Reset() {
 	*x = StartSweepResponse{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[3]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -167,7 +997,7 @@ func (x *StartSweepResponse) String() string {
 func (*StartSweepResponse) ProtoMessage() {}
 
 func (x *StartSweepResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[3]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -180,7 +1010,7 @@ func (x *StartSweepResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartSweepResponse.ProtoReflect.Descriptor instead.
 func (*StartSweepResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{3}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *StartSweepResponse) GetState() *GarbageState {
@@ -199,7 +1029,7 @@ type ReleaseBreakerRequest struct {
 
 func (x *ReleaseBreakerRequest) Reset() {
 	*x = ReleaseBreakerRequest{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[4]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -211,7 +1041,7 @@ func (x *ReleaseBreakerRequest) String() string {
 func (*ReleaseBreakerRequest) ProtoMessage() {}
 
 func (x *ReleaseBreakerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[4]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -224,7 +1054,7 @@ func (x *ReleaseBreakerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseBreakerRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseBreakerRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{4}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{15}
 }
 
 // ReleaseBreakerResponse says that it is released.
@@ -238,7 +1068,7 @@ type ReleaseBreakerResponse struct {
 
 func (x *ReleaseBreakerResponse) Reset() {
 	*x = ReleaseBreakerResponse{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[5]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -250,7 +1080,7 @@ func (x *ReleaseBreakerResponse) String() string {
 func (*ReleaseBreakerResponse) ProtoMessage() {}
 
 func (x *ReleaseBreakerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[5]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -263,7 +1093,7 @@ func (x *ReleaseBreakerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseBreakerResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseBreakerResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{5}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ReleaseBreakerResponse) GetState() *GarbageState {
@@ -302,7 +1132,7 @@ type GarbageState struct {
 
 func (x *GarbageState) Reset() {
 	*x = GarbageState{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[6]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -314,7 +1144,7 @@ func (x *GarbageState) String() string {
 func (*GarbageState) ProtoMessage() {}
 
 func (x *GarbageState) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[6]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -327,7 +1157,7 @@ func (x *GarbageState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GarbageState.ProtoReflect.Descriptor instead.
 func (*GarbageState) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{6}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GarbageState) GetHolder() string {
@@ -427,7 +1257,7 @@ type GarbageSweep struct {
 
 func (x *GarbageSweep) Reset() {
 	*x = GarbageSweep{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[7]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -439,7 +1269,7 @@ func (x *GarbageSweep) String() string {
 func (*GarbageSweep) ProtoMessage() {}
 
 func (x *GarbageSweep) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[7]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -452,7 +1282,7 @@ func (x *GarbageSweep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GarbageSweep.ProtoReflect.Descriptor instead.
 func (*GarbageSweep) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{7}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GarbageSweep) GetBeganAtUnixS() int64 {
@@ -539,7 +1369,7 @@ type GarbageBreaker struct {
 
 func (x *GarbageBreaker) Reset() {
 	*x = GarbageBreaker{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[8]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -551,7 +1381,7 @@ func (x *GarbageBreaker) String() string {
 func (*GarbageBreaker) ProtoMessage() {}
 
 func (x *GarbageBreaker) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[8]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -564,7 +1394,7 @@ func (x *GarbageBreaker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GarbageBreaker.ProtoReflect.Descriptor instead.
 func (*GarbageBreaker) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{8}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *GarbageBreaker) GetCause() string {
@@ -624,7 +1454,7 @@ type ListLedgersRequest struct {
 
 func (x *ListLedgersRequest) Reset() {
 	*x = ListLedgersRequest{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[9]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -636,7 +1466,7 @@ func (x *ListLedgersRequest) String() string {
 func (*ListLedgersRequest) ProtoMessage() {}
 
 func (x *ListLedgersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[9]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -649,7 +1479,7 @@ func (x *ListLedgersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLedgersRequest.ProtoReflect.Descriptor instead.
 func (*ListLedgersRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{9}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListLedgersRequest) GetAgentId() string {
@@ -686,7 +1516,7 @@ type ListLedgersResponse struct {
 
 func (x *ListLedgersResponse) Reset() {
 	*x = ListLedgersResponse{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[10]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -698,7 +1528,7 @@ func (x *ListLedgersResponse) String() string {
 func (*ListLedgersResponse) ProtoMessage() {}
 
 func (x *ListLedgersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[10]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -711,7 +1541,7 @@ func (x *ListLedgersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLedgersResponse.ProtoReflect.Descriptor instead.
 func (*ListLedgersResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{10}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListLedgersResponse) GetLedgers() []*Ledger {
@@ -757,7 +1587,7 @@ type Ledger struct {
 
 func (x *Ledger) Reset() {
 	*x = Ledger{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[11]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -769,7 +1599,7 @@ func (x *Ledger) String() string {
 func (*Ledger) ProtoMessage() {}
 
 func (x *Ledger) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[11]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -782,7 +1612,7 @@ func (x *Ledger) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ledger.ProtoReflect.Descriptor instead.
 func (*Ledger) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{11}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Ledger) GetAgentId() string {
@@ -868,7 +1698,7 @@ type SeqRange struct {
 
 func (x *SeqRange) Reset() {
 	*x = SeqRange{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[12]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -880,7 +1710,7 @@ func (x *SeqRange) String() string {
 func (*SeqRange) ProtoMessage() {}
 
 func (x *SeqRange) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[12]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -893,7 +1723,7 @@ func (x *SeqRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeqRange.ProtoReflect.Descriptor instead.
 func (*SeqRange) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{12}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *SeqRange) GetStart() uint64 {
@@ -919,7 +1749,7 @@ type GetStatusRequest struct {
 
 func (x *GetStatusRequest) Reset() {
 	*x = GetStatusRequest{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[13]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -931,7 +1761,7 @@ func (x *GetStatusRequest) String() string {
 func (*GetStatusRequest) ProtoMessage() {}
 
 func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[13]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -944,7 +1774,7 @@ func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetStatusRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{13}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{24}
 }
 
 // GetStatusResponse says how far reconciliation is.
@@ -970,7 +1800,7 @@ type GetStatusResponse struct {
 
 func (x *GetStatusResponse) Reset() {
 	*x = GetStatusResponse{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[14]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -982,7 +1812,7 @@ func (x *GetStatusResponse) String() string {
 func (*GetStatusResponse) ProtoMessage() {}
 
 func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[14]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -995,7 +1825,7 @@ func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetStatusResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{14}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *GetStatusResponse) GetCompleteThroughUnixNs() int64 {
@@ -1079,7 +1909,7 @@ type ScrubStatus struct {
 
 func (x *ScrubStatus) Reset() {
 	*x = ScrubStatus{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[15]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1091,7 +1921,7 @@ func (x *ScrubStatus) String() string {
 func (*ScrubStatus) ProtoMessage() {}
 
 func (x *ScrubStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[15]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1104,7 +1934,7 @@ func (x *ScrubStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScrubStatus.ProtoReflect.Descriptor instead.
 func (*ScrubStatus) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{15}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ScrubStatus) GetPass() uint64 {
@@ -1205,7 +2035,7 @@ type JournalStatus struct {
 
 func (x *JournalStatus) Reset() {
 	*x = JournalStatus{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[16]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1217,7 +2047,7 @@ func (x *JournalStatus) String() string {
 func (*JournalStatus) ProtoMessage() {}
 
 func (x *JournalStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[16]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1230,7 +2060,7 @@ func (x *JournalStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JournalStatus.ProtoReflect.Descriptor instead.
 func (*JournalStatus) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{16}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *JournalStatus) GetComplete() bool {
@@ -1292,7 +2122,7 @@ type ListConflictsRequest struct {
 
 func (x *ListConflictsRequest) Reset() {
 	*x = ListConflictsRequest{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[17]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1304,7 +2134,7 @@ func (x *ListConflictsRequest) String() string {
 func (*ListConflictsRequest) ProtoMessage() {}
 
 func (x *ListConflictsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[17]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1317,7 +2147,7 @@ func (x *ListConflictsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListConflictsRequest.ProtoReflect.Descriptor instead.
 func (*ListConflictsRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{17}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ListConflictsRequest) GetAgentId() string {
@@ -1367,7 +2197,7 @@ type ListConflictsResponse struct {
 
 func (x *ListConflictsResponse) Reset() {
 	*x = ListConflictsResponse{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[18]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1379,7 +2209,7 @@ func (x *ListConflictsResponse) String() string {
 func (*ListConflictsResponse) ProtoMessage() {}
 
 func (x *ListConflictsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[18]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1392,7 +2222,7 @@ func (x *ListConflictsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListConflictsResponse.ProtoReflect.Descriptor instead.
 func (*ListConflictsResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{18}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ListConflictsResponse) GetConflicts() []*Conflict {
@@ -1462,7 +2292,7 @@ type BootClash struct {
 
 func (x *BootClash) Reset() {
 	*x = BootClash{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[19]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1474,7 +2304,7 @@ func (x *BootClash) String() string {
 func (*BootClash) ProtoMessage() {}
 
 func (x *BootClash) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[19]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1487,7 +2317,7 @@ func (x *BootClash) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootClash.ProtoReflect.Descriptor instead.
 func (*BootClash) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{19}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *BootClash) GetAgentId() string {
@@ -1610,7 +2440,7 @@ type Conflict struct {
 
 func (x *Conflict) Reset() {
 	*x = Conflict{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[20]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1622,7 +2452,7 @@ func (x *Conflict) String() string {
 func (*Conflict) ProtoMessage() {}
 
 func (x *Conflict) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[20]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1635,7 +2465,7 @@ func (x *Conflict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Conflict.ProtoReflect.Descriptor instead.
 func (*Conflict) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{20}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Conflict) GetAgentId() string {
@@ -1778,7 +2608,7 @@ type ParkedAt struct {
 
 func (x *ParkedAt) Reset() {
 	*x = ParkedAt{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[21]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1790,7 +2620,7 @@ func (x *ParkedAt) String() string {
 func (*ParkedAt) ProtoMessage() {}
 
 func (x *ParkedAt) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[21]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1803,7 +2633,7 @@ func (x *ParkedAt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ParkedAt.ProtoReflect.Descriptor instead.
 func (*ParkedAt) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{21}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ParkedAt) GetHost() string {
@@ -1871,7 +2701,7 @@ type Resolution struct {
 
 func (x *Resolution) Reset() {
 	*x = Resolution{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[22]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1883,7 +2713,7 @@ func (x *Resolution) String() string {
 func (*Resolution) ProtoMessage() {}
 
 func (x *Resolution) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[22]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1896,7 +2726,7 @@ func (x *Resolution) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resolution.ProtoReflect.Descriptor instead.
 func (*Resolution) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{22}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Resolution) GetNumber() uint64 {
@@ -1965,7 +2795,7 @@ type Settlement struct {
 
 func (x *Settlement) Reset() {
 	*x = Settlement{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[23]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1977,7 +2807,7 @@ func (x *Settlement) String() string {
 func (*Settlement) ProtoMessage() {}
 
 func (x *Settlement) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[23]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1990,7 +2820,7 @@ func (x *Settlement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Settlement.ProtoReflect.Descriptor instead.
 func (*Settlement) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{23}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Settlement) GetSettledAtUnixNs() int64 {
@@ -2036,7 +2866,7 @@ type OverlappingBoot struct {
 
 func (x *OverlappingBoot) Reset() {
 	*x = OverlappingBoot{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[24]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2048,7 +2878,7 @@ func (x *OverlappingBoot) String() string {
 func (*OverlappingBoot) ProtoMessage() {}
 
 func (x *OverlappingBoot) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[24]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2061,7 +2891,7 @@ func (x *OverlappingBoot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OverlappingBoot.ProtoReflect.Descriptor instead.
 func (*OverlappingBoot) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{24}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *OverlappingBoot) GetAgentId() string {
@@ -2106,7 +2936,7 @@ type GetConflictRequest struct {
 
 func (x *GetConflictRequest) Reset() {
 	*x = GetConflictRequest{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[25]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2118,7 +2948,7 @@ func (x *GetConflictRequest) String() string {
 func (*GetConflictRequest) ProtoMessage() {}
 
 func (x *GetConflictRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[25]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2131,7 +2961,7 @@ func (x *GetConflictRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConflictRequest.ProtoReflect.Descriptor instead.
 func (*GetConflictRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{25}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *GetConflictRequest) GetSubmittedSha256() string {
@@ -2201,7 +3031,7 @@ type GetConflictResponse struct {
 
 func (x *GetConflictResponse) Reset() {
 	*x = GetConflictResponse{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[26]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2213,7 +3043,7 @@ func (x *GetConflictResponse) String() string {
 func (*GetConflictResponse) ProtoMessage() {}
 
 func (x *GetConflictResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[26]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2226,7 +3056,7 @@ func (x *GetConflictResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConflictResponse.ProtoReflect.Descriptor instead.
 func (*GetConflictResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{26}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *GetConflictResponse) GetConflict() *Conflict {
@@ -2310,7 +3140,7 @@ type FrameSide struct {
 
 func (x *FrameSide) Reset() {
 	*x = FrameSide{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[27]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2322,7 +3152,7 @@ func (x *FrameSide) String() string {
 func (*FrameSide) ProtoMessage() {}
 
 func (x *FrameSide) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[27]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2335,7 +3165,7 @@ func (x *FrameSide) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FrameSide.ProtoReflect.Descriptor instead.
 func (*FrameSide) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{27}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *FrameSide) GetAtUnixNs() int64 {
@@ -2415,7 +3245,7 @@ type RecordDifference struct {
 
 func (x *RecordDifference) Reset() {
 	*x = RecordDifference{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[28]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2427,7 +3257,7 @@ func (x *RecordDifference) String() string {
 func (*RecordDifference) ProtoMessage() {}
 
 func (x *RecordDifference) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[28]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2440,7 +3270,7 @@ func (x *RecordDifference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordDifference.ProtoReflect.Descriptor instead.
 func (*RecordDifference) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{28}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *RecordDifference) GetSeries() string {
@@ -2502,7 +3332,7 @@ type GetOverlapRequest struct {
 
 func (x *GetOverlapRequest) Reset() {
 	*x = GetOverlapRequest{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[29]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2514,7 +3344,7 @@ func (x *GetOverlapRequest) String() string {
 func (*GetOverlapRequest) ProtoMessage() {}
 
 func (x *GetOverlapRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[29]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2527,7 +3357,7 @@ func (x *GetOverlapRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetOverlapRequest.ProtoReflect.Descriptor instead.
 func (*GetOverlapRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{29}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *GetOverlapRequest) GetAgentId() string {
@@ -2573,7 +3403,7 @@ type GetOverlapResponse struct {
 
 func (x *GetOverlapResponse) Reset() {
 	*x = GetOverlapResponse{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[30]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2585,7 +3415,7 @@ func (x *GetOverlapResponse) String() string {
 func (*GetOverlapResponse) ProtoMessage() {}
 
 func (x *GetOverlapResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[30]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2598,7 +3428,7 @@ func (x *GetOverlapResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetOverlapResponse.ProtoReflect.Descriptor instead.
 func (*GetOverlapResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{30}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *GetOverlapResponse) GetBatches() []*OverlappingBatch {
@@ -2649,7 +3479,7 @@ type OverlappingBatch struct {
 
 func (x *OverlappingBatch) Reset() {
 	*x = OverlappingBatch{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[31]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2661,7 +3491,7 @@ func (x *OverlappingBatch) String() string {
 func (*OverlappingBatch) ProtoMessage() {}
 
 func (x *OverlappingBatch) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[31]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2674,7 +3504,7 @@ func (x *OverlappingBatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OverlappingBatch.ProtoReflect.Descriptor instead.
 func (*OverlappingBatch) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{31}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *OverlappingBatch) GetSeqStart() uint64 {
@@ -2757,7 +3587,7 @@ type NumberDifference struct {
 
 func (x *NumberDifference) Reset() {
 	*x = NumberDifference{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[32]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2769,7 +3599,7 @@ func (x *NumberDifference) String() string {
 func (*NumberDifference) ProtoMessage() {}
 
 func (x *NumberDifference) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[32]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2782,7 +3612,7 @@ func (x *NumberDifference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NumberDifference.ProtoReflect.Descriptor instead.
 func (*NumberDifference) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{32}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *NumberDifference) GetSeq() uint64 {
@@ -2828,7 +3658,7 @@ type NumberedRecord struct {
 
 func (x *NumberedRecord) Reset() {
 	*x = NumberedRecord{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[33]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2840,7 +3670,7 @@ func (x *NumberedRecord) String() string {
 func (*NumberedRecord) ProtoMessage() {}
 
 func (x *NumberedRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[33]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2853,7 +3683,7 @@ func (x *NumberedRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NumberedRecord.ProtoReflect.Descriptor instead.
 func (*NumberedRecord) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{33}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *NumberedRecord) GetSeries() string {
@@ -2894,7 +3724,7 @@ type ConflictName struct {
 
 func (x *ConflictName) Reset() {
 	*x = ConflictName{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[34]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2906,7 +3736,7 @@ func (x *ConflictName) String() string {
 func (*ConflictName) ProtoMessage() {}
 
 func (x *ConflictName) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[34]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2919,7 +3749,7 @@ func (x *ConflictName) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConflictName.ProtoReflect.Descriptor instead.
 func (*ConflictName) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{34}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ConflictName) GetBootId() string {
@@ -2967,7 +3797,7 @@ type ResolveConflictsRequest struct {
 
 func (x *ResolveConflictsRequest) Reset() {
 	*x = ResolveConflictsRequest{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[35]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2979,7 +3809,7 @@ func (x *ResolveConflictsRequest) String() string {
 func (*ResolveConflictsRequest) ProtoMessage() {}
 
 func (x *ResolveConflictsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[35]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2992,7 +3822,7 @@ func (x *ResolveConflictsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveConflictsRequest.ProtoReflect.Descriptor instead.
 func (*ResolveConflictsRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{35}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ResolveConflictsRequest) GetAgentId() string {
@@ -3036,7 +3866,7 @@ type ResolveConflictsResponse struct {
 
 func (x *ResolveConflictsResponse) Reset() {
 	*x = ResolveConflictsResponse{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[36]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3048,7 +3878,7 @@ func (x *ResolveConflictsResponse) String() string {
 func (*ResolveConflictsResponse) ProtoMessage() {}
 
 func (x *ResolveConflictsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[36]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3061,7 +3891,7 @@ func (x *ResolveConflictsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveConflictsResponse.ProtoReflect.Descriptor instead.
 func (*ResolveConflictsResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{36}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ResolveConflictsResponse) GetResolution() *Resolution {
@@ -3095,7 +3925,7 @@ type SetQuarantineRequest struct {
 
 func (x *SetQuarantineRequest) Reset() {
 	*x = SetQuarantineRequest{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[37]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3107,7 +3937,7 @@ func (x *SetQuarantineRequest) String() string {
 func (*SetQuarantineRequest) ProtoMessage() {}
 
 func (x *SetQuarantineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[37]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3120,7 +3950,7 @@ func (x *SetQuarantineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetQuarantineRequest.ProtoReflect.Descriptor instead.
 func (*SetQuarantineRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{37}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *SetQuarantineRequest) GetAgentId() string {
@@ -3164,7 +3994,7 @@ type SetQuarantineResponse struct {
 
 func (x *SetQuarantineResponse) Reset() {
 	*x = SetQuarantineResponse{}
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[38]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3176,7 +4006,7 @@ func (x *SetQuarantineResponse) String() string {
 func (*SetQuarantineResponse) ProtoMessage() {}
 
 func (x *SetQuarantineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[38]
+	mi := &file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3189,7 +4019,7 @@ func (x *SetQuarantineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetQuarantineResponse.ProtoReflect.Descriptor instead.
 func (*SetQuarantineResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{38}
+	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *SetQuarantineResponse) GetResolution() *Resolution {
@@ -3210,7 +4040,69 @@ var File_lightmetrics_reconciler_v1_reconciler_proto protoreflect.FileDescriptor
 
 const file_lightmetrics_reconciler_v1_reconciler_proto_rawDesc = "" +
 	"\n" +
-	"+lightmetrics/reconciler/v1/reconciler.proto\x12\x1alightmetrics.reconciler.v1\x1a\x1cgoogle/api/annotations.proto\"\x13\n" +
+	"+lightmetrics/reconciler/v1/reconciler.proto\x12\x1alightmetrics.reconciler.v1\x1a\x1cgoogle/api/annotations.proto\"\x81\x01\n" +
+	"\x12ListRepairsRequest\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x14\n" +
+	"\x05cause\x18\x02 \x01(\tR\x05cause\x12\x1b\n" +
+	"\tpage_size\x18\x03 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x04 \x01(\tR\tpageToken\"{\n" +
+	"\x13ListRepairsResponse\x12<\n" +
+	"\arepairs\x18\x01 \x03(\v2\".lightmetrics.reconciler.v1.RepairR\arepairs\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xe9\x04\n" +
+	"\x06Repair\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12!\n" +
+	"\fmanifest_key\x18\x02 \x01(\tR\vmanifestKey\x12\x19\n" +
+	"\bagent_id\x18\x03 \x01(\tR\aagentId\x12\x17\n" +
+	"\aboot_id\x18\x04 \x01(\tR\x06bootId\x12\x1b\n" +
+	"\tseq_start\x18\x05 \x01(\x04R\bseqStart\x12\x17\n" +
+	"\aseq_end\x18\x06 \x01(\x04R\x06seqEnd\x12 \n" +
+	"\vquarantined\x18\a \x01(\bR\vquarantined\x12\x14\n" +
+	"\x05cause\x18\b \x01(\tR\x05cause\x12\x16\n" +
+	"\x06detail\x18\t \x01(\tR\x06detail\x12!\n" +
+	"\fframe_sha256\x18\n" +
+	" \x01(\tR\vframeSha256\x12 \n" +
+	"\fraw_blob_key\x18\v \x01(\tR\n" +
+	"rawBlobKey\x12+\n" +
+	"\x12first_seen_unix_ns\x18\f \x01(\x03R\x0ffirstSeenUnixNs\x12#\n" +
+	"\rreconciler_id\x18\r \x01(\tR\freconcilerId\x12\x14\n" +
+	"\x05tries\x18\x0e \x01(\x04R\x05tries\x12'\n" +
+	"\x10tried_at_unix_ns\x18\x0f \x01(\x03R\rtriedAtUnixNs\x12A\n" +
+	"\aanswers\x18\x10 \x03(\v2'.lightmetrics.reconciler.v1.PlaceAnswerR\aanswers\x12A\n" +
+	"\ahistory\x18\x11 \x03(\v2'.lightmetrics.reconciler.v1.RepairEventR\ahistory\x12\x14\n" +
+	"\x05error\x18\x12 \x01(\tR\x05error\"O\n" +
+	"\vPlaceAnswer\x12\x14\n" +
+	"\x05place\x18\x01 \x01(\tR\x05place\x12\x12\n" +
+	"\x04said\x18\x02 \x01(\tR\x04said\x12\x16\n" +
+	"\x06detail\x18\x03 \x01(\tR\x06detail\"g\n" +
+	"\vRepairEvent\x12\x1c\n" +
+	"\n" +
+	"at_unix_ns\x18\x01 \x01(\x03R\batUnixNs\x12\x12\n" +
+	"\x04what\x18\x02 \x01(\tR\x04what\x12\x0e\n" +
+	"\x02by\x18\x03 \x01(\tR\x02by\x12\x16\n" +
+	"\x06detail\x18\x04 \x01(\tR\x06detail\"$\n" +
+	"\x10GetRepairRequest\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\"\xb5\x01\n" +
+	"\x11GetRepairResponse\x12:\n" +
+	"\x06repair\x18\x01 \x01(\v2\".lightmetrics.reconciler.v1.RepairR\x06repair\x12L\n" +
+	"\vgenerations\x18\x02 \x03(\v2*.lightmetrics.reconciler.v1.BlobGenerationR\vgenerations\x12\x16\n" +
+	"\x06places\x18\x03 \x03(\tR\x06places\"l\n" +
+	"\x0eBlobGeneration\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\x12\x14\n" +
+	"\x05fault\x18\x03 \x01(\tR\x05fault\x12\x1c\n" +
+	"\tcondemned\x18\x04 \x01(\bR\tcondemned\")\n" +
+	"\x13RetryRepairsRequest\x12\x12\n" +
+	"\x04keys\x18\x01 \x03(\tR\x04keys\"Z\n" +
+	"\x14RetryRepairsResponse\x12B\n" +
+	"\aresults\x18\x01 \x03(\v2(.lightmetrics.reconciler.v1.RepairResultR\aresults\"\xc0\x01\n" +
+	"\fRepairResult\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x16\n" +
+	"\x06result\x18\x02 \x01(\tR\x06result\x12\x12\n" +
+	"\x04from\x18\x03 \x01(\tR\x04from\x12\x19\n" +
+	"\bblob_key\x18\x04 \x01(\tR\ablobKey\x12A\n" +
+	"\aanswers\x18\x05 \x03(\v2'.lightmetrics.reconciler.v1.PlaceAnswerR\aanswers\x12\x14\n" +
+	"\x05error\x18\x06 \x01(\tR\x05error\"\x13\n" +
 	"\x11GetGarbageRequest\"T\n" +
 	"\x12GetGarbageResponse\x12>\n" +
 	"\x05state\x18\x01 \x01(\v2(.lightmetrics.reconciler.v1.GarbageStateR\x05state\"\x13\n" +
@@ -3484,7 +4376,7 @@ const file_lightmetrics_reconciler_v1_reconciler_proto_rawDesc = "" +
 	"\n" +
 	"resolution\x18\x01 \x01(\v2&.lightmetrics.reconciler.v1.ResolutionR\n" +
 	"resolution\x12\x18\n" +
-	"\adecided\x18\x02 \x01(\bR\adecided2\xc1\v\n" +
+	"\adecided\x18\x02 \x01(\bR\adecided2\xf3\x0e\n" +
 	"\x11ReconcilerService\x12\x83\x01\n" +
 	"\vListLedgers\x12..lightmetrics.reconciler.v1.ListLedgersRequest\x1a/.lightmetrics.reconciler.v1.ListLedgersResponse\"\x13\x82\xd3\xe4\x93\x02\r\x12\v/v1/ledgers\x12|\n" +
 	"\tGetStatus\x12,.lightmetrics.reconciler.v1.GetStatusRequest\x1a-.lightmetrics.reconciler.v1.GetStatusResponse\"\x12\x82\xd3\xe4\x93\x02\f\x12\n" +
@@ -3499,7 +4391,10 @@ const file_lightmetrics_reconciler_v1_reconciler_proto_rawDesc = "" +
 	"\n" +
 	"GetOverlap\x12-.lightmetrics.reconciler.v1.GetOverlapRequest\x1a..lightmetrics.reconciler.v1.GetOverlapResponse\"\x1e\x82\xd3\xe4\x93\x02\x18\x12\x16/v1/reconciler/overlap\x12\xa4\x01\n" +
 	"\x10ResolveConflicts\x123.lightmetrics.reconciler.v1.ResolveConflictsRequest\x1a4.lightmetrics.reconciler.v1.ResolveConflictsResponse\"%\x82\xd3\xe4\x93\x02\x1f:\x01*\"\x1a/v1/reconciler/resolutions\x12\x9a\x01\n" +
-	"\rSetQuarantine\x120.lightmetrics.reconciler.v1.SetQuarantineRequest\x1a1.lightmetrics.reconciler.v1.SetQuarantineResponse\"$\x82\xd3\xe4\x93\x02\x1e:\x01*\"\x19/v1/reconciler/quarantineBQZOlightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1;reconcilerv1b\x06proto3"
+	"\rSetQuarantine\x120.lightmetrics.reconciler.v1.SetQuarantineRequest\x1a1.lightmetrics.reconciler.v1.SetQuarantineResponse\"$\x82\xd3\xe4\x93\x02\x1e:\x01*\"\x19/v1/reconciler/quarantine\x12\x8e\x01\n" +
+	"\vListRepairs\x12..lightmetrics.reconciler.v1.ListRepairsRequest\x1a/.lightmetrics.reconciler.v1.ListRepairsResponse\"\x1e\x82\xd3\xe4\x93\x02\x18\x12\x16/v1/reconciler/repairs\x12\x87\x01\n" +
+	"\tGetRepair\x12,.lightmetrics.reconciler.v1.GetRepairRequest\x1a-.lightmetrics.reconciler.v1.GetRepairResponse\"\x1d\x82\xd3\xe4\x93\x02\x17\x12\x15/v1/reconciler/repair\x12\x94\x01\n" +
+	"\fRetryRepairs\x12/.lightmetrics.reconciler.v1.RetryRepairsRequest\x1a0.lightmetrics.reconciler.v1.RetryRepairsResponse\"!\x82\xd3\xe4\x93\x02\x1b:\x01*\"\x16/v1/reconciler/repairsBQZOlightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1;reconcilerv1b\x06proto3"
 
 var (
 	file_lightmetrics_reconciler_v1_reconciler_proto_rawDescOnce sync.Once
@@ -3513,108 +4408,132 @@ func file_lightmetrics_reconciler_v1_reconciler_proto_rawDescGZIP() []byte {
 	return file_lightmetrics_reconciler_v1_reconciler_proto_rawDescData
 }
 
-var file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
+var file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
 var file_lightmetrics_reconciler_v1_reconciler_proto_goTypes = []any{
-	(*GetGarbageRequest)(nil),        // 0: lightmetrics.reconciler.v1.GetGarbageRequest
-	(*GetGarbageResponse)(nil),       // 1: lightmetrics.reconciler.v1.GetGarbageResponse
-	(*StartSweepRequest)(nil),        // 2: lightmetrics.reconciler.v1.StartSweepRequest
-	(*StartSweepResponse)(nil),       // 3: lightmetrics.reconciler.v1.StartSweepResponse
-	(*ReleaseBreakerRequest)(nil),    // 4: lightmetrics.reconciler.v1.ReleaseBreakerRequest
-	(*ReleaseBreakerResponse)(nil),   // 5: lightmetrics.reconciler.v1.ReleaseBreakerResponse
-	(*GarbageState)(nil),             // 6: lightmetrics.reconciler.v1.GarbageState
-	(*GarbageSweep)(nil),             // 7: lightmetrics.reconciler.v1.GarbageSweep
-	(*GarbageBreaker)(nil),           // 8: lightmetrics.reconciler.v1.GarbageBreaker
-	(*ListLedgersRequest)(nil),       // 9: lightmetrics.reconciler.v1.ListLedgersRequest
-	(*ListLedgersResponse)(nil),      // 10: lightmetrics.reconciler.v1.ListLedgersResponse
-	(*Ledger)(nil),                   // 11: lightmetrics.reconciler.v1.Ledger
-	(*SeqRange)(nil),                 // 12: lightmetrics.reconciler.v1.SeqRange
-	(*GetStatusRequest)(nil),         // 13: lightmetrics.reconciler.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),        // 14: lightmetrics.reconciler.v1.GetStatusResponse
-	(*ScrubStatus)(nil),              // 15: lightmetrics.reconciler.v1.ScrubStatus
-	(*JournalStatus)(nil),            // 16: lightmetrics.reconciler.v1.JournalStatus
-	(*ListConflictsRequest)(nil),     // 17: lightmetrics.reconciler.v1.ListConflictsRequest
-	(*ListConflictsResponse)(nil),    // 18: lightmetrics.reconciler.v1.ListConflictsResponse
-	(*BootClash)(nil),                // 19: lightmetrics.reconciler.v1.BootClash
-	(*Conflict)(nil),                 // 20: lightmetrics.reconciler.v1.Conflict
-	(*ParkedAt)(nil),                 // 21: lightmetrics.reconciler.v1.ParkedAt
-	(*Resolution)(nil),               // 22: lightmetrics.reconciler.v1.Resolution
-	(*Settlement)(nil),               // 23: lightmetrics.reconciler.v1.Settlement
-	(*OverlappingBoot)(nil),          // 24: lightmetrics.reconciler.v1.OverlappingBoot
-	(*GetConflictRequest)(nil),       // 25: lightmetrics.reconciler.v1.GetConflictRequest
-	(*GetConflictResponse)(nil),      // 26: lightmetrics.reconciler.v1.GetConflictResponse
-	(*FrameSide)(nil),                // 27: lightmetrics.reconciler.v1.FrameSide
-	(*RecordDifference)(nil),         // 28: lightmetrics.reconciler.v1.RecordDifference
-	(*GetOverlapRequest)(nil),        // 29: lightmetrics.reconciler.v1.GetOverlapRequest
-	(*GetOverlapResponse)(nil),       // 30: lightmetrics.reconciler.v1.GetOverlapResponse
-	(*OverlappingBatch)(nil),         // 31: lightmetrics.reconciler.v1.OverlappingBatch
-	(*NumberDifference)(nil),         // 32: lightmetrics.reconciler.v1.NumberDifference
-	(*NumberedRecord)(nil),           // 33: lightmetrics.reconciler.v1.NumberedRecord
-	(*ConflictName)(nil),             // 34: lightmetrics.reconciler.v1.ConflictName
-	(*ResolveConflictsRequest)(nil),  // 35: lightmetrics.reconciler.v1.ResolveConflictsRequest
-	(*ResolveConflictsResponse)(nil), // 36: lightmetrics.reconciler.v1.ResolveConflictsResponse
-	(*SetQuarantineRequest)(nil),     // 37: lightmetrics.reconciler.v1.SetQuarantineRequest
-	(*SetQuarantineResponse)(nil),    // 38: lightmetrics.reconciler.v1.SetQuarantineResponse
-	nil,                              // 39: lightmetrics.reconciler.v1.GetStatusResponse.RepairsEntry
+	(*ListRepairsRequest)(nil),       // 0: lightmetrics.reconciler.v1.ListRepairsRequest
+	(*ListRepairsResponse)(nil),      // 1: lightmetrics.reconciler.v1.ListRepairsResponse
+	(*Repair)(nil),                   // 2: lightmetrics.reconciler.v1.Repair
+	(*PlaceAnswer)(nil),              // 3: lightmetrics.reconciler.v1.PlaceAnswer
+	(*RepairEvent)(nil),              // 4: lightmetrics.reconciler.v1.RepairEvent
+	(*GetRepairRequest)(nil),         // 5: lightmetrics.reconciler.v1.GetRepairRequest
+	(*GetRepairResponse)(nil),        // 6: lightmetrics.reconciler.v1.GetRepairResponse
+	(*BlobGeneration)(nil),           // 7: lightmetrics.reconciler.v1.BlobGeneration
+	(*RetryRepairsRequest)(nil),      // 8: lightmetrics.reconciler.v1.RetryRepairsRequest
+	(*RetryRepairsResponse)(nil),     // 9: lightmetrics.reconciler.v1.RetryRepairsResponse
+	(*RepairResult)(nil),             // 10: lightmetrics.reconciler.v1.RepairResult
+	(*GetGarbageRequest)(nil),        // 11: lightmetrics.reconciler.v1.GetGarbageRequest
+	(*GetGarbageResponse)(nil),       // 12: lightmetrics.reconciler.v1.GetGarbageResponse
+	(*StartSweepRequest)(nil),        // 13: lightmetrics.reconciler.v1.StartSweepRequest
+	(*StartSweepResponse)(nil),       // 14: lightmetrics.reconciler.v1.StartSweepResponse
+	(*ReleaseBreakerRequest)(nil),    // 15: lightmetrics.reconciler.v1.ReleaseBreakerRequest
+	(*ReleaseBreakerResponse)(nil),   // 16: lightmetrics.reconciler.v1.ReleaseBreakerResponse
+	(*GarbageState)(nil),             // 17: lightmetrics.reconciler.v1.GarbageState
+	(*GarbageSweep)(nil),             // 18: lightmetrics.reconciler.v1.GarbageSweep
+	(*GarbageBreaker)(nil),           // 19: lightmetrics.reconciler.v1.GarbageBreaker
+	(*ListLedgersRequest)(nil),       // 20: lightmetrics.reconciler.v1.ListLedgersRequest
+	(*ListLedgersResponse)(nil),      // 21: lightmetrics.reconciler.v1.ListLedgersResponse
+	(*Ledger)(nil),                   // 22: lightmetrics.reconciler.v1.Ledger
+	(*SeqRange)(nil),                 // 23: lightmetrics.reconciler.v1.SeqRange
+	(*GetStatusRequest)(nil),         // 24: lightmetrics.reconciler.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),        // 25: lightmetrics.reconciler.v1.GetStatusResponse
+	(*ScrubStatus)(nil),              // 26: lightmetrics.reconciler.v1.ScrubStatus
+	(*JournalStatus)(nil),            // 27: lightmetrics.reconciler.v1.JournalStatus
+	(*ListConflictsRequest)(nil),     // 28: lightmetrics.reconciler.v1.ListConflictsRequest
+	(*ListConflictsResponse)(nil),    // 29: lightmetrics.reconciler.v1.ListConflictsResponse
+	(*BootClash)(nil),                // 30: lightmetrics.reconciler.v1.BootClash
+	(*Conflict)(nil),                 // 31: lightmetrics.reconciler.v1.Conflict
+	(*ParkedAt)(nil),                 // 32: lightmetrics.reconciler.v1.ParkedAt
+	(*Resolution)(nil),               // 33: lightmetrics.reconciler.v1.Resolution
+	(*Settlement)(nil),               // 34: lightmetrics.reconciler.v1.Settlement
+	(*OverlappingBoot)(nil),          // 35: lightmetrics.reconciler.v1.OverlappingBoot
+	(*GetConflictRequest)(nil),       // 36: lightmetrics.reconciler.v1.GetConflictRequest
+	(*GetConflictResponse)(nil),      // 37: lightmetrics.reconciler.v1.GetConflictResponse
+	(*FrameSide)(nil),                // 38: lightmetrics.reconciler.v1.FrameSide
+	(*RecordDifference)(nil),         // 39: lightmetrics.reconciler.v1.RecordDifference
+	(*GetOverlapRequest)(nil),        // 40: lightmetrics.reconciler.v1.GetOverlapRequest
+	(*GetOverlapResponse)(nil),       // 41: lightmetrics.reconciler.v1.GetOverlapResponse
+	(*OverlappingBatch)(nil),         // 42: lightmetrics.reconciler.v1.OverlappingBatch
+	(*NumberDifference)(nil),         // 43: lightmetrics.reconciler.v1.NumberDifference
+	(*NumberedRecord)(nil),           // 44: lightmetrics.reconciler.v1.NumberedRecord
+	(*ConflictName)(nil),             // 45: lightmetrics.reconciler.v1.ConflictName
+	(*ResolveConflictsRequest)(nil),  // 46: lightmetrics.reconciler.v1.ResolveConflictsRequest
+	(*ResolveConflictsResponse)(nil), // 47: lightmetrics.reconciler.v1.ResolveConflictsResponse
+	(*SetQuarantineRequest)(nil),     // 48: lightmetrics.reconciler.v1.SetQuarantineRequest
+	(*SetQuarantineResponse)(nil),    // 49: lightmetrics.reconciler.v1.SetQuarantineResponse
+	nil,                              // 50: lightmetrics.reconciler.v1.GetStatusResponse.RepairsEntry
 }
 var file_lightmetrics_reconciler_v1_reconciler_proto_depIdxs = []int32{
-	6,  // 0: lightmetrics.reconciler.v1.GetGarbageResponse.state:type_name -> lightmetrics.reconciler.v1.GarbageState
-	6,  // 1: lightmetrics.reconciler.v1.StartSweepResponse.state:type_name -> lightmetrics.reconciler.v1.GarbageState
-	6,  // 2: lightmetrics.reconciler.v1.ReleaseBreakerResponse.state:type_name -> lightmetrics.reconciler.v1.GarbageState
-	7,  // 3: lightmetrics.reconciler.v1.GarbageState.sweep:type_name -> lightmetrics.reconciler.v1.GarbageSweep
-	7,  // 4: lightmetrics.reconciler.v1.GarbageState.last_sweep:type_name -> lightmetrics.reconciler.v1.GarbageSweep
-	8,  // 5: lightmetrics.reconciler.v1.GarbageState.breaker:type_name -> lightmetrics.reconciler.v1.GarbageBreaker
-	11, // 6: lightmetrics.reconciler.v1.ListLedgersResponse.ledgers:type_name -> lightmetrics.reconciler.v1.Ledger
-	12, // 7: lightmetrics.reconciler.v1.Ledger.gaps:type_name -> lightmetrics.reconciler.v1.SeqRange
-	12, // 8: lightmetrics.reconciler.v1.Ledger.overlaps:type_name -> lightmetrics.reconciler.v1.SeqRange
-	39, // 9: lightmetrics.reconciler.v1.GetStatusResponse.repairs:type_name -> lightmetrics.reconciler.v1.GetStatusResponse.RepairsEntry
-	16, // 10: lightmetrics.reconciler.v1.GetStatusResponse.journal:type_name -> lightmetrics.reconciler.v1.JournalStatus
-	15, // 11: lightmetrics.reconciler.v1.GetStatusResponse.scrub:type_name -> lightmetrics.reconciler.v1.ScrubStatus
-	20, // 12: lightmetrics.reconciler.v1.ListConflictsResponse.conflicts:type_name -> lightmetrics.reconciler.v1.Conflict
-	24, // 13: lightmetrics.reconciler.v1.ListConflictsResponse.overlaps:type_name -> lightmetrics.reconciler.v1.OverlappingBoot
-	22, // 14: lightmetrics.reconciler.v1.ListConflictsResponse.quarantined:type_name -> lightmetrics.reconciler.v1.Resolution
-	19, // 15: lightmetrics.reconciler.v1.ListConflictsResponse.clashes:type_name -> lightmetrics.reconciler.v1.BootClash
-	22, // 16: lightmetrics.reconciler.v1.Conflict.resolution:type_name -> lightmetrics.reconciler.v1.Resolution
-	23, // 17: lightmetrics.reconciler.v1.Conflict.settlement:type_name -> lightmetrics.reconciler.v1.Settlement
-	21, // 18: lightmetrics.reconciler.v1.Conflict.parked_at:type_name -> lightmetrics.reconciler.v1.ParkedAt
-	12, // 19: lightmetrics.reconciler.v1.OverlappingBoot.overlaps:type_name -> lightmetrics.reconciler.v1.SeqRange
-	20, // 20: lightmetrics.reconciler.v1.GetConflictResponse.conflict:type_name -> lightmetrics.reconciler.v1.Conflict
-	27, // 21: lightmetrics.reconciler.v1.GetConflictResponse.accepted:type_name -> lightmetrics.reconciler.v1.FrameSide
-	27, // 22: lightmetrics.reconciler.v1.GetConflictResponse.submitted:type_name -> lightmetrics.reconciler.v1.FrameSide
-	28, // 23: lightmetrics.reconciler.v1.GetConflictResponse.differences:type_name -> lightmetrics.reconciler.v1.RecordDifference
-	31, // 24: lightmetrics.reconciler.v1.GetOverlapResponse.batches:type_name -> lightmetrics.reconciler.v1.OverlappingBatch
-	32, // 25: lightmetrics.reconciler.v1.GetOverlapResponse.differences:type_name -> lightmetrics.reconciler.v1.NumberDifference
-	27, // 26: lightmetrics.reconciler.v1.OverlappingBatch.frame:type_name -> lightmetrics.reconciler.v1.FrameSide
-	12, // 27: lightmetrics.reconciler.v1.OverlappingBatch.shared:type_name -> lightmetrics.reconciler.v1.SeqRange
-	33, // 28: lightmetrics.reconciler.v1.NumberDifference.counts:type_name -> lightmetrics.reconciler.v1.NumberedRecord
-	33, // 29: lightmetrics.reconciler.v1.NumberDifference.other:type_name -> lightmetrics.reconciler.v1.NumberedRecord
-	34, // 30: lightmetrics.reconciler.v1.ResolveConflictsRequest.conflicts:type_name -> lightmetrics.reconciler.v1.ConflictName
-	22, // 31: lightmetrics.reconciler.v1.ResolveConflictsResponse.resolution:type_name -> lightmetrics.reconciler.v1.Resolution
-	22, // 32: lightmetrics.reconciler.v1.SetQuarantineResponse.resolution:type_name -> lightmetrics.reconciler.v1.Resolution
-	9,  // 33: lightmetrics.reconciler.v1.ReconcilerService.ListLedgers:input_type -> lightmetrics.reconciler.v1.ListLedgersRequest
-	13, // 34: lightmetrics.reconciler.v1.ReconcilerService.GetStatus:input_type -> lightmetrics.reconciler.v1.GetStatusRequest
-	0,  // 35: lightmetrics.reconciler.v1.ReconcilerService.GetGarbage:input_type -> lightmetrics.reconciler.v1.GetGarbageRequest
-	2,  // 36: lightmetrics.reconciler.v1.ReconcilerService.StartSweep:input_type -> lightmetrics.reconciler.v1.StartSweepRequest
-	4,  // 37: lightmetrics.reconciler.v1.ReconcilerService.ReleaseBreaker:input_type -> lightmetrics.reconciler.v1.ReleaseBreakerRequest
-	17, // 38: lightmetrics.reconciler.v1.ReconcilerService.ListConflicts:input_type -> lightmetrics.reconciler.v1.ListConflictsRequest
-	25, // 39: lightmetrics.reconciler.v1.ReconcilerService.GetConflict:input_type -> lightmetrics.reconciler.v1.GetConflictRequest
-	29, // 40: lightmetrics.reconciler.v1.ReconcilerService.GetOverlap:input_type -> lightmetrics.reconciler.v1.GetOverlapRequest
-	35, // 41: lightmetrics.reconciler.v1.ReconcilerService.ResolveConflicts:input_type -> lightmetrics.reconciler.v1.ResolveConflictsRequest
-	37, // 42: lightmetrics.reconciler.v1.ReconcilerService.SetQuarantine:input_type -> lightmetrics.reconciler.v1.SetQuarantineRequest
-	10, // 43: lightmetrics.reconciler.v1.ReconcilerService.ListLedgers:output_type -> lightmetrics.reconciler.v1.ListLedgersResponse
-	14, // 44: lightmetrics.reconciler.v1.ReconcilerService.GetStatus:output_type -> lightmetrics.reconciler.v1.GetStatusResponse
-	1,  // 45: lightmetrics.reconciler.v1.ReconcilerService.GetGarbage:output_type -> lightmetrics.reconciler.v1.GetGarbageResponse
-	3,  // 46: lightmetrics.reconciler.v1.ReconcilerService.StartSweep:output_type -> lightmetrics.reconciler.v1.StartSweepResponse
-	5,  // 47: lightmetrics.reconciler.v1.ReconcilerService.ReleaseBreaker:output_type -> lightmetrics.reconciler.v1.ReleaseBreakerResponse
-	18, // 48: lightmetrics.reconciler.v1.ReconcilerService.ListConflicts:output_type -> lightmetrics.reconciler.v1.ListConflictsResponse
-	26, // 49: lightmetrics.reconciler.v1.ReconcilerService.GetConflict:output_type -> lightmetrics.reconciler.v1.GetConflictResponse
-	30, // 50: lightmetrics.reconciler.v1.ReconcilerService.GetOverlap:output_type -> lightmetrics.reconciler.v1.GetOverlapResponse
-	36, // 51: lightmetrics.reconciler.v1.ReconcilerService.ResolveConflicts:output_type -> lightmetrics.reconciler.v1.ResolveConflictsResponse
-	38, // 52: lightmetrics.reconciler.v1.ReconcilerService.SetQuarantine:output_type -> lightmetrics.reconciler.v1.SetQuarantineResponse
-	43, // [43:53] is the sub-list for method output_type
-	33, // [33:43] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	2,  // 0: lightmetrics.reconciler.v1.ListRepairsResponse.repairs:type_name -> lightmetrics.reconciler.v1.Repair
+	3,  // 1: lightmetrics.reconciler.v1.Repair.answers:type_name -> lightmetrics.reconciler.v1.PlaceAnswer
+	4,  // 2: lightmetrics.reconciler.v1.Repair.history:type_name -> lightmetrics.reconciler.v1.RepairEvent
+	2,  // 3: lightmetrics.reconciler.v1.GetRepairResponse.repair:type_name -> lightmetrics.reconciler.v1.Repair
+	7,  // 4: lightmetrics.reconciler.v1.GetRepairResponse.generations:type_name -> lightmetrics.reconciler.v1.BlobGeneration
+	10, // 5: lightmetrics.reconciler.v1.RetryRepairsResponse.results:type_name -> lightmetrics.reconciler.v1.RepairResult
+	3,  // 6: lightmetrics.reconciler.v1.RepairResult.answers:type_name -> lightmetrics.reconciler.v1.PlaceAnswer
+	17, // 7: lightmetrics.reconciler.v1.GetGarbageResponse.state:type_name -> lightmetrics.reconciler.v1.GarbageState
+	17, // 8: lightmetrics.reconciler.v1.StartSweepResponse.state:type_name -> lightmetrics.reconciler.v1.GarbageState
+	17, // 9: lightmetrics.reconciler.v1.ReleaseBreakerResponse.state:type_name -> lightmetrics.reconciler.v1.GarbageState
+	18, // 10: lightmetrics.reconciler.v1.GarbageState.sweep:type_name -> lightmetrics.reconciler.v1.GarbageSweep
+	18, // 11: lightmetrics.reconciler.v1.GarbageState.last_sweep:type_name -> lightmetrics.reconciler.v1.GarbageSweep
+	19, // 12: lightmetrics.reconciler.v1.GarbageState.breaker:type_name -> lightmetrics.reconciler.v1.GarbageBreaker
+	22, // 13: lightmetrics.reconciler.v1.ListLedgersResponse.ledgers:type_name -> lightmetrics.reconciler.v1.Ledger
+	23, // 14: lightmetrics.reconciler.v1.Ledger.gaps:type_name -> lightmetrics.reconciler.v1.SeqRange
+	23, // 15: lightmetrics.reconciler.v1.Ledger.overlaps:type_name -> lightmetrics.reconciler.v1.SeqRange
+	50, // 16: lightmetrics.reconciler.v1.GetStatusResponse.repairs:type_name -> lightmetrics.reconciler.v1.GetStatusResponse.RepairsEntry
+	27, // 17: lightmetrics.reconciler.v1.GetStatusResponse.journal:type_name -> lightmetrics.reconciler.v1.JournalStatus
+	26, // 18: lightmetrics.reconciler.v1.GetStatusResponse.scrub:type_name -> lightmetrics.reconciler.v1.ScrubStatus
+	31, // 19: lightmetrics.reconciler.v1.ListConflictsResponse.conflicts:type_name -> lightmetrics.reconciler.v1.Conflict
+	35, // 20: lightmetrics.reconciler.v1.ListConflictsResponse.overlaps:type_name -> lightmetrics.reconciler.v1.OverlappingBoot
+	33, // 21: lightmetrics.reconciler.v1.ListConflictsResponse.quarantined:type_name -> lightmetrics.reconciler.v1.Resolution
+	30, // 22: lightmetrics.reconciler.v1.ListConflictsResponse.clashes:type_name -> lightmetrics.reconciler.v1.BootClash
+	33, // 23: lightmetrics.reconciler.v1.Conflict.resolution:type_name -> lightmetrics.reconciler.v1.Resolution
+	34, // 24: lightmetrics.reconciler.v1.Conflict.settlement:type_name -> lightmetrics.reconciler.v1.Settlement
+	32, // 25: lightmetrics.reconciler.v1.Conflict.parked_at:type_name -> lightmetrics.reconciler.v1.ParkedAt
+	23, // 26: lightmetrics.reconciler.v1.OverlappingBoot.overlaps:type_name -> lightmetrics.reconciler.v1.SeqRange
+	31, // 27: lightmetrics.reconciler.v1.GetConflictResponse.conflict:type_name -> lightmetrics.reconciler.v1.Conflict
+	38, // 28: lightmetrics.reconciler.v1.GetConflictResponse.accepted:type_name -> lightmetrics.reconciler.v1.FrameSide
+	38, // 29: lightmetrics.reconciler.v1.GetConflictResponse.submitted:type_name -> lightmetrics.reconciler.v1.FrameSide
+	39, // 30: lightmetrics.reconciler.v1.GetConflictResponse.differences:type_name -> lightmetrics.reconciler.v1.RecordDifference
+	42, // 31: lightmetrics.reconciler.v1.GetOverlapResponse.batches:type_name -> lightmetrics.reconciler.v1.OverlappingBatch
+	43, // 32: lightmetrics.reconciler.v1.GetOverlapResponse.differences:type_name -> lightmetrics.reconciler.v1.NumberDifference
+	38, // 33: lightmetrics.reconciler.v1.OverlappingBatch.frame:type_name -> lightmetrics.reconciler.v1.FrameSide
+	23, // 34: lightmetrics.reconciler.v1.OverlappingBatch.shared:type_name -> lightmetrics.reconciler.v1.SeqRange
+	44, // 35: lightmetrics.reconciler.v1.NumberDifference.counts:type_name -> lightmetrics.reconciler.v1.NumberedRecord
+	44, // 36: lightmetrics.reconciler.v1.NumberDifference.other:type_name -> lightmetrics.reconciler.v1.NumberedRecord
+	45, // 37: lightmetrics.reconciler.v1.ResolveConflictsRequest.conflicts:type_name -> lightmetrics.reconciler.v1.ConflictName
+	33, // 38: lightmetrics.reconciler.v1.ResolveConflictsResponse.resolution:type_name -> lightmetrics.reconciler.v1.Resolution
+	33, // 39: lightmetrics.reconciler.v1.SetQuarantineResponse.resolution:type_name -> lightmetrics.reconciler.v1.Resolution
+	20, // 40: lightmetrics.reconciler.v1.ReconcilerService.ListLedgers:input_type -> lightmetrics.reconciler.v1.ListLedgersRequest
+	24, // 41: lightmetrics.reconciler.v1.ReconcilerService.GetStatus:input_type -> lightmetrics.reconciler.v1.GetStatusRequest
+	11, // 42: lightmetrics.reconciler.v1.ReconcilerService.GetGarbage:input_type -> lightmetrics.reconciler.v1.GetGarbageRequest
+	13, // 43: lightmetrics.reconciler.v1.ReconcilerService.StartSweep:input_type -> lightmetrics.reconciler.v1.StartSweepRequest
+	15, // 44: lightmetrics.reconciler.v1.ReconcilerService.ReleaseBreaker:input_type -> lightmetrics.reconciler.v1.ReleaseBreakerRequest
+	28, // 45: lightmetrics.reconciler.v1.ReconcilerService.ListConflicts:input_type -> lightmetrics.reconciler.v1.ListConflictsRequest
+	36, // 46: lightmetrics.reconciler.v1.ReconcilerService.GetConflict:input_type -> lightmetrics.reconciler.v1.GetConflictRequest
+	40, // 47: lightmetrics.reconciler.v1.ReconcilerService.GetOverlap:input_type -> lightmetrics.reconciler.v1.GetOverlapRequest
+	46, // 48: lightmetrics.reconciler.v1.ReconcilerService.ResolveConflicts:input_type -> lightmetrics.reconciler.v1.ResolveConflictsRequest
+	48, // 49: lightmetrics.reconciler.v1.ReconcilerService.SetQuarantine:input_type -> lightmetrics.reconciler.v1.SetQuarantineRequest
+	0,  // 50: lightmetrics.reconciler.v1.ReconcilerService.ListRepairs:input_type -> lightmetrics.reconciler.v1.ListRepairsRequest
+	5,  // 51: lightmetrics.reconciler.v1.ReconcilerService.GetRepair:input_type -> lightmetrics.reconciler.v1.GetRepairRequest
+	8,  // 52: lightmetrics.reconciler.v1.ReconcilerService.RetryRepairs:input_type -> lightmetrics.reconciler.v1.RetryRepairsRequest
+	21, // 53: lightmetrics.reconciler.v1.ReconcilerService.ListLedgers:output_type -> lightmetrics.reconciler.v1.ListLedgersResponse
+	25, // 54: lightmetrics.reconciler.v1.ReconcilerService.GetStatus:output_type -> lightmetrics.reconciler.v1.GetStatusResponse
+	12, // 55: lightmetrics.reconciler.v1.ReconcilerService.GetGarbage:output_type -> lightmetrics.reconciler.v1.GetGarbageResponse
+	14, // 56: lightmetrics.reconciler.v1.ReconcilerService.StartSweep:output_type -> lightmetrics.reconciler.v1.StartSweepResponse
+	16, // 57: lightmetrics.reconciler.v1.ReconcilerService.ReleaseBreaker:output_type -> lightmetrics.reconciler.v1.ReleaseBreakerResponse
+	29, // 58: lightmetrics.reconciler.v1.ReconcilerService.ListConflicts:output_type -> lightmetrics.reconciler.v1.ListConflictsResponse
+	37, // 59: lightmetrics.reconciler.v1.ReconcilerService.GetConflict:output_type -> lightmetrics.reconciler.v1.GetConflictResponse
+	41, // 60: lightmetrics.reconciler.v1.ReconcilerService.GetOverlap:output_type -> lightmetrics.reconciler.v1.GetOverlapResponse
+	47, // 61: lightmetrics.reconciler.v1.ReconcilerService.ResolveConflicts:output_type -> lightmetrics.reconciler.v1.ResolveConflictsResponse
+	49, // 62: lightmetrics.reconciler.v1.ReconcilerService.SetQuarantine:output_type -> lightmetrics.reconciler.v1.SetQuarantineResponse
+	1,  // 63: lightmetrics.reconciler.v1.ReconcilerService.ListRepairs:output_type -> lightmetrics.reconciler.v1.ListRepairsResponse
+	6,  // 64: lightmetrics.reconciler.v1.ReconcilerService.GetRepair:output_type -> lightmetrics.reconciler.v1.GetRepairResponse
+	9,  // 65: lightmetrics.reconciler.v1.ReconcilerService.RetryRepairs:output_type -> lightmetrics.reconciler.v1.RetryRepairsResponse
+	53, // [53:66] is the sub-list for method output_type
+	40, // [40:53] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_lightmetrics_reconciler_v1_reconciler_proto_init() }
@@ -3628,7 +4547,7 @@ func file_lightmetrics_reconciler_v1_reconciler_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lightmetrics_reconciler_v1_reconciler_proto_rawDesc), len(file_lightmetrics_reconciler_v1_reconciler_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   40,
+			NumMessages:   51,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

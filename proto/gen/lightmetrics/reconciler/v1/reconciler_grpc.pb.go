@@ -31,6 +31,9 @@ const (
 	ReconcilerService_GetOverlap_FullMethodName       = "/lightmetrics.reconciler.v1.ReconcilerService/GetOverlap"
 	ReconcilerService_ResolveConflicts_FullMethodName = "/lightmetrics.reconciler.v1.ReconcilerService/ResolveConflicts"
 	ReconcilerService_SetQuarantine_FullMethodName    = "/lightmetrics.reconciler.v1.ReconcilerService/SetQuarantine"
+	ReconcilerService_ListRepairs_FullMethodName      = "/lightmetrics.reconciler.v1.ReconcilerService/ListRepairs"
+	ReconcilerService_GetRepair_FullMethodName        = "/lightmetrics.reconciler.v1.ReconcilerService/GetRepair"
+	ReconcilerService_RetryRepairs_FullMethodName     = "/lightmetrics.reconciler.v1.ReconcilerService/RetryRepairs"
 )
 
 // ReconcilerServiceClient is the client API for ReconcilerService service.
@@ -62,6 +65,12 @@ type ReconcilerServiceClient interface {
 	ResolveConflicts(ctx context.Context, in *ResolveConflictsRequest, opts ...grpc.CallOption) (*ResolveConflictsResponse, error)
 	// SetQuarantine has collectors take nothing of an agent or a boot, or releases it.
 	SetQuarantine(ctx context.Context, in *SetQuarantineRequest, opts ...grpc.CallOption) (*SetQuarantineResponse, error)
+	// ListRepairs lists open repair records: what is damaged or missing of what was accepted.
+	ListRepairs(ctx context.Context, in *ListRepairsRequest, opts ...grpc.CallOption) (*ListRepairsResponse, error)
+	// GetRepair has one of them, with what was asked where for the bytes, and what was said.
+	GetRepair(ctx context.Context, in *GetRepairRequest, opts ...grpc.CallOption) (*GetRepairResponse, error)
+	// RetryRepairs looks at what is named once more, and asks all places for its bytes now.
+	RetryRepairs(ctx context.Context, in *RetryRepairsRequest, opts ...grpc.CallOption) (*RetryRepairsResponse, error)
 }
 
 type reconcilerServiceClient struct {
@@ -172,6 +181,36 @@ func (c *reconcilerServiceClient) SetQuarantine(ctx context.Context, in *SetQuar
 	return out, nil
 }
 
+func (c *reconcilerServiceClient) ListRepairs(ctx context.Context, in *ListRepairsRequest, opts ...grpc.CallOption) (*ListRepairsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListRepairsResponse)
+	err := c.cc.Invoke(ctx, ReconcilerService_ListRepairs_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *reconcilerServiceClient) GetRepair(ctx context.Context, in *GetRepairRequest, opts ...grpc.CallOption) (*GetRepairResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetRepairResponse)
+	err := c.cc.Invoke(ctx, ReconcilerService_GetRepair_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *reconcilerServiceClient) RetryRepairs(ctx context.Context, in *RetryRepairsRequest, opts ...grpc.CallOption) (*RetryRepairsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RetryRepairsResponse)
+	err := c.cc.Invoke(ctx, ReconcilerService_RetryRepairs_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ReconcilerServiceServer is the server API for ReconcilerService service.
 // All implementations must embed UnimplementedReconcilerServiceServer
 // for forward compatibility.
@@ -201,6 +240,12 @@ type ReconcilerServiceServer interface {
 	ResolveConflicts(context.Context, *ResolveConflictsRequest) (*ResolveConflictsResponse, error)
 	// SetQuarantine has collectors take nothing of an agent or a boot, or releases it.
 	SetQuarantine(context.Context, *SetQuarantineRequest) (*SetQuarantineResponse, error)
+	// ListRepairs lists open repair records: what is damaged or missing of what was accepted.
+	ListRepairs(context.Context, *ListRepairsRequest) (*ListRepairsResponse, error)
+	// GetRepair has one of them, with what was asked where for the bytes, and what was said.
+	GetRepair(context.Context, *GetRepairRequest) (*GetRepairResponse, error)
+	// RetryRepairs looks at what is named once more, and asks all places for its bytes now.
+	RetryRepairs(context.Context, *RetryRepairsRequest) (*RetryRepairsResponse, error)
 	mustEmbedUnimplementedReconcilerServiceServer()
 }
 
@@ -240,6 +285,15 @@ func (UnimplementedReconcilerServiceServer) ResolveConflicts(context.Context, *R
 }
 func (UnimplementedReconcilerServiceServer) SetQuarantine(context.Context, *SetQuarantineRequest) (*SetQuarantineResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SetQuarantine not implemented")
+}
+func (UnimplementedReconcilerServiceServer) ListRepairs(context.Context, *ListRepairsRequest) (*ListRepairsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListRepairs not implemented")
+}
+func (UnimplementedReconcilerServiceServer) GetRepair(context.Context, *GetRepairRequest) (*GetRepairResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetRepair not implemented")
+}
+func (UnimplementedReconcilerServiceServer) RetryRepairs(context.Context, *RetryRepairsRequest) (*RetryRepairsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RetryRepairs not implemented")
 }
 func (UnimplementedReconcilerServiceServer) mustEmbedUnimplementedReconcilerServiceServer() {}
 func (UnimplementedReconcilerServiceServer) testEmbeddedByValue()                           {}
@@ -442,6 +496,60 @@ func _ReconcilerService_SetQuarantine_Handler(srv interface{}, ctx context.Conte
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ReconcilerService_ListRepairs_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListRepairsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReconcilerServiceServer).ListRepairs(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ReconcilerService_ListRepairs_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReconcilerServiceServer).ListRepairs(ctx, req.(*ListRepairsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ReconcilerService_GetRepair_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetRepairRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReconcilerServiceServer).GetRepair(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ReconcilerService_GetRepair_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReconcilerServiceServer).GetRepair(ctx, req.(*GetRepairRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ReconcilerService_RetryRepairs_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RetryRepairsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReconcilerServiceServer).RetryRepairs(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ReconcilerService_RetryRepairs_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReconcilerServiceServer).RetryRepairs(ctx, req.(*RetryRepairsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ReconcilerService_ServiceDesc is the grpc.ServiceDesc for ReconcilerService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -488,6 +596,18 @@ var ReconcilerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "SetQuarantine",
 			Handler:    _ReconcilerService_SetQuarantine_Handler,
+		},
+		{
+			MethodName: "ListRepairs",
+			Handler:    _ReconcilerService_ListRepairs_Handler,
+		},
+		{
+			MethodName: "GetRepair",
+			Handler:    _ReconcilerService_GetRepair_Handler,
+		},
+		{
+			MethodName: "RetryRepairs",
+			Handler:    _ReconcilerService_RetryRepairs_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
