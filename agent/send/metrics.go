@@ -16,6 +16,7 @@ type metrics struct {
 	inFlight  prometheus.Gauge
 	damaged   prometheus.Counter
 	settled   *prometheus.CounterVec // action
+	wanted    prometheus.Counter
 
 	clockOffset prometheus.Gauge
 }
@@ -56,6 +57,8 @@ func newMetrics(reg prometheus.Registerer, collectors []string) *metrics {
 		Name: "lightmetrics_agent_clock_offset_seconds", Help: "How far the collectors' clock is ahead of this machine's, at least; below 0 it is behind."})
 	m.settled = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "lightmetrics_agent_conflicts_settled_total", Help: "Parked batches that were dropped (accept_existing) or queued under new numbers (keep_both) by an operator's decision."}, []string{"action"})
+	m.wanted = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "lightmetrics_agent_wanted_frames_sent_total", Help: "Parked frames that were sent to a collector again, because the store has lost its copy."})
 	for _, a := range []resolution.Action{resolution.AcceptExisting, resolution.KeepBoth} {
 		m.settled.WithLabelValues(string(a))
 	}
@@ -67,6 +70,6 @@ func newMetrics(reg prometheus.Registerer, collectors []string) *metrics {
 		m.errors.WithLabelValues(c)
 		m.connected.WithLabelValues(c)
 	}
-	reg.MustRegister(m.answers, m.sent, m.sentBytes, m.latency, m.sessions, m.errors, m.connected, m.inFlight, m.damaged, m.settled, m.clockOffset)
+	reg.MustRegister(m.answers, m.sent, m.sentBytes, m.latency, m.sessions, m.errors, m.connected, m.inFlight, m.damaged, m.settled, m.wanted, m.clockOffset)
 	return m
 }

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"lightmetrics.dev/lightmetrics/agent/queue"
 	"lightmetrics.dev/lightmetrics/agent/send/wire"
@@ -91,6 +92,7 @@ func (s *Sender) settleSome(ctx context.Context, conn grpc.ClientConnInterface, 
 	if err != nil {
 		return err
 	}
+	s.sendWanted(ctx, conn, agent, list, parked, answers)
 	s.telling.Store(true)
 	defer func() {
 		s.telling.Store(false)
@@ -145,6 +147,31 @@ func (s *Sender) settleSome(ctx context.Context, conn grpc.ClientConnInterface, 
 			"resolution", a.GetResolution(), "kept_boot_id", done[i].GetKeptBootId())
 	}
 	return nil
+}
+
+// sendWanted sends the frames that the collector asks for, because the store has lost its copy. That
+// they fail, or are not wanted any more, changes nothing: who still wants them asks again.
+func (s *Sender) sendWanted(ctx context.Context, conn grpc.ClientConnInterface, agent string, list []queue.HeldBatch, parked []*ingestv1.ParkedBatch, answers []*ingestv1.ConflictSettlement) {
+	for i, a := range answers {
+		if !a.GetFrameWanted() {
+			continue
+		}
+		frame, err := s.queue.HeldFrame(queue.Parked, list[i].ID)
+		if err == nil {
+			b := proto.CloneOf(parked[i])
+			b.Frame = frame
+			_, err = s.askSettled(ctx, conn, agent, []*ingestv1.ParkedBatch{b})
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			s.log.Warn("a parked frame that the collector asks for was not sent", "id", list[i].ID, "error", err)
+			continue
+		}
+		s.metrics.wanted.Inc()
+		s.log.Info("a parked frame was sent to the collector, because the store has lost it", "id", list[i].ID, "identity", list[i].Identity().String())
+	}
 }
 
 func settledAs(a ingestv1.ResolutionAction) string {

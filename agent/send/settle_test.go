@@ -3,6 +3,7 @@ package send_test
 import (
 	"bytes"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -259,5 +260,53 @@ func TestWhereaboutsAreTold(t *testing.T) {
 	f.eventually("a collector is asked", func() bool { return got.Load() != nil })
 	if r := got.Load(); r.GetHost() != f.at.Host || r.GetPage() != f.at.Page || r.GetDirectory() != f.at.Directory {
 		t.Errorf("%v", r)
+	}
+}
+
+// A frame that a collector asks for is sent to it, exactly and alone, and stays parked; one that can't be read, or is refused, is
+// no reason to stop.
+func TestWantedFramesAreSent(t *testing.T) {
+	f := newFixture(t)
+	f.cfg.SettleInterval = time.Millisecond
+	got := make(chan *ingestv1.ParkedBatch, 100)
+	var refused atomic.Int64
+	f.collector(&sendtest.Collector{OnSettle: func(req *ingestv1.SettleConflictsRequest) (*ingestv1.SettleConflictsResponse, error) {
+		out := &ingestv1.SettleConflictsResponse{}
+		for i, p := range req.GetParked() {
+			out.Settlements = append(out.Settlements, &ingestv1.ConflictSettlement{FrameSha256: p.GetFrameSha256(), FrameWanted: i < 2})
+			if len(p.GetFrame()) == 0 {
+				continue
+			}
+			if len(req.GetParked()) != 1 {
+				t.Errorf("a frame among %d", len(req.GetParked()))
+			}
+			if refused.Add(1) == 1 {
+				return nil, rpc.Failure{Code: codes.Unavailable, Reason: "X", Message: "not now"}.Err()
+			}
+			select {
+			case got <- p:
+			default:
+			}
+		}
+		return out, nil
+	}})
+	held := f.park(3)
+	f.run()
+	seen := map[string]bool{}
+	for len(seen) < 2 {
+		select {
+		case p := <-got:
+			i := slices.IndexFunc(held, func(b queue.HeldBatch) bool { return b.SeqStart == p.GetSeqStart() })
+			raw, err := f.queue.HeldFrame(queue.Parked, held[i].ID)
+			if err != nil || !bytes.Equal(raw, p.GetFrame()) || p.GetBootId() != held[i].BootID || p.GetResolution() != 0 || i == 2 {
+				t.Errorf("batch %d: %d bytes, %v", i, len(p.GetFrame()), err)
+			}
+			seen[held[i].ID] = true
+		case <-f.ctx.Done():
+			t.Fatal("the frames are not sent")
+		}
+	}
+	if f.parked() != 3 {
+		t.Errorf("%d are parked", f.parked())
 	}
 }

@@ -33,6 +33,7 @@ const (
 	QuarantineByBlobPrefix = "quarantine-by-blob/v1/"
 	ReconcilePrefix        = "reconcile/v1/"
 	RepairPrefix           = "repair/v1/"
+	RepairConflictsPrefix  = RepairPrefix + "identity-conflict/" // of quarantined frames
 	ProbePrefix            = "probe/v1/"
 	// AuthorityKey is the id object of the acceptance authority.
 	AuthorityKey = "authority/v1/id.json"

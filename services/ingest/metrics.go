@@ -21,6 +21,7 @@ type metrics struct {
 	sheds    *prometheus.CounterVec // resource
 	notified *prometheus.CounterVec // outcome
 	landed   *prometheus.CounterVec // outcome
+	putBack  prometheus.Counter
 	probes   *prometheus.CounterVec // outcome
 
 	ownWrites *prometheus.CounterVec
@@ -63,8 +64,10 @@ func newMetrics(r *prometheus.Registry, s *Service) (*metrics, error) {
 		hellos:   counter("hellos_total", "Streams that sent a hello, by the reason of their refusal; empty for those that were accepted.", "reason"),
 		sheds:    counter("sheds_total", "Batches and streams that were refused for lack of a resource, by resource.", "resource"),
 		notified: counter("notifications_total", "Hints about manifests and segments that were handed to a reconciler (sent) or not (dropped).", "outcome"),
-		landed:   counter("landed_total", "Batches that left the local spool, by outcome (accepted, duplicate, conflict, parked).", "outcome"),
-		probes:   counter("store_probes_total", "Probes of the store's semantics, by outcome.", "outcome"),
+		putBack: prometheus.NewCounter(prometheus.CounterOpts{Name: "lightmetrics_ingest_frames_put_back_total",
+			Help: "Quarantined frames that the store had lost, and that were put back from their sender's parked copy."}),
+		landed: counter("landed_total", "Batches that left the local spool, by outcome (accepted, duplicate, conflict, parked).", "outcome"),
+		probes: counter("store_probes_total", "Probes of the store's semantics, by outcome.", "outcome"),
 
 		inlined:   one("inlined_total", "Batches that were accepted with their frame in the manifest (inline_below)."),
 		unneeded:  one("blobs_unneeded_total", "Blobs that were written or found, and that nothing refers to, because the manifest that exists carries the frame."),
@@ -85,7 +88,7 @@ func newMetrics(r *prometheus.Registry, s *Service) (*metrics, error) {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "lightmetrics_ingest_" + name, Help: help}, fn)
 	}
 	for _, c := range []prometheus.Collector{
-		m.batches, m.records, m.bytes, m.latency, m.hellos, m.sheds, m.inlined, m.unneeded, m.ownWrites, m.skipped, m.corrupt, m.notified, m.landed, m.probes,
+		m.batches, m.records, m.bytes, m.latency, m.hellos, m.sheds, m.inlined, m.unneeded, m.ownWrites, m.skipped, m.corrupt, m.notified, m.landed, m.putBack, m.probes,
 		m.segments, m.journalFailures, m.fences, m.segmentEntries, m.journalWait, m.framesRead, m.framesReadBytes, m.orphanReports,
 		gauge("unresolved_frames", "Frames of submissions that ended without an outcome and were not sent again, and of blobs that nothing refers to, which wait to be reported to the garbage collection.", func() float64 { return float64(s.abandoned.waiting.Load()) }),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "lightmetrics_ingest_unresolved_frames_dropped_total", Help: "Such frames that are left to the sweep of the garbage collection, because too many waited."},

@@ -12,6 +12,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/resolution"
+	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/internal/platform/run"
@@ -122,14 +123,18 @@ func (s *Service) settleAll(ctx context.Context, req *ingestv1.SettleConflictsRe
 	if n := len(req.GetParked()); n > resolution.MaxConflicts {
 		return nil, failed(codes.InvalidArgument, rpc.ReasonInvalidArgument, "%d parked batches, at most %d", n, resolution.MaxConflicts)
 	}
+	if err := s.checkSentFrames(req.GetParked()); err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
+	wanted := s.wantedFrames(ctx, req.GetAgentId())
 	out := &ingestv1.SettleConflictsResponse{Settlements: make([]*ingestv1.ConflictSettlement, len(req.GetParked()))}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(settleWriters)
 	for i, b := range req.GetParked() {
 		g.Go(func() (err error) {
-			out.Settlements[i], err = s.settle(gctx, a, req, b)
+			out.Settlements[i], err = s.settle(gctx, a, req, b, wanted)
 			return err
 		})
 	}
@@ -140,7 +145,7 @@ func (s *Service) settleAll(ctx context.Context, req *ingestv1.SettleConflictsRe
 }
 
 // settle says what was decided about a parked batch, and records what its sender did.
-func (s *Service) settle(ctx context.Context, a *authority, req *ingestv1.SettleConflictsRequest, b *ingestv1.ParkedBatch) (*ingestv1.ConflictSettlement, error) {
+func (s *Service) settle(ctx context.Context, a *authority, req *ingestv1.SettleConflictsRequest, b *ingestv1.ParkedBatch, wanted map[string]bool) (*ingestv1.ConflictSettlement, error) {
 	id := identity.Batch{Agent: req.GetAgentId(), Boot: b.GetBootId(), SeqStart: b.GetSeqStart(), SeqEnd: b.GetSeqEnd()}
 	sum, err := identity.DigestFromBytes(b.GetFrameSha256())
 	if err == nil {
@@ -150,6 +155,9 @@ func (s *Service) settle(ctx context.Context, a *authority, req *ingestv1.Settle
 		return nil, failed(codes.InvalidArgument, rpc.ReasonInvalidArgument, "parked batch: %v", err)
 	}
 	out := &ingestv1.ConflictSettlement{FrameSha256: b.GetFrameSha256()}
+	if wanted[layout.RepairQuarantine(id, sum)] {
+		s.putBack(ctx, a, id, sum, b.GetFrame(), out)
+	}
 	d := s.resolutions.Of(id, sum)
 	if d == nil {
 		s.parked.whereabouts(ctx, s, a, req, id, sum)

@@ -251,3 +251,56 @@ type refusal struct {
 	refused bool
 	after   time.Duration
 }
+
+// A parked frame that the store has lost is asked for, and put back where its bytes are the frame's; nothing else is written.
+func TestParkedFramesArePutBack(t *testing.T) {
+	store := newStore()
+	c := start(t, store, often)
+	st, _ := c.mustOpen(t, boot, 0)
+	lost := encode(t, boot, 1, 3, 7)
+	sum := identity.Sum(lost)
+	for i, f := range [][]byte{encode(t, boot, 1, 3, 1), lost} {
+		want := []ingestv1.BatchStatus{ingestv1.BatchStatus_BATCH_STATUS_ACCEPTED, ingestv1.BatchStatus_BATCH_STATUS_IDENTITY_CONFLICT}[i]
+		if r := st.ask(f); r.GetStatus() != want {
+			t.Fatalf("%v", r)
+		}
+	}
+	id := identity.Batch{Agent: boot.Agent, Boot: boot.Boot, SeqStart: 1, SeqEnd: 3}
+	ask := func(frame []byte, more ...*ingestv1.ParkedBatch) (*ingestv1.ConflictSettlement, error) {
+		t.Helper()
+		parked := &ingestv1.ParkedBatch{BootId: boot.Boot, SeqStart: 1, SeqEnd: 3, FrameSha256: sum[:], Frame: frame}
+		out, err := c.client.SettleConflicts(bound(t), &ingestv1.SettleConflictsRequest{AgentId: boot.Agent, Parked: append(more, parked)})
+		if err != nil {
+			return nil, err
+		}
+		return out.GetSettlements()[len(more)], nil
+	}
+	key := layout.Blob(sum, 0)
+	fatal(t, store.Delete(bound(t), key))
+	if s, err := ask(lost); err != nil || s.GetFrameWanted() {
+		t.Errorf("nobody has found it missing: %v, %v", s, err)
+	}
+	if _, err := store.Head(bound(t), key); err == nil {
+		t.Error("a frame that nobody wants was written")
+	}
+	_, err := store.Create(bound(t), layout.RepairQuarantine(id, sum), []byte("{}"), objstore.PutOptions{})
+	fatal(t, err)
+	if s, err := ask(nil); err != nil || !s.GetFrameWanted() {
+		t.Errorf("%v, %v", s, err)
+	}
+	if s, err := ask(encode(t, boot, 1, 3, 8)); err != nil || s.GetFrameWanted() {
+		t.Errorf("other bytes: %v, %v", s, err)
+	}
+	if _, err := store.Head(bound(t), key); err == nil {
+		t.Error("other bytes were written")
+	}
+	if _, err := ask(lost, &ingestv1.ParkedBatch{BootId: boot.Boot, SeqStart: 1, SeqEnd: 3, FrameSha256: sum[:]}); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("a frame among others: %v", err)
+	}
+	if s, err := ask(lost); err != nil || s.GetFrameWanted() {
+		t.Errorf("%v, %v", s, err)
+	}
+	if got, _, err := store.Get(bound(t), key, objstore.GetOptions{}); err != nil || !slices.Equal(got, lost) {
+		t.Errorf("it is not put back: %v", err)
+	}
+}

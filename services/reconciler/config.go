@@ -85,8 +85,8 @@ type RepairsConfig struct {
 
 	// Collectors and Replica are places that are asked for frames that are damaged or missing.
 	Collectors []string         `koanf:"collectors" help:"gRPC addresses of collectors, which are asked for frames that are damaged or missing in the store: they have the latest in memory" check:"address"`
-	Client     rpc.ClientConfig `koanf:"client" needs:"repairs.collectors"`
-	Replica    s3.Config        `koanf:"replica"`
+	Client     rpc.ClientConfig `koanf:"client" needs:"collectors"`
+	Replica    s3.Config        `koanf:"replica" needs:"replica.bucket"`
 }
 
 // LedgersConfig is for the ledgers in memory and their snapshots.

@@ -24,6 +24,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/derived/audit"
 	"lightmetrics.dev/lightmetrics/internal/derived/ledger"
 	"lightmetrics.dev/lightmetrics/internal/derived/ledgers"
+	"lightmetrics.dev/lightmetrics/internal/derived/putback"
 	"lightmetrics.dev/lightmetrics/internal/derived/reconcile"
 	"lightmetrics.dev/lightmetrics/internal/derived/scrub"
 	"lightmetrics.dev/lightmetrics/internal/layout"
@@ -73,6 +74,14 @@ func with() map[string]map[string]func() []byte {
 			st := must(gc.ParseState(parse(gc.StateKind.Schema)))
 			st.Settled, st.Postponed = 6, []gc.Postponed{{Key: layout.OrphanReport(time.Unix(5, 0), identity.Sum(nil)), Attempts: 2, Due: 900}}
 			return st.Marshal()
+		}},
+		reconcile.RepairKind.Schema: {"history": func() []byte {
+			r := must(reconcile.ParseRepair(parse(reconcile.RepairKind.Schema)))
+			r.Tries, r.TriedAt = 2, 8
+			r.Answered([]putback.Answer{{Place: "replica", Said: putback.SaidNone}, {Place: "collector 10.0.0.7:4750", Said: putback.SaidFailed, Detail: "no route"}})
+			r.Note(reconcile.Event{At: 9, What: reconcile.EventRetry, By: "ann"})
+			r.Note(reconcile.Event{At: 10, What: reconcile.EventAsked, By: "r1", Detail: "no place has the frame"})
+			return r.Marshal()
 		}},
 		scrub.Kind.Schema: {"last": func() []byte {
 			r := must(scrub.ParseRecord(parse(scrub.Kind.Schema)))

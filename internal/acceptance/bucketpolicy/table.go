@@ -96,6 +96,7 @@ var grants = map[Role][]Grant{
 		grant(Get, "a checkpoint of the ledgers, to follow the journal from", layout.ReconcilePrefix),
 		grant(read, "resolutions of conflicts", resolution),
 		grant(Create, "conflicts that are settled; where frames are parked", settled, parked),
+		grant(List, "parked frames that the store has lost", layout.RepairPrefix),
 		grant(read|Put|Delete, "the probe at the start and daily, and the store's clock", layout.ProbePrefix),
 	},
 	Reconciler: {

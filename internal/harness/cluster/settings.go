@@ -103,6 +103,7 @@ func (c *Cluster) reconcilerSettings() section {
 		"auth":         c.auth("reconciler"),
 		"authority_id": Authority,
 		"store":        c.bucketSettings(bucketpolicy.Reconciler),
+		"repairs":      section{"collectors": c.collectors()},
 	}
 }
 
@@ -147,7 +148,10 @@ func (c *Cluster) querySettings() section {
 
 // watched are the services that name what is accepted: the reconciler, and the collectors, which also have frames.
 func (c *Cluster) watched() []string {
-	all := []string{c.Addr.ReconcilerGRPC}
+	return append([]string{c.Addr.ReconcilerGRPC}, c.collectors()...)
+}
+
+func (c *Cluster) collectors() (all []string) {
 	for _, a := range c.Addr.Collectors {
 		all = append(all, a.GRPC)
 	}

@@ -180,7 +180,8 @@ func (p *plan) own(service string) section {
 		return section{"auth": p.auth(), "store": p.bucket(coordinator),
 			"etcd": section{"embedded": section{"data_dir": p.dir("coordinator")}}}
 	case reconciler:
-		return section{"auth": p.auth(), "store": p.bucket(reconciler), "authority_id": p.cfg.AuthorityID}
+		return section{"auth": p.auth(), "store": p.bucket(reconciler), "authority_id": p.cfg.AuthorityID,
+			"repairs": section{"collectors": []string{p.ingestAddress()}, "client": p.client(workerToken)}}
 	case ingest:
 		return section{"auth": p.auth(), "store": p.bucket(ingest), "authority_id": p.cfg.AuthorityID,
 			"notify": section{"addresses": []string{p.reconcilerGRPC()}, "client": p.client(workerToken)}}
