@@ -114,6 +114,12 @@ func TestAConflictOfACloneIsSettledFromElsewhere(t *testing.T) {
 		switch process {
 		case "reconciler":
 			s["auth"] = map[string]any{"mode": "token", "principals_file": principals}
+			// For framesArePutBack.
+			s["journal"] = map[string]any{"fold_interval": "200ms"}
+			s["scrub"] = map[string]any{"period": "500ms", "rate": 1000}
+			s["repairs"].(map[string]any)["interval"] = "500ms"
+		case "query":
+			s["follow"].(map[string]any)["frames_wait"] = "0s"
 		case "collector-1":
 			s["resolutions_interval"] = "200ms"
 			delete(s, "notify")
@@ -194,6 +200,8 @@ func TestAConflictOfACloneIsSettledFromElsewhere(t *testing.T) {
 	if resp.StatusCode != http.StatusForbidden {
 		t.Errorf("a reader over HTTP: %s", resp.Status)
 	}
+
+	framesArePutBack(ctx, t, c, rob, ann, one)
 
 	_, err = ann.ResolveConflicts(ctx, dropped)
 	must(t, err)
