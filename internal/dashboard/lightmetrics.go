@@ -93,6 +93,7 @@ func reconciler() Row {
 		{Title: "Bytes of orphan blobs that were deleted", Unit: "Bps", Queries: one(rate("", "reconciler_gc_deleted_bytes_total", ""), "")},
 		{Title: "Reports of possible orphans, and markers", About: "Markers are permanent.", Unit: "short", Queries: []Query{
 			{by("max", "", metric("reconciler_gc_reports", "")), "reports that wait"}, {by("max", "", metric("reconciler_gc_markers", "")), "markers"}}},
+		{Title: "Age of the oldest report of possible orphans", About: "Of those that were never checked; a report is due after gc.delay.", Unit: "s", Queries: one(by("max", "", metric("reconciler_gc_oldest_report_seconds", "")), "")},
 		{Title: "Objects that events of the bucket name", About: "Where reconcilers or query nodes take events. segment and accepted are hints, foreign is of another bucket or prefix.", Unit: "ops", Queries: one(rate("source, kind", "event_objects_total", ""), "{{source}} {{kind}}")},
 		{Title: "Queue of events", Unit: "s", Queries: []Query{
 			{by("max", "instance", metric("event_queue_age_seconds", "")), "age, {{instance}}"}, {by("max", "instance", metric("event_queue_failing_seconds", "")), "failing, {{instance}}"}}},
