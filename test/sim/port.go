@@ -185,7 +185,15 @@ func (t *task) List(_ context.Context, o objstore.ListOptions) (p objstore.Page,
 	return p, err
 }
 
-func (t *task) Delete(_ context.Context, key string) error {
+func (t *task) Delete(ctx context.Context, key string) error {
+	if t.store.versioned && strings.HasPrefix(key, layout.RawBlobsPrefix) && !t.dead {
+		t.violated("versions", "a delete of %s without its version keeps the bytes", key)
+	}
+	return t.DeleteVersion(ctx, key, "")
+}
+
+// DeleteVersion implements objstore.VersionDeleter. However late it is applied, it reaches nothing that was written later.
+func (t *task) DeleteVersion(_ context.Context, key, version string) error {
 	if t.logged != nil && !t.logged[key] && !t.dead {
 		t.violated("log", "a delete of %s before its entry in the log", key)
 	}
@@ -193,6 +201,9 @@ func (t *task) Delete(_ context.Context, key string) error {
 		t.gardener.deletes(t.world, key)
 	}
 	return t.write("delete", key, func() error {
+		if o, there := t.store.objects[key]; version != "" && (!there || o.etag() != version) {
+			return nil
+		}
 		t.checkDoubt(key)
 		t.delete(key)
 		return nil

@@ -46,6 +46,7 @@ func (w *world) setup() {
 	w.faults = weather[w.ch.n(len(weather))]
 	w.sticky = w.ch.n(3)
 	w.store.blind = w.ch.oneIn(8)
+	w.store.versioned = w.ch.oneIn(4)
 	w.authorities = w.ch.oneIn(8)
 	w.store.page = [...]int{0, 0, 2, 3}[w.ch.n(4)]
 	w.spooling = w.ch.oneIn(5) && !w.authorities

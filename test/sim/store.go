@@ -18,6 +18,8 @@ type store struct {
 	objects map[string]object
 	// blind: it keeps no checksums, so that a HEAD does not tell the hash.
 	blind bool
+	// versioned: reads tell the version, which is the object's birth, and a delete of a key would keep the bytes.
+	versioned bool
 	// page is how many keys a listing's page has; 0 is all.
 	page   int
 	births uint64
@@ -64,6 +66,9 @@ func (s *store) info(key string) (objstore.Info, error) {
 		return objstore.Info{}, objstore.ErrNotFound
 	}
 	info := objstore.Info{Key: key, Size: int64(len(o.body)), LastModified: o.at, ETag: o.etag()}
+	if s.versioned {
+		info.Version = o.etag()
+	}
 	if !s.blind && strings.HasPrefix(key, layout.RawBlobsPrefix) {
 		info.SHA256 = identity.Sum(o.body)
 	}

@@ -178,7 +178,7 @@ func table(ms []mutant, vs []verdict) []byte {
 	for i, m := range ms {
 		fmt.Fprintf(&b, "| %s | %s | %d | %s |\n", m.name, m.about, vs[i].seed, vs[i].invariant())
 	}
-	b.WriteString("\nInvariants: I1 to I6 and I10, *plan*, *breaker*, *log*, *fence*, *marker*, *doubt*, *derived* and *spool* as in `gc.md`; *order*: a record names only a generation that held the frame; *conflict*: a conflict has its quarantine\n" +
+	b.WriteString("\nInvariants: I1 to I6 and I10, *plan*, *breaker*, *log*, *fence*, *marker*, *versions*, *doubt*, *derived* and *spool* as in `gc.md`; *order*: a record names only a generation that held the frame; *conflict*: a conflict has its quarantine\n" +
 		"record; *boot*: one spool per boot; *authority*: no collector serves under another authority; *ledger*: counts agree with a count by hand;\n" +
 		"*progress*: without faults each submission has an outcome; *probe*: unsound stores are refused.\n")
 	return b.Bytes()

@@ -137,6 +137,8 @@ var mutants = []mutant{
 	{"gc-deletes-all-generations", "a delete of a generation without a marker", []edit{
 		{executeGo, "\t\"lightmetrics.dev/lightmetrics/internal/objstore\"\n", "\t\"lightmetrics.dev/lightmetrics/internal/layout\"\n\t\"lightmetrics.dev/lightmetrics/internal/objstore\"\n"},
 		{executeGo, "\treturn objstore.DeleteVersion(ctx, c.cfg.Store, k.Key, k.version)", "\tfor g := range uint32(3) {\n\t\tif err := c.cfg.Store.Delete(ctx, layout.Blob(k.SHA256, g)); err != nil {\n\t\t\treturn err\n\t\t}\n\t}\n\treturn nil"}}},
+	{"gc-deletes-no-version", "on a versioned bucket the bytes stay", []edit{{executeGo, "\treturn objstore.DeleteVersion(ctx, c.cfg.Store, k.Key, k.version)", "\treturn c.cfg.Store.Delete(ctx, k.Key)"}}},
+	{"frames-delete-no-version", "on a versioned bucket the bytes of frames stay that retention removes", []edit{{framesGo, "\tversioned := first.Version != \"\" || err != nil\n", "\tversioned := first.Version != \"\" && err != nil\n"}}},
 	{"gc-marker-removed-after-delete", "a timed-out delete lands late, and its marker is gone", []edit{{executeGo, "\tx.note(k, Deleted, \"\", \"\")\n", "\t" + removeMarker + "\tx.note(k, Deleted, \"\", \"\")\n"}}},
 	{"gc-marker-removed-when-kept", "two collections: one takes back the marker that the other relies on", []edit{{executeGo, secondProof, "\tif kept := x.c.prove(ctx, &k, k.id); kept != nil {\n\t\t" + removeMarker + "\t\tx.note(k, KeptBlob, kept.Reason, kept.Detail)\n\t\treturn\n\t}\n"}}},
 	{"gc-other-frame-keeps", "orphans of a conflict are never collected", []edit{{proveGo, "if m.FrameSHA256 == k.SHA256 && !m.Inline {", "if m.Identity == id && !m.Inline {"}}},
