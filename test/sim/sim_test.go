@@ -75,7 +75,7 @@ func TestScheduleReachesEverything(t *testing.T) {
 		"takes over from", "condemns as a zombie", "create gc/v1/log/blobs/", "delete gc/v1/orphans/", "another collection has begun",
 	}
 	missing := slices.Clone(want)
-	for seed := uint64(1); seed <= 2000 && len(missing) > 0; seed++ {
+	for seed := uint64(1); seed <= 10_000 && len(missing) > 0; seed++ {
 		trace := strings.Join(run(seeded(seed, nil), true).trace, "\n")
 		missing = slices.DeleteFunc(missing, func(s string) bool { return strings.Contains(trace, s) })
 	}
