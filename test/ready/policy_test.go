@@ -115,12 +115,12 @@ func TestServingWithoutAPolicy(t *testing.T) {
 		ready, why := ask(t, required.HTTPAddr()).part("submissions")
 		return !ready && strings.Contains(why, "accepted/v1/probe/policy is allowed") && strings.Contains(why, "docs/runbook/ingest-store-unguarded.md")
 	})
-	if n := violations(t, requiredTel); n != 8 {
+	if n := violations(t, requiredTel); n != 10 {
 		t.Errorf("%v violations", n)
 	}
 	warns, warnsTel := b.collector("warn")
 	until(t, "ready with a warning", func() bool { return ask(t, warns.HTTPAddr()).code == http.StatusOK })
-	if n := violations(t, warnsTel); n != 8 {
+	if n := violations(t, warnsTel); n != 10 {
 		t.Errorf("%v violations", n)
 	}
 	if page := status(t, warns.HTTPAddr()); !strings.Contains(page, "acceptance records can be changed") || !strings.Contains(page, "store.policy: warn") {

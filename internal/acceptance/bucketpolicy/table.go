@@ -221,14 +221,12 @@ type rule struct {
 
 // rules. Where a key ends without a slash, the probe of the policy has a key of its own beside it.
 var rules = []rule{
-	{sid: "AcceptanceIsOnlyCreated", deny: Put | Replace, copies: true, why: "what was accepted is never overwritten",
-		keys: []string{layout.RawBlobsPrefix, layout.AcceptedPrefix, layout.BootsPrefix, quarantine, resolution, layout.JournalOpenPrefix, layout.JournalRunPrefix, layout.JournalFoldedPrefix}},
+	{sid: "AcceptanceIsOnlyCreated", deny: Put | Replace, copies: true, why: "what was accepted, and what was removed and why, is never overwritten",
+		keys: []string{layout.RawBlobsPrefix, layout.AcceptedPrefix, layout.BootsPrefix, quarantine, resolution, layout.JournalOpenPrefix, layout.JournalRunPrefix, layout.JournalFoldedPrefix, layout.LogPrefix}},
 	{sid: "HeadAndAuthorityAreReplacedByIfMatch", deny: Put, why: "records that move are replaced by who has read them alone",
 		keys: []string{layout.JournalHeadKey, layout.JournalBeginKey, layout.AuthorityKey, layout.CondemnedPrefix}},
-	{sid: "AcceptanceIsNeverDeleted", deny: Delete, why: "what was accepted or condemned stays",
-		keys: []string{layout.AcceptedPrefix, layout.BootsPrefix, quarantine, resolution, layout.AuthorityKey, layout.JournalBeginKey, layout.JournalHeadKey, layout.CondemnedPrefix}},
-	{sid: "LogsAreOnlyCreated", deny: Put | Replace | Delete, why: "what was removed, and why, stays",
-		keys: []string{layout.LogPrefix}},
+	{sid: "AcceptanceIsNeverDeleted", deny: Delete, why: "what was accepted, condemned or logged stays",
+		keys: []string{layout.AcceptedPrefix, layout.BootsPrefix, quarantine, resolution, layout.AuthorityKey, layout.JournalBeginKey, layout.JournalHeadKey, layout.CondemnedPrefix, layout.LogPrefix}},
 	{sid: "OnlyReconcilersFoldTheJournal", deny: Create | Replace | Put, except: []Role{Reconciler}, why: "one kind of writer moves the head",
 		keys: []string{layout.JournalHeadKey, layout.JournalFoldedPrefix}},
 	{sid: "OnlyReconcilersDeleteFromTheJournal", deny: Delete, except: []Role{Reconciler}, why: "segments go when they are folded",

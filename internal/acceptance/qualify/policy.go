@@ -176,7 +176,7 @@ func deniedCopy(ctx context.Context, p *probe) error {
 	if !ok {
 		return skipped("the store has no copies")
 	}
-	for _, key := range []string{recordProbe, conflictProbe, frameProbe, bootProbe, decisionProbe, openProbe, segmentProbe, foldedProbe} {
+	for _, key := range []string{recordProbe, conflictProbe, frameProbe, bootProbe, decisionProbe, logProbe, openProbe, segmentProbe, foldedProbe} {
 		switch err := c.CopyAbsent(ctx, key, layout.ProbePrefix+p.opts.RunID+"/no-such-object"); {
 		case errors.Is(err, objstore.ErrDenied):
 		case silent(err):
