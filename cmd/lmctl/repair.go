@@ -263,7 +263,7 @@ type blobView struct {
 type repairShowView struct {
 	repairView
 	Generations []blobView `json:"generations"`
-	Places      []string         `json:"places"`
+	Places      []string   `json:"places"`
 }
 
 func viewShownRepair(r *reconcilerv1.GetRepairResponse) (repairShowView, table) {
