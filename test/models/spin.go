@@ -78,7 +78,9 @@ func Run(ctx context.Context, source, dir string, v Variant) (Result, error) {
 		flags = append(flags, "-D"+v.Name)
 	}
 	if v.Breaks {
-		search = []string{"-O0", "-DBFS"}
+		if search = []string{"-O0"}; !v.Deep {
+			search = append(search, "-DBFS")
+		}
 	}
 	start := time.Now()
 	if out, err := command(ctx, dir, "spin", append(flags, v.Model+".pml")...); err != nil || bytes.Contains(out, []byte("Error")) {

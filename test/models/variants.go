@@ -12,6 +12,8 @@ type Variant struct {
 	Scope string
 	// Breaks: the guard is gone, and a violation must be found.
 	Breaks bool
+	// Deep: a mutant's search goes depth first.
+	Deep bool
 	// Whole: this scope alone reaches every statement, so no step of it is idle.
 	Whole bool
 }
@@ -32,7 +34,7 @@ func Variants(soak bool) []Variant {
 	}
 	for _, m := range mutants {
 		for _, name := range m.names {
-			vs = append(vs, Variant{Model: m.model, Name: name, Scope: m.flags, Breaks: true})
+			vs = append(vs, Variant{Model: m.model, Name: name, Scope: m.flags, Breaks: true, Deep: m.deep})
 			if soak && m.shown {
 				vs = append(vs, Variant{Model: m.model, Name: name, Scope: m.flags + " -DUNTIL_A_FOLLOWER_SEES_IT", Breaks: true})
 			}
@@ -64,6 +66,10 @@ var small = []scope{
 	{model: "gc", flags: "-DINLINE -DNH=1 -DG=2 -DLATE=0"},
 	{model: "gc", flags: "-DINLINE -DNH=2 -DG=2 -DLATE=0 -DCOLLECTORS=1"},
 	{model: "gc", flags: "-DINLINE -DRETAIN -DNH=1 -DG=2 -DLATE=0 -DCOLLECTORS=2 -DGCS=0"},
+	{model: "epochs", flags: "-DRUNS=1 -DCLOSE -DPLAIN"},
+	{model: "epochs", flags: "-DRUNS=2 -DSEGMENTS=2"},
+	{model: "epochs", flags: "-DRUNS=1 -DBEGINS"},
+	{model: "epochs", flags: "-DRUNS=1 -DFOLD"},
 	{model: "linearizer", flags: "-DMAXR=1 -DLATE=0"},
 	{model: "linearizer", flags: "-DMAXR=1 -DLATE=1 -DHOMES"},
 	{model: "linearizer", flags: "-DMAXR=3 -DLATE=0 -DHOMES"},
@@ -92,6 +98,9 @@ var large = []scope{
 	{model: "gc", flags: "-DINLINE -DNH=1 -DG=2 -DLATE=1"},
 	{model: "gc", flags: "-DINLINE -DNH=2 -DG=2 -DLATE=1 -DCOLLECTORS=1"},
 	{model: "gc", flags: "-DINLINE -DRETAIN -DNH=1 -DG=2 -DLATE=1 -DCOLLECTORS=1 -DGCS=1"},
+	{model: "epochs", flags: "-DRUNS=1 -DCLOSE -DPLAIN -DFOLD -DBEGINS"},
+	{model: "epochs", flags: "-DRUNS=1 -DGCS=2 -DFOLD"},
+	{model: "epochs", flags: "-DRUNS=2"},
 	{model: "linearizer", flags: "-DMAXR=1 -DLATE=1"},
 	{model: "linearizer", flags: "-DMAXR=3 -DLATE=0"},
 	{model: "linearizer", flags: "-DMAXR=3 -DLATE=1 -DHOMES"},
@@ -131,6 +140,8 @@ var alternatives = []struct{ model, name, flags string }{
 var mutants = []struct {
 	model, flags string
 	names        []string
+	// deep: the search goes depth first, which finds some violations in far fewer states than breadth first.
+	deep bool
 	// shown: the entry is lost first, and a follower's wrong answer comes later. Soak waits for that too.
 	shown bool
 }{
@@ -154,6 +165,13 @@ var mutants = []struct {
 		"NO_BELOW", "NO_BELOW_ON_DUPLICATE", "BELOW_UNCONFIRMED", "BELOW_REMOVED", "BELOW_WITHOUT_CONDITION", "BELOW_READ_ONCE",
 		"COVERED_FIRST", "NOT_COVERED", "ALL_GENERATIONS_OF_FRAME", "LOG_AFTER",
 	}},
+	{model: "epochs", flags: "-DRUNS=1", deep: true, names: []string{
+		"NO_BARRIER", "PROVE_BEFORE_BARRIER", "LISTED_BEFORE_THE_EPOCH", "UNNAMED_PASSES", "MARKER_EXISTS_IS_NAMED", "OLD_GC",
+		"SEGMENT_0_NAMES", "EPOCH_READ_BEFORE_OPENING", "EPOCH_GOES_BACK", "CHECKED_WHEN_ADDED", "UNNAMED_SPARES", "ANSWER_BEFORE_SEGMENT",
+	}},
+	{model: "epochs", flags: "-DRUNS=2 -DSEGMENTS=2", deep: true, names: []string{"FENCED_STAYS_CHECKED"}},
+	{model: "epochs", flags: "-DRUNS=1 -DBEGINS", deep: true, names: []string{"BEGIN_READ_FIRST"}},
+	{model: "epochs", flags: "-DRUNS=1 -DFOLD", deep: true, names: []string{"LISTED_ALONE", "FENCE_UNCHECKED"}},
 	{model: "linearizer", flags: "-DMAXR=1 -DLATE=0", names: []string{
 		"NO_CLAIM", "ACK_ON_CLAIM", "NO_RECOVERY", "NO_RECHECK",
 	}},
