@@ -18,6 +18,36 @@ func Condemned(d identity.Digest, gen uint32) string {
 	return string(append(b, ".json"...))
 }
 
+// ParseCondemned reads the key of a marker.
+func ParseCondemned(key string) (identity.Digest, uint32, error) {
+	name, ok := strings.CutPrefix(strings.TrimSuffix(key, ".json"), CondemnedPrefix)
+	hash, number, dot := strings.Cut(name, ".g")
+	d, err := identity.ParseDigest(hash)
+	gen, nerr := strconv.ParseUint(number, 10, 32)
+	if !ok || !dot || err != nil || nerr != nil || Condemned(d, uint32(gen)) != key {
+		return identity.Digest{}, 0, notAKey(key, "condemned")
+	}
+	return d, uint32(gen), nil
+}
+
+// CondemnedEpochsPrefix is the prefix of the log of epochs.
+const CondemnedEpochsPrefix = CondemnedPrefix + "epochs/"
+
+// CondemnedEpoch is the key of an epoch of condemned names; number 0 begins the log.
+func CondemnedEpoch(n uint64) string {
+	return string(append(appendSeq([]byte(CondemnedEpochsPrefix), n), ".json"...))
+}
+
+// ParseCondemnedEpoch reads what CondemnedEpoch writes.
+func ParseCondemnedEpoch(key string) (uint64, error) {
+	name, ok := strings.CutPrefix(strings.TrimSuffix(key, ".json"), CondemnedEpochsPrefix)
+	n, err := strconv.ParseUint(name, 10, 64)
+	if !ok || err != nil || CondemnedEpoch(n) != key {
+		return 0, notAKey(key, "epoch of condemned names")
+	}
+	return n, nil
+}
+
 // CondemnedHour is the key of the record of the generations that are condemned of all frames
 // whose last sample lies in the hour.
 func CondemnedHour(h timegrid.Hour) string {

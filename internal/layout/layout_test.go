@@ -41,6 +41,7 @@ func TestKeys(t *testing.T) {
 		{Condemned(d, 0), "gc/v1/condemned/" + abc + ".g0.json"},
 		{Condemned(d, 12), "gc/v1/condemned/" + abc + ".g12.json"},
 		{CondemnedHour(timegrid.HourStarting(at)), "gc/v1/condemned/date=2026-11-21/hour=05.json"},
+		{CondemnedEpoch(64), "gc/v1/condemned/epochs/00000000000000000064.json"},
 		{GCStateKey, "gc/v1/state.json"},
 		{OrphanReport(at, d), OrphanReportsPrefix + fmt.Sprintf("%020d-", at.UnixMilli()) + abc[:32] + ".json"},
 		{BlobLog(at, d), "gc/v1/log/blobs/" + fmt.Sprintf("%020d-", at.UnixMilli()) + abc[:32] + ".json"},

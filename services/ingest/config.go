@@ -26,6 +26,9 @@ type Config struct {
 
 	Acceptance  string       `koanf:"acceptance" help:"s3_manifest or local_spool"`
 	InlineBelow config.Bytes `koanf:"inline_below" help:"frames of fewer bytes are stored in their manifests, with one request in place of three; at most 1MiB, 0 is none. Every service must know such manifests first"`
+	MarkerReads string       `koanf:"marker_reads" help:"always: the condemned marker of every blob is read before the answer, a GET a batch; epochs: it is not, where the journal says that the blob is not condemned. Every service must know such a journal first, and a reconciler must have gc.epochs"`
+	// EpochsInterval is the time between two questions for what garbage collection has condemned.
+	EpochsInterval time.Duration `koanf:"epochs_interval" help:"with marker_reads: epochs, the time between two looks at what garbage collection has condemned; a GET each"`
 	// AcceptTimeout bounds one submission from its decode to its outcome.
 	AcceptTimeout time.Duration `koanf:"accept_timeout" help:"longest time that one submission may take at the store"`
 	// QualifyInterval is the time between two probes of the store.
@@ -133,7 +136,8 @@ func DefaultConfig() Config {
 	base.GRPC.MaxConnections, base.DrainTimeout = 8192, 30*time.Second
 	return Config{
 		Base: base, Store: StoreConfig{Config: s3.DefaultConfig(), BucketPolicy: policyWarn},
-		Acceptance:      string(accept.ModeS3Manifest),
+		Acceptance:  string(accept.ModeS3Manifest),
+		MarkerReads: markersAlways, EpochsInterval: 30 * time.Second,
 		AcceptTimeout:   30 * time.Second,
 		QualifyInterval: 24 * time.Hour, ResolutionsInterval: 30 * time.Second,
 		Spool:   SpoolConfig{LandingIntervalMS: 1000, MaxBytes: 1 << 30},
@@ -171,6 +175,10 @@ func (c Config) Validate() error {
 		errs = append(errs, errors.New("orphans.report_interval must not be negative"))
 	}
 	positive("resolutions_interval", c.ResolutionsInterval > 0)
+	positive("epochs_interval", c.EpochsInterval > 0)
+	if !c.validMarkers() {
+		errs = append(errs, fmt.Errorf("marker_reads %q: want %s, or, with acceptance %s, %s", c.MarkerReads, markersAlways, accept.ModeS3Manifest, markersEpochs))
+	}
 	positive("limits.frame_bytes", l.FrameBytes > 0)
 	positive("limits.decoded_bytes", l.DecodedBytes > 0)
 	positive("limits.records", l.Records > 0)

@@ -11,6 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/acceptance/spool"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
 // qualify checks the authority's id and the store's semantics, and returns the acceptor.
@@ -56,8 +57,19 @@ func (s *Service) qualify(ctx context.Context) (*authority, error) {
 		s.metrics.unneeded.Inc()
 		s.abandoned.unneeded(key)
 	}
+	var spares func(identity.Digest) bool
+	if s.condemned.Load() != nil {
+		spares = j.Spares
+	}
+	// Before the first run opens, which says for all of its life whether it names epochs.
+	if c := s.condemned.Load(); c != nil {
+		if err := c.update(ctx); err != nil {
+			s.tel.Log.Warn("epochs of condemned names could not be read; markers are read as long as this lasts", "error", err)
+		}
+	}
 	p, err := accept.New(accept.Config{
-		Store: s.store, Journal: j, AuthorityID: id, BoundAt: bound, CollectorID: s.collectorID, Mode: accept.Mode(s.cfg.Acceptance),
+		SparesMarker: spares,
+		Store:        s.store, Journal: j, AuthorityID: id, BoundAt: bound, CollectorID: s.collectorID, Mode: accept.Mode(s.cfg.Acceptance),
 		Clock: clock{s.now}, Rand: rand.Reader, Policy: rules, InlineBelow: s.cfg.InlineBelow.Int(), Events: events,
 	})
 	if err != nil {

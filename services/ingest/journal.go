@@ -54,8 +54,14 @@ func (s *Service) openJournal(authorityID string) (*commit.Committer, error) {
 		// While the run of a spooler is open, readers know that there may be batches that they can't see.
 		role, idle = journal.RoleSpooler, 0
 	}
+	var names journal.Epochs
+	if n := s.sparing(authorityID); n != nil {
+		names = n
+		s.condemned.Store(n)
+	}
 	c, err := commit.New(commit.Config{
-		Store: s.store, Now: s.now,
+		Epochs: names,
+		Store:  s.store, Now: s.now,
 		Opening: journal.Opening{Writer: s.collectorID, Role: role, Authority: authorityID},
 		Linger:  s.cfg.Journal.Linger, Idle: idle, Entries: s.cfg.Journal.Entries,
 		KeepOpen: func() bool { return s.unlanded() > 0 },

@@ -26,6 +26,7 @@ type metrics struct {
 
 	ownWrites *prometheus.CounterVec
 	inlined   prometheus.Counter
+	spared    prometheus.Counter
 	unneeded  prometheus.Counter
 	skipped   *prometheus.CounterVec // why
 	corrupt   *prometheus.CounterVec // step
@@ -69,6 +70,7 @@ func newMetrics(r *prometheus.Registry, s *Service) (*metrics, error) {
 		landed: counter("landed_total", "Batches that left the local spool, by outcome (accepted, duplicate, conflict, parked).", "outcome"),
 		probes: counter("store_probes_total", "Probes of the store's semantics, by outcome.", "outcome"),
 
+		spared:    one("markers_spared_total", "Answers about a blob without a read of its condemned marker (marker_reads: epochs)."),
 		inlined:   one("inlined_total", "Batches that were accepted with their frame in the manifest (inline_below)."),
 		unneeded:  one("blobs_unneeded_total", "Blobs that were written or found, and that nothing refers to, because the manifest that exists carries the frame."),
 		ownWrites: counter("own_writes_total", "Creates whose answer was lost and whose object was found to be this collector's own."),
@@ -88,7 +90,7 @@ func newMetrics(r *prometheus.Registry, s *Service) (*metrics, error) {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "lightmetrics_ingest_" + name, Help: help}, fn)
 	}
 	for _, c := range []prometheus.Collector{
-		m.batches, m.records, m.bytes, m.latency, m.hellos, m.sheds, m.inlined, m.unneeded, m.ownWrites, m.skipped, m.corrupt, m.notified, m.landed, m.putBack, m.probes,
+		m.batches, m.records, m.bytes, m.latency, m.hellos, m.sheds, m.inlined, m.spared, m.unneeded, m.ownWrites, m.skipped, m.corrupt, m.notified, m.landed, m.putBack, m.probes,
 		m.segments, m.journalFailures, m.fences, m.segmentEntries, m.journalWait, m.framesRead, m.framesReadBytes, m.orphanReports,
 		gauge("unresolved_frames", "Frames of submissions that ended without an outcome and were not sent again, and of blobs that nothing refers to, which wait to be reported to the garbage collection.", func() float64 { return float64(s.abandoned.waiting.Load()) }),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "lightmetrics_ingest_unresolved_frames_dropped_total", Help: "Such frames that are left to the sweep of the garbage collection, because too many waited."},
@@ -132,6 +134,22 @@ func newMetrics(r *prometheus.Registry, s *Service) (*metrics, error) {
 		gauge("resolutions_age_seconds", "For how long this collector has not read all that operators decided about conflicts and senders; see resolutions_interval.", func() float64 {
 			if at := s.resolutionsRead.Load(); at != 0 {
 				return s.now().Sub(time.Unix(0, at)).Seconds()
+			}
+			return 0
+		}),
+		gauge("condemned_epoch", "The epoch of condemned names that this collector holds; 0 with marker_reads: always, or where no collection keeps a log of epochs.", func() float64 {
+			if c := s.condemned.Load(); c != nil {
+				if set, _ := c.log.Held(); set != nil {
+					return float64(set.Epoch())
+				}
+			}
+			return 0
+		}),
+		gauge("condemned_names", "Names that this collector holds as condemned. At 250,000 all markers are read again.", func() float64 {
+			if c := s.condemned.Load(); c != nil {
+				if set, _ := c.log.Held(); set != nil {
+					return float64(set.Len())
+				}
 			}
 			return 0
 		}),
@@ -221,6 +239,7 @@ type outcomeMetrics struct {
 // events are the callbacks of the acceptance protocol.
 func (m *metrics) events(log *slog.Logger) accept.Events {
 	return accept.Events{
+		MarkerSpared:      m.spared.Inc,
 		OwnWrite:          func(string) { m.ownWrites.WithLabelValues().Inc() },
 		GenerationSkipped: func(_ string, why accept.Skip) { m.skipped.WithLabelValues(string(why)).Inc() },
 		CorruptRecord: func(step accept.Step, key string, err error) {

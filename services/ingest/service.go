@@ -84,6 +84,8 @@ type Service struct {
 	// were read, Unix nanoseconds.
 	resolutions     *resolution.Log
 	resolutionsRead atomic.Int64
+	// condemned are the names that garbage collection has condemned; nil while markers are always read.
+	condemned atomic.Pointer[condemnedNames]
 	// reread is when a quarantined sender last had the log read, Unix nanoseconds.
 	reread atomic.Int64
 
@@ -163,6 +165,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 	s.OnStop(s.startDrain)
 	s.Go("qualify", s.keepQualified)
 	s.Go("resolutions", s.followResolutions)
+	s.Go("epochs", s.followEpochs)
 	s.Handle(web.Route{Pattern: "GET /status", About: "the authority, the bucket's policy, the last probe", Roles: sees, Handler: http.HandlerFunc(s.page)})
 	return s, errors.Join(s.Register(s.api()), s.Register(service.API{
 		Desc: &journalv1.JournalService_ServiceDesc, Impl: journalServer{s: s}, Access: journalAccess, Errors: failures,

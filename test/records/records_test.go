@@ -15,6 +15,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/agent/queue"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/epochs"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/framelog"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/gc"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
@@ -261,6 +262,9 @@ func kinds() []kind {
 	records := func(k record.Kind, key string, v interface{ Marshal() []byte }) kind {
 		return kind{k, v.Marshal, at(key, catalog.ParseRecord, func(r *catalog.Record) []byte { return r.Marshal() })}
 	}
+	gcStateOfEpochs := gcState
+	gcStateOfEpochs.EpochsAt = 9
+	epoch := epochs.Epoch{AuthorityID: authority, Number: 64, By: "r", At: 9, Whole: true, Names: "AAAAAAAAAAEAAAAAAAAAAg=="}
 	return []kind{
 		{accept.ManifestKind, m.Marshal, again(accept.ParseManifest, accept.Manifest.Marshal)},
 		{accept.ConflictKind, quarantine.Marshal, again(accept.ParseConflictRecord, accept.ConflictRecord.Marshal)},
@@ -277,6 +281,11 @@ func kinds() []kind {
 		{accept.CondemnedKind, accept.CondemnedMarker{FrameSHA256: digest, Generation: 3, CondemnedAt: 9, PlanID: "p"}.Marshal, recordtest.ReadPlain[accept.CondemnedMarker](accept.CondemnedKind)},
 		{accept.CondemnedHourKind, accept.CondemnedHour{AuthorityID: authority, Hour: hour, Below: 2, RaisedAt: 9, By: "w"}.Marshal, again(accept.ParseCondemnedHour, accept.CondemnedHour.Marshal)},
 		{gc.StateKind, gcState.Marshal, again(gc.ParseState, gc.State.Marshal)},
+		{gc.EpochsStateKind, gcStateOfEpochs.Marshal, again(gc.ParseState, gc.State.Marshal)},
+		{epochs.Kind, epoch.Marshal, at(epoch.Key(), func(key string, b []byte) (epochs.Epoch, error) {
+			e, _, err := epochs.Parse(key, b)
+			return e, err
+		}, func(e *epochs.Epoch) []byte { return e.Marshal() })},
 		{gc.OrphanReportKind, func() []byte {
 			return must(gc.OrphanReport{AuthorityID: authority, CollectorID: "c", ReportedAt: 9, Submissions: 100, Witness: layout.Accepted(m.Identity), Frames: []identity.Digest{digest}}.Marshal())
 		}, again(gc.ParseOrphanReport, func(r gc.OrphanReport) []byte { return must(r.Marshal()) })},

@@ -147,6 +147,24 @@ func (b *blob) verifyNotCondemned(ctx context.Context) error {
 	}
 }
 
+// verifyUnlessSpared is verifyNotCondemned, but for the read of the marker where the entry of this call is spared it: the
+// collection of orphans waits until each run has named the epoch of what it condemns, so it finds the reference of every entry that
+// a segment of an earlier epoch has. Retention goes by another rule, so its record is read as ever.
+func (b *blob) verifyUnlessSpared(ctx context.Context, spared bool) error {
+	if spared {
+		next, err := b.condemnedByHour(ctx)
+		if err != nil {
+			return err
+		}
+		// A later generation has markers of its own, which nobody has checked.
+		if b.gen >= next {
+			b.p.events.markerSpared()
+			return nil
+		}
+	}
+	return b.verifyNotCondemned(ctx)
+}
+
 // condemnedByHour returns the lowest generation that retention has not condemned for the
 // batch's hour. If the call's generation is below it, the note of the rewritten frame is in place.
 //

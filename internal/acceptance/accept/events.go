@@ -40,6 +40,8 @@ type Events struct {
 	// BlobUnneeded: the manifest that exists carries the frame, so nothing refers to the generation that this call
 	// has created or found.
 	BlobUnneeded func(key string)
+	// MarkerSpared: the journal said that the blob is not condemned, so no marker was read.
+	MarkerSpared func()
 	// OwnWrite: a create said exists and the object is this call's own, after a lost answer.
 	OwnWrite func(key string)
 	// Quarantined: this call wrote the quarantine record of a frame that lost a conflict.
@@ -76,6 +78,12 @@ func (e *Events) generationSkipped(key string, why Skip) {
 func (e *Events) blobUnneeded(key string) {
 	if e.BlobUnneeded != nil {
 		e.BlobUnneeded(key)
+	}
+}
+
+func (e *Events) markerSpared() {
+	if e.MarkerSpared != nil {
+		e.MarkerSpared()
 	}
 }
 

@@ -55,6 +55,8 @@ func (k plainTicket) Wait(ctx context.Context) (journal.Position, error) {
 	}
 }
 
+func (k plainTicket) Spared() bool { return k.j.w.Spared(k.n) }
+
 // entries reads the journal.
 func entries(t testing.TB, s journal.FollowerStore) (all []journal.Entry, at map[journal.Position][]journal.Entry) {
 	t.Helper()

@@ -27,6 +27,9 @@ type ExecuteOptions struct {
 	Step int
 	// Fence is called before the markers of each step; an error ends the execution. May be nil.
 	Fence func(context.Context) error
+	// Wait is called while runs of the journal have not come to the epoch that names what is condemned, with how many, and how often it was
+	// called for this step before; an error ends the execution. Nil ends it at once, with ErrAwaited.
+	Wait func(ctx context.Context, left, looks int) error
 	// Log is called with the entries of each half of a step; an error ends the execution before the
 	// next write. The entries Condemned come before their deletes. May be nil.
 	Log func(context.Context, []Entry) error
@@ -166,10 +169,31 @@ func (x *execution) collect(ctx context.Context, part []Candidate) error {
 	if err := x.flush(ctx); err != nil {
 		return err
 	}
+	if err := x.announce(ctx, condemned); err != nil {
+		return err
+	}
 	for _, k := range condemned {
 		x.settle(ctx, k)
 	}
 	return x.flush(ctx)
+}
+
+// announce has collectors that read no markers come to know what is condemned. After an error nothing of the step is deleted.
+func (x *execution) announce(ctx context.Context, condemned []Candidate) error {
+	if len(condemned) == 0 {
+		return nil
+	}
+	err := x.c.announce(ctx, condemned, x.o.Wait)
+	if err == nil {
+		return nil
+	}
+	for _, k := range condemned {
+		x.note(k, KeptBlob, EpochAwaited, err.Error())
+	}
+	if lerr := x.flush(ctx); lerr != nil {
+		return lerr
+	}
+	return err
 }
 
 // settle proves and deletes a generation that is condemned.

@@ -7,11 +7,15 @@
 package gc
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"sync"
 	"unicode/utf8"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/epochs"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 )
 
@@ -32,10 +36,19 @@ type Config struct {
 	AuthorityID string
 	// Clock stamps markers and log entries. No decision depends on it.
 	Clock accept.Clock
+	// By names the process in epochs of condemned names; empty is "gc".
+	By string
 }
 
-// Collector plans and executes. It has no state of its own and is safe for concurrent use.
-type Collector struct{ cfg Config }
+// Collector plans and executes. It remembers the log of epochs, and is safe for concurrent use.
+type Collector struct {
+	cfg    Config
+	epochs *epochs.Log
+
+	mu      sync.Mutex
+	barrier *journal.Barrier // that was not passed when it was last asked
+	passed  uint64           // the last epoch whose barrier was passed
+}
 
 // New checks the settings; it makes no request.
 func New(c Config) (*Collector, error) {
@@ -45,7 +58,10 @@ func New(c Config) (*Collector, error) {
 	if err := validName("authority id", c.AuthorityID); err != nil {
 		return nil, err
 	}
-	return &Collector{cfg: c}, nil
+	if c.By = cmp.Or(c.By, "gc"); len(c.By) > accept.MaxNameBytes {
+		return nil, validName("name", c.By)
+	}
+	return &Collector{cfg: c, epochs: epochs.NewLog(c.Store, c.AuthorityID)}, nil
 }
 
 func validName(what, s string) error {

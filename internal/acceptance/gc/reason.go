@@ -17,6 +17,7 @@ const (
 	FrameUnreadable  Reason = "FRAME_UNREADABLE"  // no valid header, or another length: an operator must check it
 	RecordUnreadable Reason = "RECORD_UNREADABLE" // a manifest is there and can't be used: an operator must check it
 	MarkerUnknown    Reason = "MARKER_UNKNOWN"    // the condemned marker could not be confirmed
+	EpochAwaited     Reason = "EPOCH_AWAITED"     // a collector may not know yet that it is condemned
 	StoreFailed      Reason = "STORE_FAILED"      // a read could not be answered
 	Gone             Reason = "GONE"              // the object no longer exists
 	DryRun           Reason = "DRY_RUN"           // would be condemned now

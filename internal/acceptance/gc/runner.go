@@ -1,6 +1,7 @@
 package gc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,6 +37,8 @@ type Limits struct {
 	Budget uint64
 	// MaxListed bounds the blobs of one plan, MaxNames the names in memory, and Step the blobs that are condemned together; 0 are defaults.
 	MaxListed, MaxNames, Step int
+	// Epochs begins the log of epochs, which lets collectors go without reading markers. Once it has begun, every collection goes by it.
+	Epochs bool
 	// DryRun condemns nothing: plans are made, and logged.
 	DryRun bool
 }
@@ -55,6 +58,8 @@ type RunnerConfig struct {
 	// Planned is called with each plan before it is executed, and Executed with what became of it. May be nil.
 	Planned  func(Source, Plan)
 	Executed func(Source, Report)
+	// Wait is called while a collection waits for runs of the journal; see ExecuteOptions. It must end at some time.
+	Wait func(ctx context.Context, left, looks int) error
 }
 
 // Runner collects garbage as a service: one process at a time, step by step. Its state is in the bucket, so any process goes on
@@ -95,7 +100,7 @@ func NewRunner(cfg RunnerConfig) (*Runner, error) {
 		cfg.Step = defaultStep
 	}
 	m := &metered{RunnerStore: cfg.Store}
-	c, err := New(Config{Store: m, AuthorityID: cfg.AuthorityID, Clock: cfg.Clock})
+	c, err := New(Config{Store: m, AuthorityID: cfg.AuthorityID, Clock: cfg.Clock, By: cfg.By})
 	if err != nil {
 		return nil, err
 	}
@@ -120,6 +125,8 @@ type Progress struct {
 	Looked  bool
 	// OverBudget: the requests of the day are used up.
 	OverBudget bool
+	// Awaited runs of the journal have not come to the epoch of what is condemned; nothing is planned until they have.
+	Awaited int
 }
 
 // ErrNoTime: the store's answers have no time, so no age is known.
@@ -131,6 +138,10 @@ func (r *Runner) Step(ctx context.Context) (Progress, error) {
 	p, err := r.step(ctx)
 	if errors.Is(err, errBudget) {
 		p.OverBudget, p.Worked = true, false
+		return p, r.release(ctx)
+	}
+	if errors.Is(err, ErrAwaited) {
+		p.Awaited, p.Worked = max(p.Awaited, 1), false
 		return p, r.release(ctx)
 	}
 	if err != nil {
@@ -170,15 +181,28 @@ func (r *Runner) step(ctx context.Context) (p Progress, err error) {
 	reports := r.due(&p.State, page.Objects, now)
 	p.Waiting, p.Oldest, p.Looked = len(page.Objects), r.oldest(&p.State, page.Objects, now), true
 	sweep := r.sweepDue(&p.State, now)
+	begins, err := r.epochsDue(ctx, &p.State, now)
+	if err != nil {
+		return p, err
+	}
 	switch {
-	case len(reports) == 0 && !sweep, p.State.Holds():
+	case len(reports) == 0 && !sweep && !begins, p.State.Holds():
 		return p, r.release(ctx)
 	case r.overBudget(&p.State, now):
 		p.OverBudget = true
 		return p, r.release(ctx)
 	}
+	// A plan that is made again before they have come finds the same, and would wait for them again.
+	if p.Awaited, err = r.c.Awaits(ctx); err != nil || p.Awaited > 0 {
+		return p, cmp.Or(err, r.release(ctx))
+	}
 	if mine, err := r.take(ctx, now); err != nil || !mine {
 		return p, err
+	}
+	if begins {
+		if err := r.beginEpochs(ctx, now); err != nil {
+			return p, err
+		}
 	}
 	if len(reports) > 0 {
 		done, worked, err := r.reports(ctx, now, reports)
@@ -197,6 +221,44 @@ func (r *Runner) step(ctx context.Context) (p Progress, err error) {
 		p.Worked = true
 	}
 	return r.progress(ctx, p, now)
+}
+
+// quarantineOfEpochs is the least time between the state that earlier releases refuse and the log of epochs. A collection of such a release
+// that passed its fence before may still condemn a step of blobs, in no epoch: it has this time to finish.
+const quarantineOfEpochs = time.Hour
+
+// epochsDue reports whether the log of epochs has to begin, or the state to say that it has.
+func (r *Runner) epochsDue(ctx context.Context, s *State, now time.Time) (bool, error) {
+	// A dry run writes nothing but its log, and condemns nothing that an epoch would have to name.
+	if held, _ := r.c.epochs.Held(); r.cfg.DryRun || held != nil && s.EpochsAt > 0 {
+		return false, nil
+	}
+	begun, err := r.c.epochs.Begun(ctx)
+	switch {
+	case err != nil || begun:
+		return begun, err
+	case !r.cfg.Epochs:
+		return false, nil
+	}
+	return s.EpochsAt == 0 || now.Sub(time.Unix(s.EpochsAt, 0)) >= max(quarantineOfEpochs, r.cfg.Lease), nil
+}
+
+// beginEpochs keeps earlier releases out, and then begins the log of epochs.
+func (r *Runner) beginEpochs(ctx context.Context, now time.Time) error {
+	// Also where the state was lost after the log had begun.
+	st, err := r.move(ctx, now, func(s *State) {
+		if s.EpochsAt == 0 {
+			s.EpochsAt = now.Unix()
+		}
+	})
+	if err != nil {
+		return err
+	}
+	begun, err := r.c.epochs.Begun(ctx)
+	if err != nil || !begun && now.Sub(time.Unix(st.EpochsAt, 0)) < max(quarantineOfEpochs, r.cfg.Lease) {
+		return err
+	}
+	return r.c.beginEpochs(ctx, begun)
 }
 
 // progress notes the requests of the step.
@@ -631,7 +693,7 @@ func (r *Runner) execute(ctx context.Context, now time.Time, source Source, plan
 		}
 		step := 0
 		rep, err = r.c.Execute(ctx, plan, ExecuteOptions{
-			DryRun: r.cfg.DryRun, Force: force, Step: r.cfg.Step,
+			DryRun: r.cfg.DryRun, Force: force, Step: r.cfg.Step, Wait: r.wait,
 			Fence: func(ctx context.Context) error {
 				if err := r.fence(ctx); err != nil {
 					return err
@@ -647,7 +709,7 @@ func (r *Runner) execute(ctx context.Context, now time.Time, source Source, plan
 		}
 		if err != nil {
 			// The rest is planned again. What was kept is then found again; what was deleted is not.
-			if errors.Is(err, errBudget) || errors.Is(err, errHidden) {
+			if errors.Is(err, errBudget) || errors.Is(err, errHidden) || errors.Is(err, ErrAwaited) {
 				_, _ = r.move(ctx, now, func(s *State) { s.deleted(source, &rep) })
 			}
 			if errors.Is(err, errHidden) {
@@ -677,6 +739,18 @@ func (r *Runner) execute(ctx context.Context, now time.Time, source Source, plan
 		done(s, &rep)
 	})
 	return err == nil, err
+}
+
+// wait waits for runs of the journal, as long as the caller of Step wants to. It is the fence as well: who was taken over meanwhile
+// deletes nothing.
+func (r *Runner) wait(ctx context.Context, left, looks int) error {
+	if r.cfg.Wait == nil {
+		return fmt.Errorf("%w: %d runs", ErrAwaited, left)
+	}
+	if err := r.cfg.Wait(ctx, left, looks); err != nil {
+		return err
+	}
+	return r.fence(ctx)
 }
 
 // deleted counts what an execution has deleted.

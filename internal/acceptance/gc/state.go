@@ -14,8 +14,12 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/record"
 )
 
-// StateKind is the kind of the state of garbage collection.
-var StateKind = record.Kind{Schema: "lightmetrics.gc_state.v1", Title: "state of garbage collection", MaxBytes: 64 << 10}
+// StateKind is the kind of the state of garbage collection, and EpochsStateKind that of the state once collections go by the log of
+// epochs: earlier releases, which know of none, refuse it and collect nothing.
+var (
+	StateKind       = record.Kind{Schema: "lightmetrics.gc_state.v1", Title: "state of garbage collection", MaxBytes: 64 << 10}
+	EpochsStateKind = record.Kind{Schema: "lightmetrics.gc_state.v2", Title: StateKind.Title, MaxBytes: StateKind.MaxBytes}
+)
 
 // State says who collects, how far the sweep is, and whether the breaker holds. It is moved by If-Match alone.
 //
@@ -50,6 +54,8 @@ type State struct {
 	Markers uint64 `json:"markers"`
 	// Breaker holds everything up until an operator has checked it.
 	Breaker *Breaker `json:"breaker,omitempty"`
+	// EpochsAt is since when earlier releases refuse the state, so that the log of epochs may begin; 0 until then.
+	EpochsAt int64 `json:"epochs_at_unix_s,omitempty"`
 	// Settled is the number of the last plan whose outcome the counts above have. A write of unknown outcome and its repeat, with
 	// another's move between them, so count it once.
 	Settled uint64 `json:"settled_plan,omitempty"`
@@ -159,20 +165,33 @@ type Breaker struct {
 func (s *State) Holds() bool { return s.Breaker != nil && !s.Breaker.Released }
 
 // Marshal writes the canonical JSON.
-func (s State) Marshal() []byte { return StateKind.Marshal(s) }
+func (s State) Marshal() []byte { return s.kind().Marshal(s) }
+
+func (s *State) kind() record.Kind {
+	if s.EpochsAt > 0 {
+		return EpochsStateKind
+	}
+	return StateKind
+}
 
 // ParseState reads what Marshal writes; errors wrap record.ErrCorrupt or record.ErrNewerVersion.
 func ParseState(b []byte) (State, error) {
 	var s State
-	err := StateKind.Unmarshal(b, &s)
+	kind, err := record.OneOf(b, EpochsStateKind, StateKind)
+	if err == nil {
+		err = kind.Unmarshal(b, &s)
+	}
 	if err == nil {
 		err = s.validate()
+	}
+	if err == nil && kind.Schema != s.kind().Schema {
+		err = fmt.Errorf("schema %s with epochs since %d", kind.Schema, s.EpochsAt)
 	}
 	return s, StateKind.Wrap("", err)
 }
 
 func (s *State) validate() error {
-	bad := validName("authority id", s.AuthorityID) != nil || len(s.Holder) > math.MaxUint8 || len(s.Claim) > math.MaxUint8 || s.UpdatedAt < 0 || s.CreatedAt < 0
+	bad := validName("authority id", s.AuthorityID) != nil || len(s.Holder) > math.MaxUint8 || len(s.Claim) > math.MaxUint8 || s.UpdatedAt < 0 || s.CreatedAt < 0 || s.EpochsAt < 0
 	for _, w := range []*Sweep{&s.Sweep, &s.Last} {
 		bad = bad || w.BeganAt < 0 || w.EndedAt < 0 || len(w.Cursor) > maxCursor || len(w.Inventory) > maxCursor || len(w.Ages) > len(Ages)+1
 	}

@@ -54,10 +54,12 @@ const (
 var fileMagic = [6]byte{0x89, 'L', 'M', 'J', 'N', versionBlobs}
 
 // Versions of the format. A file is of the second one only if it has an entry of a frame that a record carries, so that
-// where there are none an earlier release reads everything.
+// where there are none an earlier release reads everything. Segments of a run that names epochs are of the third, all of them
+// but a fence; their entries have the form of the second. No folded file is of the third.
 const (
 	versionBlobs  = 1
 	versionInline = 2
+	versionEpochs = 3
 )
 
 // headerBytes: magic, kind, flags, length of the payload, CRC32C of everything else.
@@ -124,6 +126,11 @@ type Segment struct {
 	// Closed: the writer ended its run with this segment. Fenced: somebody else ended the run here, so
 	// there are no entries. A run is complete with either.
 	Closed, Fenced bool
+	// Epochs: the run names epochs of condemned names. All its segments say so, and those of other runs do not; a
+	// fence is nobody's. Epoch is the newest one that the writer held when the segment's bytes were fixed; it never falls within a run.
+	// 0 names none, as segment 0 always does: docs/protocol/gc.md.
+	Epochs bool
+	Epoch  uint64
 	// Entries in the order of Entry.Compare.
 	Entries []Entry
 }
@@ -137,7 +144,12 @@ func (s *Segment) validate() error {
 		return fmt.Errorf("segment %d: an opening belongs to segment 0", s.Segment)
 	case s.Fenced && (s.Closed || len(s.Entries) > 0 || s.Segment == 0):
 		return fmt.Errorf("segment %d: a fence has no entries, closes nothing, and is never segment 0", s.Segment)
-	case !s.Closed && !s.Fenced && len(s.Entries) == 0 && (s.Opening == nil || s.Opening.Role != RoleSpooler):
+	case s.Epochs && (s.Fenced || s.Opening != nil && s.Opening.Role != RoleCollector):
+		return fmt.Errorf("segment %d: only the run of a collector names epochs", s.Segment)
+	case s.Epoch > 0 && (!s.Epochs || s.Segment == 0):
+		return fmt.Errorf("segment %d: epoch %d of a run that names none, or before it is known to be open", s.Segment, s.Epoch)
+	// A run whose collector has nothing to say names a new epoch all the same, because garbage collection waits for it.
+	case !s.Closed && !s.Fenced && len(s.Entries) == 0 && s.Epoch == 0 && (s.Opening == nil || s.Opening.Role != RoleSpooler):
 		// A spooler opens its run before it has anything to say: that it may spool is what its run says.
 		return fmt.Errorf("segment %d is empty", s.Segment)
 	case len(s.Entries) > MaxSegmentEntries:
@@ -170,11 +182,16 @@ func (s *Segment) Marshal() ([]byte, error) {
 	if s.Fenced {
 		flags |= flagFenced
 	}
-	p, err := appendEntries(p, s.Entries)
+	version := versionOf(s.Entries)
+	if s.Epochs {
+		version = versionEpochs
+		p = binary.AppendUvarint(p, s.Epoch)
+	}
+	p, err := appendEntries(p, s.Entries, version)
 	if err != nil {
 		return nil, fmt.Errorf("journal segment %s: %w", s.Position, err)
 	}
-	return wrapFile(kindSegment, flags, versionOf(s.Entries), p)
+	return wrapFile(kindSegment, flags, version, p)
 }
 
 // ParseSegment reads what Marshal writes. Errors wrap record.ErrCorrupt or record.ErrNewerVersion.
@@ -192,6 +209,9 @@ func ParseSegment(b []byte) (*Segment, error) {
 		s.Opening.Role = Role(r.byte())
 		s.Opening.Authority, s.Opening.At = r.text(maxNameBytes), r.varint()
 	}
+	if s.Epochs = version == versionEpochs; s.Epochs {
+		s.Epoch = r.uvarint()
+	}
 	s.Entries = r.entries(MaxSegmentEntries)
 	if err := r.end(); err != nil {
 		return nil, FileKind.Wrap("", err)
@@ -204,11 +224,12 @@ func marshalFolded(entries []Entry) ([]byte, error) {
 	if len(entries) == 0 || len(entries) > MaxFoldedEntries {
 		return nil, fmt.Errorf("folded file: %d entries, 1 to %d", len(entries), MaxFoldedEntries)
 	}
-	p, err := appendEntries(nil, entries)
+	version := versionOf(entries)
+	p, err := appendEntries(nil, entries, version)
 	if err != nil {
 		return nil, fmt.Errorf("folded file: %w", err)
 	}
-	return wrapFile(kindFolded, 0, versionOf(entries), p)
+	return wrapFile(kindFolded, 0, version, p)
 }
 
 // ParseFolded reads a folded file. Errors wrap record.ErrCorrupt or record.ErrNewerVersion.
@@ -288,8 +309,13 @@ func unwrapFile(b []byte, kind fileKind, known byte) (flags, version byte, paylo
 		return 0, 0, nil, FileKind.Corrupt("", "%d bytes are no journal file", len(b))
 	}
 	if version = b[5]; version != versionBlobs {
-		if err := FileKind.CheckFormat(version, versionInline); err != nil {
-			return 0, 0, nil, err
+		latest := byte(versionEpochs)
+		if kind == kindFolded {
+			latest = versionInline
+		}
+		// A version in between is one that this release reads.
+		if version == 0 || version > latest {
+			return 0, 0, nil, FileKind.CheckFormat(version, latest)
 		}
 	}
 	if checksum(b) != binary.LittleEndian.Uint32(b[12:]) {
@@ -330,7 +356,7 @@ func appendText(b []byte, s string) []byte {
 }
 
 // appendEntries writes entries grouped by boot, each group as columns. It sorts them in place.
-func appendEntries(b []byte, entries []Entry) ([]byte, error) {
+func appendEntries(b []byte, entries []Entry, version byte) ([]byte, error) {
 	slices.SortFunc(entries, func(x, y Entry) int { return x.Compare(&y) })
 	entries = slices.Compact(entries)
 	groups := 0
@@ -343,7 +369,6 @@ func appendEntries(b []byte, entries []Entry) ([]byte, error) {
 		}
 	}
 	b = binary.AppendUvarint(b, uint64(groups))
-	version := versionOf(entries)
 	for len(entries) > 0 {
 		n := 1
 		for n < len(entries) && entries[n].ID.BootOf() == entries[0].ID.BootOf() {
@@ -492,7 +517,7 @@ func (r *reader) entries(limit int) []Entry {
 		}
 	}
 	// One set of entries has one form.
-	if r.version != versionOf(out) {
+	if r.version != versionEpochs && r.version != versionOf(out) {
 		r.fail("version %d of a file without a frame that a record carries", r.version)
 		return nil
 	}
@@ -539,7 +564,7 @@ func (r *reader) group(out []Entry, limit int) []Entry {
 	}
 	for i := range es {
 		g := r.uvarint()
-		if r.version == versionInline {
+		if r.version >= versionInline {
 			if g == 0 {
 				es[i].Inline = true
 				continue

@@ -37,6 +37,9 @@ func TestGoldenFiles(t *testing.T) {
 		"opens":  {Position: Position{run, 0}, Opening: &Opening{Writer: "collector-1", Role: RoleCollector, Authority: "authority-1", At: 1_790_000_000_000_000_000}, Entries: []Entry{found, conflict, abroad, home}},
 		"closed": {Position: Position{run, 300}, Closed: true, Entries: []Entry{home}},
 		"inline": {Position: Position{run, 302}, Entries: []Entry{home, inline, inlineLost}},
+		"names":  {Position: Position{run, 303}, Epochs: true, Epoch: 700, Entries: []Entry{home, inline, inlineLost}},
+		"renews": {Position: Position{run, 304}, Epochs: true, Epoch: 701},
+		"naming": {Position: Position{run, 0}, Epochs: true, Opening: &Opening{Writer: "collector-3", Role: RoleCollector, Authority: "authority-1"}, Entries: []Entry{home}},
 		"fenced": {Position: Position{run, 301}, Fenced: true},
 		"many":   {Position: Position{run, 1}, Entries: many},
 		"spools": {Position: Position{run, 0}, Opening: &Opening{Writer: "collector-2", Role: RoleSpooler, Authority: "authority-1"}},
@@ -48,11 +51,18 @@ func TestGoldenFiles(t *testing.T) {
 		}
 		golden := readGolden(t, "segment-"+name+".lmj", written)
 		got, err := ParseSegment(golden)
-		if err != nil || !reflect.DeepEqual(got.Entries, s.Entries) && len(s.Entries) > 0 || got.Position != s.Position || got.Closed != s.Closed || got.Fenced != s.Fenced || !reflect.DeepEqual(got.Opening, s.Opening) {
+		if err != nil || !reflect.DeepEqual(got.Entries, s.Entries) && len(s.Entries) > 0 || got.Position != s.Position || got.Closed != s.Closed || got.Fenced != s.Fenced || got.Epochs != s.Epochs || got.Epoch != s.Epoch || !reflect.DeepEqual(got.Opening, s.Opening) {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
-		// Only a file with such an entry keeps earlier releases from reading it.
-		if want := map[bool]byte{false: versionBlobs, true: versionInline}[name == "inline"]; golden[5] != want {
+		// Only a file with such an entry, or of such a run, keeps earlier releases from reading it.
+		want := byte(versionBlobs)
+		switch {
+		case s.Epochs:
+			want = versionEpochs
+		case name == "inline":
+			want = versionInline
+		}
+		if golden[5] != want {
 			t.Errorf("%s is of version %d", name, golden[5])
 		}
 		if golden[7]&flagZstd == 0 && !bytes.Equal(written, golden) {
@@ -116,7 +126,7 @@ func readGolden(t *testing.T, name string, written []byte) []byte {
 }
 
 func FuzzParseSegment(f *testing.F) {
-	for _, name := range []string{"opens", "closed", "fenced", "many", "spools", "inline"} {
+	for _, name := range []string{"opens", "closed", "fenced", "many", "spools", "inline", "names", "renews", "naming"} {
 		if b, err := os.ReadFile(filepath.Join("testdata", "segment-"+name+".lmj")); err == nil {
 			f.Add(b)
 		}

@@ -219,6 +219,9 @@ type Ticket interface {
 	// Wait returns the position of the entry's segment once that is durable. If ctx ends first the entry
 	// is written all the same, which is harmless: what it says of its batch is true already.
 	Wait(ctx context.Context) (Position, error)
+	// Spared reports, after Wait has returned a position, that the entry's segment names an epoch of condemned names that does
+	// not have its frame: an answer needs no marker read.
+	Spared() bool
 }
 
 // Store is what the journal needs of an object store. It must be strongly consistent.

@@ -25,6 +25,21 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "entries that wait are durable", File: "writer.go", Old: "w.flushed += uint64(w.sentEntries)", New: "w.flushed += uint64(len(w.entries))"},
 			{Name: "entries behind a fence are lost", File: "writer.go", Old: "w.live, w.sent = false, nil\n", New: "w.live, w.sent = false, nil\n		w.flushed += uint64(w.sentEntries)\n		w.entries = w.entries[w.sentEntries:]\n"},
 
+			// Epochs of condemned names, and the barrier.
+			{Name: "segment 0 names an epoch", File: "epochs.go", Old: "!w.live || w.next == 0 {", New: "!w.live {", By: "TestSegmentsName"},
+			{Name: "a run names what was read before it was known to be open", File: "epochs.go", Old: "reading <= w.openedAt || set.Epoch()", New: "reading == 0 || set.Epoch()", By: "TestSegmentsName"},
+			{Name: "a run names an earlier epoch again", File: "epochs.go", Old: " || set.Epoch() < w.epoch:", New: ":", By: "TestSegmentsName"},
+			{Name: "an entry is not compared with the names", File: "epochs.go", Old: "		out[i] = !names.Has(entries[i].SHA256)\n", New: "		out[i] = true\n", By: "TestSegmentsName"},
+			{Name: "a run that can't follow the log goes on", File: "epochs.go", Old: "case (set != nil) != w.names:", New: "case set != nil && !w.names:", By: "TestSegmentsName"},
+			{Name: "a run that names none goes on for ever", File: "epochs.go", Old: "case (set != nil) != w.names:", New: "case set == nil && w.names:", By: "TestSegmentsName"},
+			{Name: "an idle run does not name a new epoch", File: "epochs.go", Old: "w.epoch > 0 && names.Epoch() > w.epoch)", New: "false)", By: "TestSegmentsName"},
+			{Name: "a run that has named nothing passes", File: "barrier.go", Old: "!s.Epochs, s.Epoch >= b.epoch:", New: "s.Epoch == 0, s.Epoch >= b.epoch:", By: "TestBarrier"},
+			{Name: "the epoch before is enough", File: "barrier.go", Old: "s.Epoch >= b.epoch:", New: "s.Epoch+1 >= b.epoch:", By: "TestBarrier"},
+			{Name: "the listing shows all runs", File: "barrier.go", Old: "h.Ended == 0 && b.runs", New: "false && b.runs", By: "TestBarrier"},
+			{Name: "a fence is an end wherever it stands", File: "barrier.go", Old: "h.Ended > 0 || h.Folded <= at", New: "at < ^uint64(0)", By: "TestBarrier"},
+			{Name: "the first segments say it all", File: "barrier.go", Old: "		if err != nil || last == r.next {", New: "		if last = r.next; err != nil || last == r.next {", By: "TestBarrier"},
+			{Name: "a run that is gone is waited for", File: "barrier.go", Old: "h == nil && r.next == 0:", New: "false:", By: "TestBarrier"},
+
 			// Follower.
 			{Name: "a failed read is absence", File: "follower.go", Old: "if errors.Is(err, objstore.ErrNotFound) {\n				return segments", New: "if errors.Is(err, objstore.ErrNotFound) || errors.Is(err, objstore.ErrUnavailable) {\n				return segments"},
 			{Name: "a segment that is not there is passed over", File: "follower.go", Old: "if errors.Is(err, objstore.ErrNotFound) {\n				return segments", New: "if errors.Is(err, objstore.ErrNotFound) {\n				f.mu.Lock()\n				r.next++\n				f.mu.Unlock()\n				return segments"},

@@ -29,6 +29,7 @@ type Writer struct {
 	open   Opening
 	clock  func() int64
 	events WriterEvents
+	epochs Epochs
 	// perSegment bounds the entries of a segment. Only tests have another than MaxSegmentEntries.
 	perSegment int
 
@@ -41,6 +42,18 @@ type Writer struct {
 	sent        []byte
 	sentEntries int
 	sentCloses  bool
+	// sentEpoch is the epoch that sent names, and sentSpared are those of its entries that this does not condemn.
+	sentEpoch  uint64
+	sentSpared []bool
+
+	// names: segment 0 of run says that it names epochs. epoch is the last one that a durable segment of it names, and openedAt
+	// how many readings of the log of epochs had begun when segment 0 was known to be durable.
+	names    bool
+	epoch    uint64
+	openedAt uint64
+	// spared are those of the last durable segment, whose first entry has the number sparedFrom.
+	spared     []bool
+	sparedFrom uint64
 
 	entries []Entry // that are in no durable segment; those of sent come first
 	flushed uint64  // how many entries are durable, since the writer began
@@ -64,6 +77,8 @@ type WriterConfig struct {
 	// Clock is the time of day in Unix nanoseconds.
 	Clock  func() int64
 	Events WriterEvents
+	// Epochs: runs name epochs of condemned names. Only a collector's may; nil is none.
+	Epochs Epochs
 }
 
 // NewWriter makes a writer. It opens its first run when there is something to write.
@@ -74,7 +89,10 @@ func NewWriter(c WriterConfig) (*Writer, error) {
 	if err := c.Opening.validate(); err != nil {
 		return nil, fmt.Errorf("journal writer: %w", err)
 	}
-	return &Writer{store: c.Store, rand: c.Rand, open: c.Opening, clock: c.Clock, events: c.Events, perSegment: MaxSegmentEntries}, nil
+	if c.Epochs != nil && c.Opening.Role != RoleCollector {
+		return nil, fmt.Errorf("journal writer: the run of a %s names no epochs", c.Opening.Role)
+	}
+	return &Writer{store: c.Store, rand: c.Rand, open: c.Opening, clock: c.Clock, events: c.Events, epochs: c.Epochs, perSegment: MaxSegmentEntries}, nil
 }
 
 // Add adds an entry and returns its number, from 1. It is durable once Flush has returned that number
@@ -106,6 +124,16 @@ func (w *Writer) Flush(ctx context.Context) (Position, uint64, error) {
 		return Position{}, w.flushed, nil
 	}
 	return w.write(ctx, false)
+}
+
+// Renew names the newest epoch in a segment without entries where the run is Behind, or closes the run. Garbage collection waits
+// for that before it deletes anything.
+func (w *Writer) Renew(ctx context.Context) error {
+	if !w.Behind() {
+		return nil
+	}
+	_, _, err := w.write(ctx, false)
+	return err
 }
 
 // Begin opens a run without entries. Only a spooler does that, before it accepts anything.
@@ -172,13 +200,24 @@ func (w *Writer) prepare(closes bool) error {
 			return err
 		}
 		w.run, w.next, w.live = run, 0, true
+		w.names, w.epoch = false, 0
+		if w.epochs != nil {
+			set, _ := w.epochs.Held()
+			w.names = set != nil
+		}
 		if w.events.Opened != nil {
 			w.events.Opened(run)
 		}
 	}
 	n := min(len(w.entries), w.perSegment)
+	names, ends := w.hold()
+	closes = closes || ends
 	// A copy, because Marshal sorts, and the order of entries is the order of their numbers.
-	s := Segment{Position: Position{w.run, w.next}, Entries: append([]Entry(nil), w.entries[:n]...), Closed: closes}
+	s := Segment{Position: Position{w.run, w.next}, Entries: append([]Entry(nil), w.entries[:n]...), Closed: closes, Epochs: w.names, Epoch: w.epoch}
+	// What is in the segment is compared with exactly the epoch that it names: all of that was observed before now.
+	if names != nil {
+		s.Epoch = names.Epoch()
+	}
 	if w.next == 0 {
 		o := w.open
 		o.At = w.clock()
@@ -189,11 +228,17 @@ func (w *Writer) prepare(closes bool) error {
 		return err
 	}
 	w.sent, w.sentEntries, w.sentCloses = b, n, closes
+	w.sentEpoch, w.sentSpared = s.Epoch, check(names, w.entries[:n])
 	return nil
 }
 
 // confirm notes that the segment that was sent is durable.
 func (w *Writer) confirm() {
+	if w.next == 0 && w.names {
+		w.openedAt = w.epochs.Readings()
+	}
+	w.epoch = w.sentEpoch
+	w.spared, w.sparedFrom = w.sentSpared, w.flushed+1
 	w.flushed += uint64(w.sentEntries)
 	w.entries = append(w.entries[:0], w.entries[w.sentEntries:]...)
 	w.next++

@@ -10,9 +10,11 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
 // Errors of Add and Wait. The caller answers RETRY: its batch may be accepted, and nothing of that was answered.
@@ -45,7 +47,9 @@ type Config struct {
 	KeepOpen func() bool
 	// CloseTimeout bounds the requests at the end of Run; 0 means five seconds.
 	CloseTimeout time.Duration
-	Events       Events
+	// Epochs: runs name epochs of condemned names, see journal.WriterConfig. Wake is called when there is a new one.
+	Epochs journal.Epochs
+	Events Events
 
 	pace pace // that the committer begins with; only tests give one
 }
@@ -78,6 +82,9 @@ type Committer struct {
 	added  []*ticket       // in writer, in the order of their numbers; of Run's goroutine
 	pace   pace            // of Run's goroutine
 
+	// current are the names that the next segment will name, for Spares.
+	current atomic.Pointer[journal.Condemned]
+
 	wake chan struct{} // something is in queue, or begin is asked
 	full chan struct{} // queue has a whole segment
 
@@ -97,9 +104,10 @@ type ticket struct {
 	at    time.Time // when it was added
 	no    uint64    // by the writer's count
 
-	done chan struct{} // closed when the two below are set
-	pos  journal.Position
-	err  error
+	done   chan struct{} // closed when the three below are set
+	pos    journal.Position
+	err    error
+	spared bool
 }
 
 // New makes a committer; it makes no request. Entries wait until Run is called.
@@ -122,6 +130,7 @@ func New(cfg Config) (*Committer, error) {
 	w, err := journal.NewWriter(journal.WriterConfig{
 		Store: cfg.Store, Rand: cfg.Rand, Opening: cfg.Opening,
 		Clock:  func() int64 { return cfg.Now().UnixNano() },
+		Epochs: cfg.Epochs,
 		Events: journal.WriterEvents{Fenced: cfg.Events.Fenced, Opened: cfg.Events.Opened},
 	})
 	if err != nil {
@@ -176,6 +185,18 @@ func (t *ticket) Wait(ctx context.Context) (journal.Position, error) {
 		return journal.Position{}, fmt.Errorf("wait for the journal: %w (its last error: %v)", ctx.Err(), err)
 	}
 }
+
+// Spared implements journal.Ticket.
+func (t *ticket) Spared() bool { return t.spared }
+
+// Spares reports whether an answer about the frame will probably need no marker read. Only its ticket says whether it does.
+func (c *Committer) Spares(d identity.Digest) bool {
+	names := c.current.Load()
+	return names != nil && !(*names).Has(d)
+}
+
+// Wake has Run look at the epochs again.
+func (c *Committer) Wake() { signal(c.wake) }
 
 // Commit gives an entry and waits until it is durable.
 func (c *Committer) Commit(ctx context.Context, e journal.Entry) (journal.Position, error) {

@@ -23,6 +23,7 @@ func (c *Committer) Run(ctx context.Context) error {
 	for {
 		c.linger(ctx)
 		c.take()
+		c.look()
 		var err error
 		begins := c.wantsBegin()
 		switch {
@@ -37,6 +38,8 @@ func (c *Committer) Run(ctx context.Context) error {
 			last = c.cfg.Now()
 		case c.cfg.Idle > 0 && c.writer.Open() && c.cfg.Now().Sub(last) >= c.cfg.Idle:
 			err = c.closeRun(ctx)
+		case c.writer.Behind():
+			err = c.writer.Renew(ctx)
 		default:
 			c.wait(ctx, last)
 			continue
@@ -47,6 +50,18 @@ func (c *Committer) Run(ctx context.Context) error {
 		}
 		_ = backoff.Sleep(ctx) // ends early with ctx, which the loop checks
 	}
+}
+
+// look notes what the next segment will name.
+func (c *Committer) look() {
+	if c.cfg.Epochs == nil {
+		return
+	}
+	if names := c.writer.Current(); names != nil {
+		c.current.Store(&names)
+		return
+	}
+	c.current.Store(nil)
 }
 
 // wait waits for an entry, a call of Begin, the idle time or the end of ctx.
@@ -151,6 +166,7 @@ func (c *Committer) flush(ctx context.Context) error {
 		c.cfg.Events.Durable(at, entries, c.cfg.Now().Sub(c.added[0].at))
 	}
 	for _, t := range c.added[:n] {
+		t.spared = c.writer.Spared(t.no)
 		c.finish(t, at, nil)
 	}
 	c.added = append(c.added[:0], c.added[n:]...)

@@ -40,6 +40,7 @@ type Collecting struct {
 	Budget        uint64        `koanf:"requests_per_day" help:"most requests a day, of all reconcilers together, at least 10000; 0 is no bound"`
 	Inventory     bool          `koanf:"inventory" help:"sweeps take their keys from the newest inventory of audit.inventory in place of listings; where there is none that can be used they list"`
 	InventoryAge  time.Duration `koanf:"inventory_max_age" help:"age above which a sweep does not take an inventory"`
+	Epochs        bool          `koanf:"epochs" help:"keep a log of what is condemned, so that collectors may have marker_reads: epochs; it can't be given up again. Reconcilers of earlier releases then collect nothing, and none may have stood still for an hour"`
 	MaxNames      int           `koanf:"max_names" help:"most names of blobs in memory while a sweep runs, 8 bytes each; a sweep of more reads the journal again for each such part"`
 }
 
@@ -168,9 +169,10 @@ func (k *Keeper) live(ctx context.Context) error {
 		By: k.d.By, Claim: rand.Text(), Clock: wall(k.d.Now), Fan: k.d.Fan,
 		Limits: gc.Limits{
 			MinAge: k.cfg.MinAge, Delay: k.cfg.Delay, Interval: k.cfg.SweepInterval, Lease: k.cfg.Lease,
-			Budget: k.cfg.Budget, MaxNames: k.cfg.MaxNames, DryRun: k.cfg.Mode == DryRun,
+			Budget: k.cfg.Budget, MaxNames: k.cfg.MaxNames, DryRun: k.cfg.Mode == DryRun, Epochs: k.cfg.Epochs,
 		},
 		Inventory: k.inventories(),
+		Wait:      k.wait,
 		Executed:  k.executed,
 	})
 	if err != nil {
@@ -263,6 +265,22 @@ func (k *Keeper) inventories() gc.InventoryOptions {
 			k.d.Log.Warn("there is no inventory that a sweep can use; it lists the bucket", "error", err)
 		},
 	}
+}
+
+// Between two looks at runs that have not come to an epoch, and how many looks there are in a step. Collectors look for new epochs every
+// 30 seconds; the run of one that is gone is fenced after a quarter of an hour, which a later step finds.
+const (
+	awaitInterval = 5 * time.Second
+	awaitLooks    = 24
+)
+
+// wait waits for runs of the journal, for a bounded time.
+func (k *Keeper) wait(ctx context.Context, left, looks int) error {
+	k.d.Metrics.awaited.Set(float64(left))
+	if looks >= awaitLooks {
+		return fmt.Errorf("%w: %d runs", gc.ErrAwaited, left)
+	}
+	return run.Sleep(ctx, awaitInterval)
 }
 
 func (k *Keeper) executed(source gc.Source, r gc.Report) {

@@ -20,6 +20,7 @@ type Metrics struct {
 	over     prometheus.Gauge
 	reports  prometheus.Gauge
 	oldest   prometheus.Gauge
+	awaited  prometheus.Gauge
 	markers  prometheus.Gauge
 	foreign  prometheus.Gauge
 	orphans  *prometheus.GaugeVec // age
@@ -50,11 +51,12 @@ func NewMetrics(reg prometheus.Registerer, now func() time.Time) *Metrics {
 		over:     gauge("over_budget", "1 while the day's requests are used up."),
 		reports:  gauge("reports", "Collectors' reports of submissions without an outcome that are not checked yet; at most 1,000 are counted."),
 		oldest:   gauge("oldest_report_seconds", "Age of the oldest such report that was never checked; 0 where there is none."),
+		awaited:  gauge("awaited_runs", "Runs of the journal that have not come to the epoch of what is condemned; nothing of that is deleted until they have."),
 		markers:  gauge("markers", "Condemned markers of orphan blobs that were written since the state was made; they are permanent."),
 		foreign:  gauge("foreign_keys", "Keys below raw-blobs/ that are no blob's, in the last sweep; never touched."),
 		orphans:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: p + "candidates", Help: "Blobs that the last sweep found and that no entry of the journal names, by age: up to 2d, 7d, 30d, older."}, []string{"age"}),
 	}
-	reg.MustRegister(m.blobs, m.kept, m.bytes, m.errors, m.requests, m.tripped, m.over, m.reports, m.oldest, m.markers, m.foreign, m.orphans,
+	reg.MustRegister(m.blobs, m.kept, m.bytes, m.errors, m.requests, m.tripped, m.over, m.reports, m.oldest, m.awaited, m.markers, m.foreign, m.orphans,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: p + "sweep_overdue_seconds", Help: "Time since a sweep that has not ended began, or since the next one was due; 0 where neither is so."},
 			func() float64 { return m.overdue(now()).Seconds() }))
 	for _, s := range []gc.Source{gc.FromSweep, gc.FromReports} {
@@ -95,6 +97,7 @@ func (m *Metrics) note(p *gc.Progress, due time.Time) {
 	}
 	flag(m.tripped, p.State.Holds())
 	flag(m.over, p.OverBudget)
+	m.awaited.Set(float64(p.Awaited))
 	m.markers.Set(float64(p.State.Markers))
 	m.foreign.Set(float64(p.State.Last.Foreign))
 	// A sweep that found none has no counts.
