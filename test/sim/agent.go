@@ -120,7 +120,7 @@ func (w *world) checkRefusal(c *call, err error) {
 	switch {
 	case w.faults == (faults{}) && !w.spooling && errors.As(err, &retry) && retry.Reason == accept.ReasonStoreUnavailable:
 		w.violated("I6", "%s is told %v, and the store is up", c.sub.Identity, err)
-	case errors.As(err, &retry) && (retry.Reason == accept.ReasonStoreUnavailable || retry.Reason == accept.ReasonContended):
+	case errors.As(err, &retry) && (retry.Reason == accept.ReasonStoreUnavailable || retry.Reason == accept.ReasonContended || w.naming && retry.Reason == accept.ReasonJournalUnavailable):
 	case errors.As(err, &retry) && retry.Reason == accept.ReasonStoreDenied && w.faults.denied > 0:
 	case errors.As(err, &retry) && retry.Reason == accept.ReasonCorruptManifest:
 		if _, ok := w.doubt[c.sub.Identity]; !ok {

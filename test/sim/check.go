@@ -176,6 +176,13 @@ func (w *world) calm(name string, body func(*task, context.Context)) {
 }
 
 func (w *world) calmCollection(id string) {
+	if w.naming { // collectors that are gone write no more segments
+		w.calm(id+".fences", func(t *task, ctx context.Context) {
+			if err := w.fence(ctx, t, func() bool { return true }); err != nil {
+				w.violated("progress", "fences without faults: %v", err)
+			}
+		})
+	}
 	w.calm(id, func(t *task, ctx context.Context) {
 		authority := "authority-1"
 		if o, ok := w.store.objects[layout.AuthorityKey]; ok {

@@ -93,7 +93,7 @@ func (w *world) execute(ctx context.Context, t *task, c *gc.Collector, plan gc.P
 	t.logged = map[string]bool{}
 	defer func() { t.logged = nil }()
 	writes, lost := t.writes, false
-	_, err := c.Execute(ctx, plan, gc.ExecuteOptions{DryRun: o.dryRun, Force: o.force, Step: o.step, Log: func(_ context.Context, entries []gc.Entry) error {
+	_, err := c.Execute(ctx, plan, gc.ExecuteOptions{DryRun: o.dryRun, Force: o.force, Step: o.step, Wait: t.awaits, Log: func(_ context.Context, entries []gc.Entry) error {
 		if o.loses && !t.dead && t.ch.oneIn(6) {
 			lost, writes = true, t.writes
 			return errLog

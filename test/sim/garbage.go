@@ -34,6 +34,7 @@ func (w *world) garden(p *process, passes int) {
 				MinAge: max(o.minAge, 0), Delay: max(o.minAge, 0), Interval: time.Nanosecond, Lease: leaseOfGC,
 				MaxListed: o.listed, MaxNames: o.names, Step: o.step, DryRun: o.dryRun,
 			},
+			Wait: t.awaits,
 			Planned: func(_ gc.Source, plan gc.Plan) {
 				g.large = len(plan.Candidates) > 50 && 10*len(plan.Candidates) > plan.Listed
 			},

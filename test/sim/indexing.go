@@ -116,6 +116,10 @@ func (w *world) loseDerived() {
 		}
 	}
 	for _, key := range w.store.list(layout.JournalOpenPrefix) {
+		// The runs of collectors stay where collections wait for them.
+		if s, err := journal.ParseSegment(w.store.objects[key].body); w.naming && err == nil && s.Opening.Role == journal.RoleCollector {
+			continue
+		}
 		if w.ch.n(2) == 0 {
 			delete(w.store.objects, key) // nobody finds the run any more
 			w.lost++

@@ -119,7 +119,7 @@ func (t *task) Create(_ context.Context, key string, body []byte, o objstore.Put
 	if blob && t.faults.damage > 0 && t.ch.oneIn(100/t.faults.damage) {
 		body = damaged(body)
 	}
-	if t.gardener != nil && strings.HasPrefix(key, layout.CondemnedPrefix) && !t.dead {
+	if t.gardener != nil && strings.HasPrefix(key, layout.CondemnedPrefix) && !strings.HasPrefix(key, layout.CondemnedEpochsPrefix) && !t.dead {
 		t.gardener.condemns(t.world, t.proc, key)
 	}
 	err := t.write("create", key, func() error {

@@ -28,7 +28,10 @@ type process struct {
 	restart   func() // after a kill
 	// inlineBelow is the collector's setting.
 	inlineBelow int
-	once        bool // makes one attempt at each operation of the store
+	// journal of a collector where it keeps one; names: its runs name epochs of condemned names.
+	journal *ledgerOfRuns
+	names   bool
+	once    bool // makes one attempt at each operation of the store
 
 	collection collection // of a garbage collector
 	gardens    bool       // which runs as a service
@@ -129,13 +132,20 @@ func (w *world) boot(p *process) {
 	p.port = &current{}
 	p.ready = !w.authorities && !p.spools
 	var err error
+	var answers accept.Journal
+	var spares func(identity.Digest) bool
+	if w.naming {
+		w.keepJournal(p)
+		answers, spares = p.journal, p.journal.spares
+	}
 	mode := accept.ModeS3Manifest
 	if p.spools {
 		mode = accept.ModeLocalSpool
 	}
 	p.protocol, err = accept.New(accept.Config{
 		Store: p.tried(p.port, p.port), AuthorityID: p.authority, CollectorID: p.name, Clock: p.port, Rand: attemptIDs{w}, Policy: simPolicy, Mode: mode,
-		InlineBelow: p.inlineBelow,
+		InlineBelow: p.inlineBelow, Journal: answers, SparesMarker: spares,
+		Events: accept.Events{MarkerSpared: func() { w.note(p.name, "reads no marker", "", "", nil) }},
 	})
 	if err != nil {
 		panic(err)

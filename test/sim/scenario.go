@@ -52,6 +52,7 @@ func (w *world) setup() {
 	w.spooling = w.ch.oneIn(5) && !w.authorities
 	w.elsewhere = w.spooling && w.ch.oneIn(3)
 	w.indexed = w.ch.oneIn(4)
+	w.naming = w.ch.oneIn(3) && !w.authorities && !w.spooling
 	w.store.put(layout.JournalBeginKey, journal.BeginKind.Marshal(journal.Begin{AuthorityID: "authority-1", By: journal.ByAuthority}), w.now)
 	if w.ch.oneIn(40) {
 		w.hoard()
@@ -110,6 +111,7 @@ func (w *world) setup() {
 		if inlining {
 			p.inlineBelow = w.drawBelow()
 		}
+		p.names = w.naming && w.ch.n(4) > 0
 		p.restart = func() { w.boot(p) }
 		w.collectors = append(w.collectors, p)
 		w.boot(p)
@@ -146,6 +148,9 @@ func (w *world) setup() {
 			p.restart = func() { w.retain(p, 2) }
 			w.retain(p, 2+w.ch.n(4))
 		}
+	}
+	if w.naming {
+		w.setupEpochs()
 	}
 	if w.indexed {
 		p := &process{name: "rec", authority: "authority-1"}

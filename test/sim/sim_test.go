@@ -73,6 +73,7 @@ func TestScheduleReachesEverything(t *testing.T) {
 		"create gc/v1/condemned/", "delete raw-blobs/", ".g1.lmbatch", "create quarantine/v1/",
 		"publishes", "loses all blocks", "proof", "create gc/v1/condemned/date=", "replace gc/v1/condemned/date=", "create gc/v1/rewritten/", "create gc/v1/log/frames/",
 		"takes over from", "condemns as a zombie", "create gc/v1/log/blobs/", "delete gc/v1/orphans/", "another collection has begun",
+		"reads no marker", "waits for runs", "renews its run", "begins the log of epochs", "create gc/v1/condemned/epochs/",
 	}
 	missing := slices.Clone(want)
 	for seed := uint64(1); seed <= 10_000 && len(missing) > 0; seed++ {

@@ -26,6 +26,8 @@ type world struct {
 	landed              bool // at the end, everything
 	// indexed: a reconciler takes part.
 	indexed bool
+	// naming: collectors keep the journal, and most of them name epochs in place of reading markers.
+	naming bool
 	// retaining: batches are published, and the retention of raw frames takes part.
 	retaining bool
 	blocks    blocks

@@ -29,6 +29,9 @@ const (
 	framesGo    = "internal/acceptance/gc/frames.go"
 	runnerGo    = "internal/acceptance/gc/runner.go"
 	logGo       = "internal/acceptance/gc/log.go"
+	announceGo  = "internal/acceptance/gc/epochs.go"
+	namesGo     = "internal/acceptance/epochs/log.go"
+	barrierGo   = "internal/acceptance/journal/barrier.go"
 	spoolGo     = "internal/acceptance/spool/spool.go"
 	landerGo    = "internal/acceptance/spool/lander.go"
 	bootsGo     = "internal/acceptance/spool/boots.go"
@@ -56,7 +59,7 @@ var mutants = []mutant{
 	// Records that carry their frames.
 	{"inline-trusts-blobs", "a duplicate of a manifest that names a blob relies on that manifest alone", []edit{{protocolGo, "carried := res.Manifest.Inline\n", "carried := inline || res.Manifest.Inline\n"}}},
 	{"inline-blob-not-ensured", "such a duplicate reads a marker, and makes sure of no blob", []edit{{protocolGo, "if err := b.ensure(ctx); err != nil {\n\t\t\treturn Result{}, err\n\t\t}\n\t\tm.Inline", skipped + "\n\t\t\treturn Result{}, err\n\t\t}\n\t\tm.Inline"}}},
-	{"inline-no-marker", "such a duplicate makes sure of a blob, and reads no marker", []edit{{protocolGo, "\tif !carried {\n", "\tif !carried && !inline {\n"}}},
+	{"inline-no-marker", "such a duplicate makes sure of a blob, and reads no marker", []edit{{protocolGo, "\tif !carried && !hopes {\n", "\tif !carried && !inline {\n"}}},
 	{"inline-quarantine-not-read", "a quarantine record that exists carries the frame, whoever wrote it", []edit{{decideGo, "return inline && (created || b.carries(stored, m.Identity)), nil", "return inline && len(stored) >= 0, nil"}}},
 	{"inline-quarantine-in-doubt-carries", "a quarantine record that can't be read carries the frame", []edit{{decideGo, "return err == nil && c.Inline()", "return err != nil || c.Inline()"}}},
 	{"inline-frame-not-hashed", "a manifest whose frame is damaged is a sound one", []edit{{inlineGo, "case identity.Sum(frame) != sum:", "case false:"}}},
@@ -208,6 +211,17 @@ var mutants = []mutant{
 	{"accept-damaged-marker-is-tried-for-ever", "a marker that is damaged at rest is taken for a store that is down", []edit{{blobGo, "\tcase err == nil, errors.Is(err, objstore.ErrChecksum):\n\t\treturn true, nil", "\tcase err == nil:\n\t\treturn true, nil"}}},
 	{"accept-403-marker-is-absent", "a 403 of the marker counts as absence", []edit{{blobGo, "case errors.Is(err, objstore.ErrNotFound):\n\t\treturn false, nil", "case errors.Is(err, objstore.ErrNotFound), errors.Is(err, objstore.ErrDenied):\n\t\treturn false, nil"}}},
 	{"accept-403-is-refused-for-good", "a 403 ends the batch, not the collector", []edit{{"internal/acceptance/accept/call.go", "return p.retry(ReasonStoreDenied, err)", "return &RefusedError{Reason: ReasonInvalidSubmission, Err: err}"}}},
+
+	// Answers without a marker read.
+	{"epochs-no-barrier", "a collection does not wait for the runs of collectors", []edit{{announceGo, "		left, err := c.cross(ctx, epoch)\n", "		left, err := int(0*epoch), error(nil)\n		_ = c.cross\n"}}},
+	{"epochs-not-named", "what is condemned is in no epoch", []edit{{announceGo, "c.epochs.Name(ctx, c.appender(), frames)", "c.epochs.Name(ctx, c.appender(), frames[:0])"}}},
+	{"epochs-proof-before-barrier", "the proof comes before the runs have come to the epoch", []edit{
+		{executeGo, "	if err := x.announce(ctx, condemned); err != nil {\n		return err\n	}\n	for _, k := range condemned {\n		x.settle(ctx, k)\n	}\n", "	var sound []Candidate\n	for _, k := range condemned {\n		if kept := x.c.prove(ctx, &k, k.id); kept == nil {\n			sound = append(sound, k)\n		}\n	}\n	if err := x.announce(ctx, condemned); err != nil {\n		return err\n	}\n	for _, k := range sound {\n		x.settle(ctx, k)\n	}\n"},
+		{executeGo, secondProof, ""}}},
+	{"epochs-first-without-markers", "the first epoch does not have what was condemned before", []edit{{namesGo, "			if add, err = condemned(ctx, w.Store, names); err != nil {\n", "			if _, err = condemned(ctx, w.Store, names); err != nil {\n"}}},
+	{"epochs-answer-before-segment", "an answer without a marker read does not wait for its segment", []edit{{protocolGo, "	if res.Position, err = p.awaitEntry(ctx, entry); err != nil {", "	if hopes {\n		return res, nil\n	}\n	if res.Position, err = p.awaitEntry(ctx, entry); err != nil {"}}},
+	{"epochs-no-hour", "a duplicate that is spared the marker is spared the hour's record of retention as well", []edit{{blobGo, "		if b.gen >= next {\n			b.p.events.markerSpared()", "		if b.gen >= next || spared {\n			b.p.events.markerSpared()"}}},
+	{"epochs-unnamed-passes", "a run that has named no epoch yet lets a collection pass", []edit{{barrierGo, "case s.Closed, !s.Epochs, s.Epoch >= b.epoch:", "case s.Closed, s.Epoch == 0, s.Epoch >= b.epoch:"}}},
 
 	// The mode local_spool.
 	{"spool-name-not-synced", "the answer comes before the file's name is durable", []edit{{spoolGo, "\tif err := s.cfg.FS.SyncDir(filepath.Dir(to)); err != nil {\n\t\treturn s.fail(err)\n\t}\n", ""}}},
