@@ -177,7 +177,7 @@ func TestBadRequestsAreRefused(t *testing.T) {
 		{"acl must not write", "PUT", base + "k?acl", nil, 404, "NoSuchKey"},
 		{"version", "GET", base + "k?versionId=1", nil, 501, "NotImplemented"},
 		{"encryption", "PUT", base + "k", []string{"X-Amz-Server-Side-Encryption", "AES256"}, 501, "NotImplemented"},
-		{"multipart", "POST", base + "k?uploads", nil, 501, "NotImplemented"},
+		{"form of a browser", "POST", s.url() + "/" + bucket, nil, 501, "NotImplemented"},
 		{"if-none-match with an ETag", "PUT", base + "k", []string{"If-None-Match", `"a"`}, 501, "NotImplemented"},
 		{"both conditions", "PUT", base + "k", []string{"If-None-Match", "*", "If-Match", `"a"`}, 501, "NotImplemented"},
 		{"MD5 malformed", "PUT", base + "k", []string{"Content-Md5", "abc"}, 400, "InvalidDigest"},

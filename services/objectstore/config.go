@@ -61,20 +61,21 @@ type Config struct {
 	Buckets  []string  `koanf:"buckets" help:"buckets that are created at start"`
 	Webhooks []Webhook `koanf:"webhooks" help:"list in the file: name, url, bucket, prefix, events, authorization, tls"`
 
-	MaxObject        config.Bytes  `koanf:"max_object" help:"largest body of one PUT"`
-	InlineObject     config.Bytes  `koanf:"inline_object" help:"largest body that is kept in the log; larger ones get a file; at most 4MiB"`
-	Segment          config.Bytes  `koanf:"segment" help:"length at which a log segment is closed"`
-	Reserve          config.Bytes  `koanf:"reserve" help:"disk that is kept for deletes, reclaiming and the index when the disk is full; 0: none"`
-	MaxRequests      int           `koanf:"max_requests" help:"requests at the same time; more are answered with SlowDown"`
-	MaxInFlight      config.Bytes  `koanf:"max_in_flight" help:"memory for bodies that are being received"`
-	BodyIdle         time.Duration `koanf:"body_idle_timeout" help:"how long a client may take for the next piece of a body"`
-	Drain            time.Duration `koanf:"drain_timeout" help:"how long requests may take to end at shutdown"`
-	ReclaimBelow     float64       `koanf:"reclaim_below" help:"a segment is rewritten when a smaller fraction of it is in use; 0 turns it off"`
-	ReclaimInterval  time.Duration `koanf:"reclaim_interval" help:"time between two scans for such segments" needs:"reclaim_below"`
-	EncryptedAtRest  bool          `koanf:"encrypted_at_rest" help:"the file system below dir encrypts: writes that ask for server-side encryption AES256 are served"`
-	IfMatchAbsent412 bool          `koanf:"if_match_absent_412" help:"answer If-Match on an absent key with 412 instead of 404 as AWS does"`
-	WebhookBacklog   config.Bytes  `koanf:"webhook_backlog" help:"log that is kept for a webhook that doesn't answer; older events are dropped and counted" needs:"webhooks"`
-	Pprof            bool          `koanf:"pprof" help:"serve /debug/pprof/ on the admin address" needs:"admin_listen"`
+	MaxObject         config.Bytes  `koanf:"max_object" help:"largest body of one PUT"`
+	InlineObject      config.Bytes  `koanf:"inline_object" help:"largest body that is kept in the log; larger ones get a file; at most 4MiB"`
+	Segment           config.Bytes  `koanf:"segment" help:"length at which a log segment is closed"`
+	Reserve           config.Bytes  `koanf:"reserve" help:"disk that is kept for deletes, reclaiming and the index when the disk is full; 0: none"`
+	MaxRequests       int           `koanf:"max_requests" help:"requests at the same time; more are answered with SlowDown"`
+	MaxInFlight       config.Bytes  `koanf:"max_in_flight" help:"memory for bodies that are being received"`
+	BodyIdle          time.Duration `koanf:"body_idle_timeout" help:"how long a client may take for the next piece of a body"`
+	Drain             time.Duration `koanf:"drain_timeout" help:"how long requests may take to end at shutdown"`
+	ReclaimBelow      float64       `koanf:"reclaim_below" help:"a segment is rewritten when a smaller fraction of it is in use; 0 turns it off"`
+	ReclaimInterval   time.Duration `koanf:"reclaim_interval" help:"time between two scans for such segments" needs:"reclaim_below"`
+	AbortUploadsAfter time.Duration `koanf:"abort_uploads_after" help:"age at which a multipart upload that was not completed is aborted; 0: never"`
+	EncryptedAtRest   bool          `koanf:"encrypted_at_rest" help:"the file system below dir encrypts: writes that ask for server-side encryption AES256 are served"`
+	IfMatchAbsent412  bool          `koanf:"if_match_absent_412" help:"answer If-Match on an absent key with 412 instead of 404 as AWS does"`
+	WebhookBacklog    config.Bytes  `koanf:"webhook_backlog" help:"log that is kept for a webhook that doesn't answer; older events are dropped and counted" needs:"webhooks"`
+	Pprof             bool          `koanf:"pprof" help:"serve /debug/pprof/ on the admin address" needs:"admin_listen"`
 }
 
 // DefaultConfig is for one machine. Users and Dir must be given.
@@ -83,7 +84,8 @@ func DefaultConfig() Config {
 		Listen: "127.0.0.1:4790", AdminListen: "127.0.0.1:4791", Region: "us-east-1",
 		MaxObject: 5 << 30, InlineObject: 1 << 20, Segment: 256 << 20, Reserve: 64 << 20,
 		MaxRequests: 512, MaxInFlight: 64 << 20, BodyIdle: 30 * time.Second, Drain: 15 * time.Second,
-		ReclaimBelow: 0.4, ReclaimInterval: time.Minute, WebhookBacklog: 4 << 30,
+		AbortUploadsAfter: 7 * 24 * time.Hour,
+		ReclaimBelow:      0.4, ReclaimInterval: time.Minute, WebhookBacklog: 4 << 30,
 	}
 }
 
@@ -100,6 +102,9 @@ func (c Config) Validate() error {
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
 		bad("listen %q: %w", c.Listen, err)
+	}
+	if c.AbortUploadsAfter < 0 {
+		bad("abort_uploads_after %v: must not be negative", c.AbortUploadsAfter)
 	}
 	if _, _, err := net.SplitHostPort(c.AdminListen); err != nil && c.AdminListen != "" {
 		bad("admin_listen %q: %w", c.AdminListen, err)

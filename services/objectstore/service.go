@@ -234,15 +234,19 @@ const sealInterval = 5 * time.Second
 func (s *Service) keepLog(ctx context.Context, eng *engine.Engine, m *metrics) error {
 	seal, reclaim := time.NewTicker(sealInterval), time.NewTicker(s.cfg.ReclaimInterval)
 	defer seal.Stop()
+	sweep := time.NewTicker(sweepInterval)
 	defer reclaim.Stop()
+	defer sweep.Stop()
 	for {
-		due := false
+		due, swept := false, false
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-seal.C:
 		case <-reclaim.C:
 			due = s.cfg.ReclaimBelow > 0
+		case <-sweep.C:
+			swept = true
 		}
 		// Footers need space and only speed up a rebuild, so a full disk gets none.
 		for more := true; more && ctx.Err() == nil && eng.CheckSpace() == nil; {
@@ -251,6 +255,9 @@ func (s *Service) keepLog(ctx context.Context, eng *engine.Engine, m *metrics) e
 				s.deps.Telemetry.Log.Warn("a segment's footer could not be written; the next rebuild of the index reads the segment", "error", err)
 				break
 			}
+		}
+		if swept && eng.Err() == nil {
+			s.sweepUploads(ctx, eng)
 		}
 		for due && ctx.Err() == nil && eng.Err() == nil {
 			n, err := eng.Reclaim(ctx)
@@ -262,6 +269,26 @@ func (s *Service) keepLog(ctx context.Context, eng *engine.Engine, m *metrics) e
 			}
 			m.reclaimed.Add(float64(n))
 			s.deps.Telemetry.Log.Info("reclaimed a log segment", "bytes", n)
+		}
+	}
+}
+
+// sweepInterval is the time between two scans for uploads that nobody will complete.
+const sweepInterval = 5 * time.Minute
+
+// sweepUploads aborts old uploads and removes what crashes have left of others.
+func (s *Service) sweepUploads(ctx context.Context, eng *engine.Engine) {
+	var olderThan time.Time
+	if s.cfg.AbortUploadsAfter > 0 {
+		olderThan = s.deps.Now().Add(-s.cfg.AbortUploadsAfter)
+	}
+	for _, b := range eng.Buckets() {
+		n, err := eng.SweepUploads(ctx, b.Name, olderThan)
+		if err != nil && ctx.Err() == nil {
+			s.deps.Telemetry.Log.Error("uploads could not be cleaned up", "bucket", b.Name, "error", err)
+		}
+		if n > 0 {
+			s.deps.Telemetry.Log.Info("removed uploads that nobody completed", "bucket", b.Name, "uploads", n)
 		}
 	}
 }

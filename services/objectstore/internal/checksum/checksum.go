@@ -51,6 +51,75 @@ func New(algorithm string) hash.Hash {
 	return nil
 }
 
+// Combines reports whether the checksum of a whole follows from those of its parts.
+func Combines(algorithm string) bool {
+	return algorithm == "CRC32" || algorithm == "CRC32C" || algorithm == "CRC64NVME"
+}
+
+// Combine gives the checksum of a text of those of its two parts, the second of which has size bytes. The algorithm must
+// be one that combines.
+func Combine(algorithm string, first, second []byte, size int64) []byte {
+	var poly uint64
+	switch algorithm {
+	case "CRC32":
+		poly = crc32.IEEE
+	case "CRC32C":
+		poly = crc32.Castagnoli
+	case "CRC64NVME":
+		poly = 0x9a6c9329ac4bc9b5
+	default:
+		return nil
+	}
+	number := func(b []byte) (n uint64) {
+		for _, c := range b {
+			n = n<<8 | uint64(c)
+		}
+		return n
+	}
+	n := advance(poly, 8*len(first), number(first), size) ^ number(second)
+	out := make([]byte, len(first))
+	for i := len(out) - 1; i >= 0; i-- {
+		out[i] = byte(n)
+		n >>= 8
+	}
+	return out
+}
+
+// advance moves a reflected CRC over size zero bytes. One zero bit is a linear map of the register, here a matrix over
+// the field of two elements, whose power for many bits is made by squaring.
+func advance(poly uint64, bits int, crc uint64, size int64) uint64 {
+	times := func(m []uint64, v uint64) (sum uint64) {
+		for i := 0; v != 0; i, v = i+1, v>>1 {
+			if v&1 != 0 {
+				sum ^= m[i]
+			}
+		}
+		return sum
+	}
+	m := make([]uint64, bits)
+	m[0] = poly
+	for i := 1; i < bits; i++ {
+		m[i] = 1 << (i - 1)
+	}
+	square := func() {
+		next := make([]uint64, bits)
+		for i := range next {
+			next[i] = times(m, m[i])
+		}
+		m = next
+	}
+	for range 3 { // to a byte
+		square()
+	}
+	for ; size > 0; size >>= 1 {
+		if size&1 != 0 {
+			crc = times(m, crc)
+		}
+		square()
+	}
+	return crc
+}
+
 // xxh128 gives the 128 bits of a hash that has 64 by itself.
 type xxh128 struct{ *xxh3.Hasher }
 

@@ -99,6 +99,9 @@ func (e *Engine) CreateBucketWith(ctx context.Context, b Bucket) error {
 
 // DeleteBucket removes an empty bucket.
 func (e *Engine) DeleteBucket(ctx context.Context, name string) error {
+	if err := e.abortAll(ctx, name); err != nil {
+		return fmt.Errorf("delete bucket %q: %w", name, err)
+	}
 	return e.changeBuckets(ctx, "delete bucket", name, func(m map[string]Bucket) error {
 		if _, ok := m[name]; !ok {
 			return ErrNoBucket
@@ -110,6 +113,10 @@ func (e *Engine) DeleteBucket(ctx context.Context, name string) error {
 		if len(page.Objects) > 0 {
 			return ErrBucketNotEmpty
 		}
+		// Uploads would come back with a new bucket of the name.
+		if err := e.hidden(name, hiddenPrefix, "", func(string) (bool, error) { return false, ErrBucketNotEmpty }); err != nil {
+			return err
+		}
 		// A lost write may have put an object into the bucket, which only seems to be empty.
 		if err := e.Uncertain(); err != nil {
 			return err
@@ -117,6 +124,34 @@ func (e *Engine) DeleteBucket(ctx context.Context, name string) error {
 		delete(m, name)
 		return nil
 	})
+}
+
+// abortAll aborts the uploads of a bucket that has no objects.
+func (e *Engine) abortAll(ctx context.Context, bucket string) error {
+	page, err := e.List(bucket, ListQuery{Max: 1})
+	if err != nil || len(page.Objects) > 0 {
+		return nil // decided by the delete itself
+	}
+	// The uploads first: a part exists while its upload does.
+	for _, prefix := range []string{uploadPrefix, partPrefix} {
+		if err := e.removeHidden(ctx, bucket, prefix); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *Engine) removeHidden(ctx context.Context, bucket, prefix string) error {
+	var keys []Deletion
+	err := e.hidden(bucket, prefix, "", func(hidden string) (bool, error) {
+		keys = append(keys, Deletion{Key: hidden})
+		return true, nil
+	})
+	e.deleteMany(ctx, bucket, keys, flagQuiet)
+	for _, k := range keys {
+		err = errors.Join(err, k.Err)
+	}
+	return err
 }
 
 // SetPolicy keeps a policy with a bucket; nil removes it.

@@ -57,6 +57,10 @@ type op struct {
 	declare bool                          // writes the list of damages with unknown keys
 	roll    bool                          // write nothing; start a new segment
 
+	upload string    // hidden key of an upload that must be there
+	parts  []partSeq // and of its parts, which must be these
+	then   *op       // written behind it, as one with it
+
 	keepFiles bool // do not remove body files that the operation makes superfluous
 
 	done  chan struct{}
@@ -111,7 +115,7 @@ func (e *Engine) wait(o *op) error {
 	for _, f := range o.trash {
 		failpoint.Hit("objectstore.body.remove.before")
 		// A file that cannot be removed is garbage, which the next open removes.
-		if err := e.bodies.Remove(f); err != nil {
+		if err := e.bodies.Remove(f); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			e.opt.Log.Warn("remove a body", "body", f, "error", err)
 		}
 	}
@@ -253,6 +257,15 @@ func (e *Engine) commit(batch []*op) {
 			view.keys[name] = nil
 		}
 		written = append(written, o)
+		if t := o.then; t != nil {
+			// Behind it in the same batch: of a torn batch a prefix may survive, and the object without the end of its
+			// upload can be told from its metadata. The other way round nothing would be left of either.
+			t.rec.seq, t.rec.batch = next.nextSeq, uint64(start)
+			next.nextSeq++
+			buf = t.rec.appendHead(buf, e.active.salt)
+			view.keys[tombName(t)] = nil
+			written = append(written, t)
+		}
 	}
 	stats := BatchStats{Operations: len(batch), Written: len(written), Bytes: int64(len(buf))}
 	if len(written) > 0 {
@@ -276,6 +289,8 @@ func (e *Engine) commit(batch []*op) {
 		e.opt.Observe(stats)
 	}
 }
+
+func tombName(o *op) name { return name{o.rec.bucket, o.rec.key} }
 
 // keepBuffers is the largest buffer, bytes, that the committer keeps from batch to batch.
 const keepBuffers = maxBatchBytes + maxInlineBytes
@@ -329,6 +344,11 @@ func (e *Engine) decide(v *overlay, o *op) (err error) {
 	}
 	if o.prev, err = v.get(r.bucket, r.key); err != nil {
 		return err
+	}
+	if o.upload != "" {
+		if err := v.decideUpload(o); err != nil {
+			return err
+		}
 	}
 	if r.kind == kindPut && !o.cond.atIsSet && e.batchFull != nil {
 		if err := e.checkCondition(o.cond, r.key, o.prev); err != nil {
@@ -439,6 +459,8 @@ func (e *Engine) apply(ops []*op, next checkpoint) error {
 	delta := map[uint64]int64{}
 	var buckets map[string]Bucket
 	set := func(k, v []byte) error { return b.Set(k, v, nil) }
+	// Files that came to a completed object in this very batch, which the index does not show yet.
+	owned := ownedFiles(ops)
 	for _, o := range ops {
 		var err error
 		if o.rec.kind == kindBuckets {
@@ -448,7 +470,7 @@ func (e *Engine) apply(ops []*op, next checkpoint) error {
 		} else if o.rec.kind == kindDamages {
 			err = e.applyDeclaration(b, o.rec.body)
 		} else {
-			err = e.applyObject(b, o, &next, delta)
+			err = e.applyObject(b, o, owned, &next, delta)
 		}
 		if err != nil {
 			return fmt.Errorf("update index: %w", err)
@@ -508,18 +530,59 @@ func (e *Engine) apply(ops []*op, next checkpoint) error {
 	return nil
 }
 
+// ownedFiles gives the files of the completed objects among ops; nil for none.
+func ownedFiles(ops []*op) (owned map[string]bool) {
+	for _, o := range ops {
+		if o.obj.Upload == "" {
+			continue
+		}
+		if owned == nil {
+			owned = map[string]bool{}
+		}
+		for _, x := range o.obj.Extents {
+			owned[x.File] = true
+		}
+	}
+	return owned
+}
+
+// ownerOf is the index's value for the files of an object.
+func ownerOf(o *Object) []byte {
+	if o.Upload == "" {
+		return nil
+	}
+	return []byte(fileOfObject)
+}
+
+// isFileOfObject reports whether a completed object names a file.
+func (x *index) isFileOfObject(file string) bool {
+	mine := false
+	err := x.get(spaceKey(spaceFile, file), func(v []byte) error {
+		mine = string(v) == fileOfObject
+		return nil
+	})
+	// A file is rather left behind than removed while the index cannot say whose it is.
+	return mine || err != nil && !errors.Is(err, ErrNotFound)
+}
+
 // applyObject puts or removes one key.
-func (e *Engine) applyObject(b *pebble.Batch, o *op, next *checkpoint, delta map[uint64]int64) error {
+func (e *Engine) applyObject(b *pebble.Batch, o *op, owned map[string]bool, next *checkpoint, delta map[uint64]int64) error {
 	key := objectKey(o.rec.bucket, o.rec.key)
+	hidden := isHidden(o.rec.key)
 	for _, x := range o.obj.Extents {
-		if err := b.Set(spaceKey(spaceFile, x.File), nil, nil); err != nil {
+		if hidden && (owned[x.File] || e.idx.isFileOfObject(x.File)) {
+			continue // a part that reclaiming has moved, whose object is complete
+		}
+		if err := b.Set(spaceKey(spaceFile, x.File), ownerOf(&o.obj), nil); err != nil {
 			return err
 		}
 	}
 	if p := o.prev; p != nil {
 		delta[p.pos.seg] -= p.recordSize()
-		next.objects--
-		next.bytes -= p.size
+		if !hidden {
+			next.objects--
+			next.bytes -= p.size
+		}
 		at := p.pos.off
 		// The old record is not needed any more, so its damage is not either. Damage that hides
 		// writes of unknown keys (Last > 0) stays until a repair.
@@ -530,6 +593,9 @@ func (e *Engine) applyObject(b *pebble.Batch, o *op, next *checkpoint, delta map
 			// SetTags and reclaiming write a new record that names the same body files: these must
 			// not be removed with the old record.
 			if slices.ContainsFunc(o.obj.Extents, func(x Extent) bool { return x.File == f }) {
+				continue
+			}
+			if hidden && (owned[f] || e.idx.isFileOfObject(f)) {
 				continue
 			}
 			o.trash = append(o.trash, f)
@@ -545,7 +611,9 @@ func (e *Engine) applyObject(b *pebble.Batch, o *op, next *checkpoint, delta map
 		return b.Delete(key, nil)
 	}
 	delta[o.entry.pos.seg] += o.entry.recordSize()
-	next.objects++
-	next.bytes += o.entry.size
+	if !hidden {
+		next.objects++
+		next.bytes += o.entry.size
+	}
 	return b.Set(key, o.entry.encode(make([]byte, 0, 128)), nil)
 }

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/harness/crashfs"
 )
@@ -169,10 +170,41 @@ func look(e *Engine) (world, error) {
 			}
 		}
 	}
+	if err := lookUploads(e, w); err != nil {
+		return nil, err
+	}
 	if s := e.Stats(); s.Objects != int64(len(page.Objects)) || s.ObjectBytes != total {
 		return nil, fmt.Errorf("counters say %d objects and %d bytes, there are %d and %d", s.Objects, s.ObjectBytes, len(page.Objects), total)
 	}
 	return w, tidy(e)
+}
+
+// lookUploads adds the open uploads and their parts, whose bytes it reads.
+func lookUploads(e *Engine, w world) error {
+	page, err := e.Uploads("bkt", UploadQuery{Max: 1000})
+	if err != nil {
+		return err
+	}
+	for _, u := range page.Uploads {
+		parts, _, err := e.Parts("bkt", u.Key, u.ID, 0, MaxParts)
+		if err != nil {
+			return fmt.Errorf("upload %s is listed, but: %w", u.ID, err)
+		}
+		w[uploadKey(u.Key, u.ID)] = stored{etag: u.Key}
+		for _, p := range parts {
+			h := &Handle{Object: p.Object, e: e}
+			var body bytes.Buffer
+			if err := h.openBodies(&entry{seq: p.Seq}); err == nil {
+				err = h.copyExtents(&body, 0, p.Size)
+				h.Close()
+			}
+			if err != nil || int64(body.Len()) != p.Size {
+				return fmt.Errorf("part %d of upload %s is listed, but: %w", p.Number, u.ID, err)
+			}
+			w[partKey(u.ID, p.Number)] = stored{etag: p.ETag, body: body.String()}
+		}
+	}
+	return nil
 }
 
 // tidy: every body belongs to an object, and the log can be read from its start.
@@ -290,6 +322,77 @@ func tagCall(key, value string) call {
 		},
 		func(w world) { x := w[key]; x.tags = fmt.Sprint(tags); w[key] = x },
 	}
+}
+
+// uploadCall begins an upload.
+func uploadCall(key string) call {
+	var id string
+	return call{
+		func(e *Engine) (err error) {
+			id, err = e.CreateUpload(context.Background(), Object{Bucket: "bkt", Key: key, Modified: epoch})
+			return err
+		},
+		func(w world) { w[uploadKey(key, id)] = stored{etag: key} },
+	}
+}
+
+func partCall(key, id string, n int, body []byte, etag string) call {
+	return call{
+		func(e *Engine) error { return putPart(e, key, id, n, body, etag) },
+		func(w world) { w[partKey(id, n)] = stored{etag: etag, body: string(body)} },
+	}
+}
+
+// forget takes an upload and its parts out of a world.
+func (w world) forget(key, id string) {
+	delete(w, uploadKey(key, id))
+	maps.DeleteFunc(w, func(k string, _ stored) bool {
+		of, _, ok := parsePartKey(k)
+		return ok && of == id
+	})
+}
+
+// completeCall makes an object of all parts of an upload.
+func completeCall(key, id, etag string, c Cond) call {
+	var body string
+	user := []Pair{{"etag", etag}}
+	return call{
+		func(e *Engine) error {
+			parts, _, err := e.Parts("bkt", key, id, 0, MaxParts)
+			if err != nil {
+				return err
+			}
+			o := Object{Bucket: "bkt", Key: key, Modified: epoch, ETag: etag, User: user}
+			for _, p := range parts {
+				o.Size += p.Size
+			}
+			_, err = e.Complete(context.Background(), o, id, parts, c)
+			return err
+		},
+		func(w world) {
+			for _, k := range slices.Sorted(maps.Keys(w)) {
+				if of, _, ok := parsePartKey(k); ok && of == id {
+					body += w[k].body
+				}
+			}
+			w.forget(key, id)
+			w[key] = stored{etag, body, "[]", fmt.Sprint(user)}
+		},
+	}
+}
+
+func abortCall(key, id string) call {
+	return call{
+		func(e *Engine) error { return e.AbortUpload(context.Background(), "bkt", key, id) },
+		func(w world) { w.forget(key, id) },
+	}
+}
+
+func sweepCall() call {
+	return call{func(e *Engine) error {
+		_, err := e.SweepUploads(context.Background(), "bkt", time.Time{})
+		return err
+	}, nil}
 }
 
 func reclaimCall() call {

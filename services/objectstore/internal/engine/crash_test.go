@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"runtime"
@@ -39,7 +40,11 @@ func workload(s *session, seed uint64, steps int) error {
 	}
 	for range steps {
 		var calls []call
-		switch rng.IntN(14) {
+		switch rng.IntN(20) {
+		case 14, 15, 16, 17, 18:
+			calls = uploadStep(s, rng, key, etag)
+		case 19:
+			calls = []call{sweepCall()}
 		case 0:
 			calls = []call{sealCall(), reclaimCall()}
 		case 1:
@@ -63,12 +68,42 @@ func workload(s *session, seed uint64, steps int) error {
 			}
 		}
 		for _, err := range s.together(calls...) {
-			if err != nil && !errors.Is(err, ErrPrecondition) && !errors.Is(err, os.ErrNotExist) {
+			if err != nil && !errors.Is(err, ErrPrecondition) && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, ErrNoUpload) && !errors.Is(err, ErrPartChanged) {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// uploadStep does something of a multipart upload: begins one, stores parts, completes or aborts one, or several of these
+// in one batch.
+func uploadStep(s *session, rng *rand.Rand, key, etag func() string) (calls []call) {
+	var open []string
+	for _, k := range slices.Sorted(maps.Keys(s.now())) {
+		if _, _, ok := parseUploadKey(k); ok {
+			open = append(open, k)
+		}
+	}
+	if len(open) == 0 || len(open) < 3 && rng.IntN(4) == 0 {
+		return []call{uploadCall(key())}
+	}
+	k, id, _ := parseUploadKey(open[rng.IntN(len(open))])
+	part := func() call {
+		return partCall(k, id, 1+rng.IntN(3), pattern(rng.IntN(3000), byte(rng.Uint32())), etag())
+	}
+	switch rng.IntN(6) {
+	case 0:
+		return []call{completeCall(k, id, etag(), Cond{Absent: rng.IntN(2) == 0})}
+	case 1: // others write the key, and complete the upload as well
+		return []call{putCall(k, pattern(90, 7), etag(), Cond{Absent: true}), completeCall(k, id, etag(), Cond{Absent: true}), completeCall(k, id, etag(), Cond{})}
+	case 2:
+		return []call{abortCall(k, id)}
+	}
+	for range 1 + rng.IntN(2) {
+		calls = append(calls, part())
+	}
+	return calls
 }
 
 // matrix counts what was tried, and keeps the first failures.

@@ -77,6 +77,9 @@ func (e *entry) brief(key string) Brief {
 // flagLost is of the index: the object was lost, and its record only names it.
 const flagLost uint8 = 1 << 7
 
+// flagUpload is of the index: the object was made of the parts of an upload.
+const flagUpload uint8 = 1 << 6
+
 // entryOf makes the index entry of a put record, or of a lost one, at pos.
 func entryOf(r *record, o *Object, pos position) *entry {
 	x := &entry{
@@ -88,6 +91,9 @@ func entryOf(r *record, o *Object, pos position) *entry {
 	}
 	if r.kind == kindLost {
 		x.flags |= flagLost
+	}
+	if o.Upload != "" {
+		x.flags |= flagUpload
 	}
 	return x
 }

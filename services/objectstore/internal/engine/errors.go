@@ -29,6 +29,10 @@ var (
 	ErrFull = errors.New("disk is full")
 	// ErrIndexDamaged: the index has to be built again from the log.
 	ErrIndexDamaged = errors.New("index is damaged")
+	// ErrNoUpload: the multipart upload does not exist, or has ended.
+	ErrNoUpload = errors.New("no such upload")
+	// ErrPartChanged: a part was replaced between reading and completing.
+	ErrPartChanged = errors.New("a part was replaced meanwhile")
 	// ErrTooLarge: a record's name or metadata is over its limit.
 	ErrTooLarge = errors.New("too large")
 )

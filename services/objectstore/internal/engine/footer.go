@@ -219,7 +219,7 @@ func (r *runReader) next() error {
 			return bad("block is cut off")
 		}
 		n := binary.LittleEndian.Uint32(head[:])
-		if n > blockBytes+maxKeyLen+maxMetaLen {
+		if n > blockBytes+maxHiddenLen+maxMetaLen {
 			return bad("block is too long")
 		}
 		r.block = make([]byte, n)

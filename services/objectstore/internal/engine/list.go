@@ -40,7 +40,11 @@ func (e *Engine) List(bucket string, q ListQuery) (page ListPage, err error) {
 	page.Uncertain = e.Uncertain() != nil
 	base := objectKey(bucket, "")
 	upper := successor(objectKey(bucket, q.Prefix))
-	it, err := e.idx.db.NewIter(&pebble.IterOptions{LowerBound: objectKey(bucket, q.Prefix), UpperBound: upper})
+	lower := objectKey(bucket, q.Prefix)
+	if q.Prefix == "" {
+		lower = append(lower, 1) // behind the hidden keys
+	}
+	it, err := e.idx.db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
 	if err != nil {
 		return page, fmt.Errorf("list %q: %w", bucket, err)
 	}

@@ -36,6 +36,7 @@ type Object struct {
 	Checksum    Checksum
 	PartSizes   []int64 // multipart: the size of each part; nil for a plain object
 	Extents     []Extent
+	Upload      string // multipart: the id of the upload that made it
 }
 
 // Fields of the metadata. A field is its number, a length and bytes.
@@ -49,7 +50,11 @@ const (
 	metaChecksum
 	metaExtent
 	metaPart
+	metaUpload
 )
+
+// metaOptional is the first number of fields that may be skipped by who does not know them.
+const metaOptional = 64
 
 func appendField(b []byte, id uint64, v []byte) []byte {
 	b = binary.AppendUvarint(b, id)
@@ -86,6 +91,9 @@ func encodeMeta(o *Object) []byte {
 	}
 	if c := o.Checksum; c.Algorithm != "" {
 		b = appendField(b, metaChecksum, appendText(appendText(appendText(nil, c.Algorithm), c.Type), c.Value))
+	}
+	if o.Upload != "" {
+		b = appendField(b, metaUpload, []byte(o.Upload))
 	}
 	for _, n := range o.PartSizes {
 		b = appendField(b, metaPart, num(n))
@@ -155,9 +163,14 @@ func decodeMeta(b []byte) (Object, error) {
 			o.Checksum = Checksum{v.text(), v.text(), v.text()}
 		case metaPart:
 			o.PartSizes = append(o.PartSizes, int64(v.num()))
+		case metaUpload:
+			o.Upload = string(v.b)
 		case metaExtent:
 			o.Extents = append(o.Extents, decodeExtent(&v))
 		default:
+			if id >= metaOptional {
+				continue
+			}
 			return o, fmt.Errorf("%w: metadata field %d is not known", ErrCorrupt, id)
 		}
 		s.bad = s.bad || v.bad

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -281,13 +282,21 @@ func (b *rebuild) putEntry(batch *pebble.Batch, it footerItem) error {
 		return fmt.Errorf("%s: %w", footerName(x.pos.seg), err)
 	}
 	b.e.live[x.pos.seg] += x.recordSize()
-	b.next.objects++
-	b.next.bytes += x.size
+	_, key, _ := strings.Cut(string(it.key), "\x00")
+	if !isHidden(key) {
+		b.next.objects++
+		b.next.bytes += x.size
+	}
 	if d, ok := b.named[x.pos]; ok {
 		b.e.quarantine(d)
 	}
 	for _, f := range x.files {
-		if err := batch.Set(spaceKey(spaceFile, f), nil, nil); err != nil {
+		// Hidden keys come first, so the entry of a completed object comes behind those of its parts.
+		var owner []byte
+		if !isHidden(key) && len(x.files) > 0 && x.flags&flagUpload != 0 {
+			owner = []byte(fileOfObject)
+		}
+		if err := batch.Set(spaceKey(spaceFile, f), owner, nil); err != nil {
 			return err
 		}
 	}

@@ -104,7 +104,7 @@ func TestCopiesGiveWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	copied := func() error {
-		_, err := e.Engine.put(ctx, sized("k", []byte("old")), []byte("old"), Cond{at: old.pos, atIsSet: true}, flagQuiet)
+		_, err := e.Engine.put(ctx, &op{cond: Cond{at: old.pos, atIsSet: true}}, sized("k", []byte("old")), []byte("old"), flagQuiet)
 		return err
 	}
 	e.put("k", []byte("newer"))

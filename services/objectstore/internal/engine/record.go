@@ -26,7 +26,7 @@ const (
 	headSize            = 40
 	maxBucketLen        = 63
 	maxKeyLen           = 1024
-	maxMetaLen          = 1 << 20
+	maxMetaLen          = 4 << 20
 	maxInlineBody       = 64 << 20
 )
 
@@ -106,7 +106,7 @@ func decodeHead(b []byte, salt uint32) (r record, need int, err error) {
 	switch {
 	case r.kind < kindPut || r.kind > kindDamages, r.flags&^knownFlags != 0, b[10]|b[11] != 0:
 		return r, 0, errors.New("unknown kind or flags")
-	case (nb == 0) != (r.kind == kindBuckets || r.kind == kindDamages) || nb > maxBucketLen || nk > maxKeyLen || nm > maxMetaLen || r.bodyLen > maxInlineBody:
+	case (nb == 0) != (r.kind == kindBuckets || r.kind == kindDamages) || nb > maxBucketLen || nk > maxHiddenLen || nm > maxMetaLen || r.bodyLen > maxInlineBody:
 		return r, 0, errors.New("length out of bounds")
 	}
 	need = headSize + nb + nk + nm

@@ -181,7 +181,7 @@ func (s *logScanner) findRecord(from uint64, want func(*record) bool) int64 {
 		return s.end
 	}
 	const step = 1 << 20
-	const longest = headSize + maxBucketLen + maxKeyLen + maxMetaLen
+	const longest = headSize + maxBucketLen + maxHiddenLen + maxMetaLen
 	// Each step reads one longest head more than it searches, so that a head which begins at
 	// the end of a step is whole.
 	b := make([]byte, step+longest)

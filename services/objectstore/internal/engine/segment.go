@@ -18,7 +18,7 @@ import (
 
 const (
 	segMagic      = "LMSEGLOG"
-	segVersion    = 2 // 1 had no records of lost objects
+	segVersion    = 3 // 1 had no records of lost objects, 2 no uploads
 	segHeaderSize = 40
 	logDir        = "log"
 	// tailLimit, bytes, is more than one batch can hold; a longer damaged tail is no torn write.

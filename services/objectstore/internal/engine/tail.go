@@ -149,7 +149,7 @@ func (e *Engine) segmentEnd(n uint64) int64 {
 func eventOf(r *record) (Event, bool, error) {
 	ev := Event{Seq: r.seq, Bucket: r.bucket, Key: r.key}
 	switch {
-	case r.flags&flagQuiet != 0 || r.kind >= kindBuckets:
+	case r.flags&flagQuiet != 0 || r.kind >= kindBuckets || isHidden(r.key):
 		return ev, false, nil
 	case r.kind == kindDelete:
 		ev.Removed = true

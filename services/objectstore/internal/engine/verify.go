@@ -46,8 +46,10 @@ func (e *Engine) Verify(ctx context.Context) (Verified, error) {
 			return err
 		}
 		bucket, key, _ := strings.Cut(string(name), "\x00")
-		v.Objects++
-		v.ObjectBytes += x.size
+		if !isHidden(key) {
+			v.Objects++
+			v.ObjectBytes += x.size
+		}
 		err = e.readWhole(bucket, key)
 		var bad *CorruptError
 		if errors.As(err, &bad) {

@@ -14,10 +14,14 @@ import (
 // its Seq. After an error the files of the extents still belong to the caller, unless the
 // outcome is unknown (ErrPoisoned, ErrClosed).
 func (e *Engine) Put(ctx context.Context, o Object, body []byte, c Cond) (Object, error) {
-	return e.put(ctx, o, body, c, 0)
+	if err := checkKey(o.Key); err != nil {
+		return o, fmt.Errorf("put %q: %w", o.Key, err)
+	}
+	return e.put(ctx, &op{cond: c}, o, body, 0)
 }
 
-func (e *Engine) put(ctx context.Context, o Object, body []byte, c Cond, flags uint8) (Object, error) {
+// put gives w its record and object, and submits it.
+func (e *Engine) put(ctx context.Context, w *op, o Object, body []byte, flags uint8) (Object, error) {
 	r := record{kind: kindPut, flags: flags, bucket: o.Bucket, key: o.Key, meta: encodeMeta(&o)}
 	if len(o.Extents) > 0 {
 		r.flags |= flagFile
@@ -25,10 +29,10 @@ func (e *Engine) put(ctx context.Context, o Object, body []byte, c Cond, flags u
 		r.body, r.bodyLen, r.bodyCRC = body, uint32(len(body)), crc32.Checksum(body, castagnoli)
 	}
 	// What decodeHead would refuse must never be written: the record could not be read back.
-	if o.Key == "" || len(o.Key) > maxKeyLen || len(r.meta) > maxMetaLen || len(r.body) > maxInlineBytes {
+	if len(o.Key) > maxHiddenLen || len(r.meta) > maxMetaLen || len(r.body) > maxInlineBytes {
 		return o, fmt.Errorf("put %q: %w", o.Key, ErrTooLarge)
 	}
-	w := &op{rec: r, obj: o, cond: c}
+	w.rec, w.obj = r, o
 	if err := e.submit(ctx, w); err != nil {
 		return o, fmt.Errorf("put %q: %w", o.Key, err)
 	}
@@ -39,8 +43,8 @@ func (e *Engine) put(ctx context.Context, o Object, body []byte, c Cond, flags u
 
 // Delete removes an object. An absent key is no error, unless c asks for one.
 func (e *Engine) Delete(ctx context.Context, bucket, key string, c Cond) error {
-	if key == "" || len(key) > maxKeyLen {
-		return fmt.Errorf("delete %q: %w", key, ErrTooLarge)
+	if err := checkKey(key); err != nil {
+		return fmt.Errorf("delete %q: %w", key, err)
 	}
 	failpoint.Hit("objectstore.delete.submit.before")
 	w := &op{rec: record{kind: kindDelete, bucket: bucket, key: key}, cond: c}
@@ -61,10 +65,19 @@ type Deletion struct {
 // DeleteMany removes keys, each on its own. All are enqueued before the first is waited for,
 // so that they share fsyncs. The outcomes are in the list.
 func (e *Engine) DeleteMany(ctx context.Context, bucket string, keys []Deletion) {
+	for i, k := range keys {
+		if k.Err == nil {
+			keys[i].Err = checkKey(k.Key)
+		}
+	}
+	e.deleteMany(ctx, bucket, keys, 0)
+}
+
+func (e *Engine) deleteMany(ctx context.Context, bucket string, keys []Deletion, flags uint8) {
 	ops := make([]*op, len(keys))
 	for i, k := range keys {
 		if k.Err == nil {
-			ops[i] = &op{rec: record{kind: kindDelete, bucket: bucket, key: k.Key}, cond: k.Cond}
+			ops[i] = &op{rec: record{kind: kindDelete, flags: flags, bucket: bucket, key: k.Key}, cond: k.Cond}
 			if keys[i].Err = e.enqueue(ctx, ops[i]); keys[i].Err != nil {
 				ops[i] = nil
 			}
@@ -88,7 +101,7 @@ func (e *Engine) SetTags(ctx context.Context, bucket, key string, tags []Pair) e
 		}
 		o := h.Object
 		o.Tags = tags
-		_, err = e.put(ctx, o, h.body, Cond{Seq: o.Seq}, flagQuiet)
+		_, err = e.put(ctx, &op{cond: Cond{Seq: o.Seq}}, o, h.body, flagQuiet)
 		h.Close()
 		if !errors.Is(err, ErrPrecondition) {
 			return err

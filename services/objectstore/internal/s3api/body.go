@@ -53,6 +53,7 @@ type digest struct {
 	algorithm  string // of the checksum; "" none
 	wantSum    string // from a header; "" when it comes in the trailer
 	inTrailer  bool
+	computed   bool // the client gave none: this store's own
 	trailers   []string
 	decodedLen int64
 
@@ -174,6 +175,15 @@ func (d *digest) checksum(h http.Header, p sigv4.Payload) error {
 		d.algorithm = a
 		return nil
 	}
+	given := 0
+	for name := range h {
+		if strings.HasPrefix(name, "X-Amz-Checksum-") && checksum.OfHeader(name) != "" {
+			given++
+		}
+	}
+	if given > 1 {
+		return s3err.InvalidRequest.With("Expecting a single x-amz-checksum- header. Multiple checksum Types are not allowed.")
+	}
 	for name, vs := range h {
 		if !strings.HasPrefix(name, "X-Amz-Checksum-") || name == "X-Amz-Checksum-Mode" || name == "X-Amz-Checksum-Type" || name == "X-Amz-Checksum-Algorithm" {
 			continue
@@ -216,7 +226,7 @@ func (d *digest) checksum(h http.Header, p sigv4.Payload) error {
 func (d *digest) verify(trailer http.Header) (engine.Checksum, error) {
 	if d.wantMD5 != nil && !bytes.Equal(d.gotMD5[:], d.wantMD5) {
 		return engine.Checksum{}, s3err.BadDigest.Detail("CalculatedDigest", base64.StdEncoding.EncodeToString(d.gotMD5[:])).
-			Detail("ExpectedDigest", base64.StdEncoding.EncodeToString(d.wantMD5))
+			Detail("ExpectedDigest", hex.EncodeToString(d.wantMD5))
 	}
 	if d.wantSHA != nil && !bytes.Equal(d.gotSHA[:], d.wantSHA) {
 		return engine.Checksum{}, s3err.ContentSHAMismatch.Detail("ClientComputedContentSHA256", hex.EncodeToString(d.wantSHA)).
@@ -232,7 +242,7 @@ func (d *digest) verify(trailer http.Header) (engine.Checksum, error) {
 		}
 	}
 	got := d.checksumText()
-	if got != d.wantSum {
+	if got != d.wantSum && !d.computed {
 		return engine.Checksum{}, s3err.BadDigest.With("The %s you specified did not match the calculated checksum.", d.algorithm)
 	}
 	return engine.Checksum{Algorithm: d.algorithm, Type: "FULL_OBJECT", Value: got}, nil

@@ -17,6 +17,14 @@ func (c *call) getObject() error {
 		return err
 	}
 	head := c.r.Method == http.MethodHead
+	if c.query.has("partNumber") {
+		if _, err := c.partNumber(); err != nil {
+			return err
+		}
+		if c.r.Header.Get("Range") != "" {
+			return s3err.InvalidRequest.With("Cannot specify both Range header and partNumber query parameter")
+		}
+	}
 	var o engine.Object
 	var body *engine.Handle
 	var err error
@@ -44,7 +52,13 @@ func (c *call) getObject() error {
 	if err := readConditionsOf(c.r.Header).check(o.ETag, o.Modified); err != nil {
 		return err
 	}
-	off, n, status, err := c.rangeOf(&o)
+	var off, n int64
+	var status int
+	if c.query.has("partNumber") {
+		off, n, status, err = c.partOf(&o)
+	} else {
+		off, n, status, err = c.rangeOf(&o)
+	}
 	if err != nil {
 		return err
 	}
@@ -89,6 +103,31 @@ func (c *call) writeObjectHeaders(h http.Header, o *engine.Object, status int) {
 			h.Set(strings.TrimPrefix(name, "response-"), v)
 		}
 	}
+}
+
+// partOf reads partNumber. An object that was not made of parts is one part.
+func (c *call) partOf(o *engine.Object) (off, n int64, status int, err error) {
+	number, err := c.partNumber()
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	count := max(len(o.PartSizes), 1)
+	if number > count {
+		return 0, 0, 0, s3err.InvalidPartNumber.Detail("ActualPartCount", strconv.Itoa(count)).Detail("PartNumberRequested", strconv.Itoa(number))
+	}
+	if o.PartSizes == nil {
+		n = o.Size
+	} else {
+		c.w.Header().Set("X-Amz-Mp-Parts-Count", strconv.Itoa(count))
+		for _, size := range o.PartSizes[:number-1] {
+			off += size
+		}
+		n = o.PartSizes[number-1]
+	}
+	if n == 0 {
+		return 0, 0, http.StatusOK, nil
+	}
+	return off, n, http.StatusPartialContent, nil
 }
 
 // rangeOf reads Range and If-Range. A range that it cannot parse is ignored, as by AWS.

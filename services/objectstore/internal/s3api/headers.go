@@ -25,7 +25,7 @@ const redirectHeader = "X-Amz-Website-Redirect-Location"
 // Ignoring one would pretend to give the guarantee.
 var refusedHeaders = []string{
 	"X-Amz-Server-Side-Encryption", "X-Amz-Object-Lock", "X-Amz-Bucket-Object-Lock", "X-Amz-Grant",
-	"X-Amz-Write-Offset-Bytes", "X-Amz-Copy-Source-Server-Side", "X-Amz-If-Match-Initiated-Time", "X-Amz-Mfa", "X-Amz-Rename-Source",
+	"X-Amz-Write-Offset-Bytes", "X-Amz-Copy-Source-Server-Side", "X-Amz-Mfa", "X-Amz-Rename-Source",
 }
 
 const sseHeader = "X-Amz-Server-Side-Encryption"

@@ -83,9 +83,9 @@ func (c *call) listQuery() (engine.ListQuery, error) {
 		n, err := strconv.ParseInt(text, 10, 32)
 		switch {
 		case err != nil:
-			return q, s3err.Argument("max-keys", text, "Provided max-keys not an integer or within integer range")
+			return q, s3err.Argument("max-keys", text, "Provided %s not an integer or within integer range", text)
 		case n < 0:
-			return q, s3err.Argument("max-keys", text, "Argument max-keys must be an integer between 0 and 2147483647")
+			return q, s3err.Argument("max-keys", text, "Argument %s must be an integer between 0 and 2147483647", text)
 		}
 		q.Max = min(int(n), maxListKeys)
 	}

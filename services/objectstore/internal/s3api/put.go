@@ -7,6 +7,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/checksum"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/policy"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3err"
 )
 
@@ -22,20 +23,23 @@ func (c *call) newObject() (engine.Object, engine.Cond, error) {
 	if err := c.authorize("PutObject", c.bucket, c.key, ctx); err != nil {
 		return o, cond, err
 	}
+	return o, cond, c.describe(&o, ctx)
+}
+
+// describe reads the ACL and the tags of an object that will be made.
+func (c *call) describe(o *engine.Object, ctx []policy.Value) (err error) {
 	if acl := c.r.Header.Get("X-Amz-Acl"); acl != "" {
 		if err := checkCannedACL(acl); err != nil {
-			return o, cond, err
+			return err
 		}
 	}
 	if t := c.r.Header.Get("X-Amz-Tagging"); t != "" {
 		if err := c.authorize("PutObjectTagging", c.bucket, c.key, ctx); err != nil {
-			return o, cond, err
+			return err
 		}
-		if o.Tags, err = tagsOfHeader(t); err != nil {
-			return o, cond, err
-		}
+		o.Tags, err = tagsOfHeader(t)
 	}
-	return o, cond, nil
+	return err
 }
 
 // decidedOnce is the largest body, bytes, whose condition only the engine decides. Reading so small

@@ -48,6 +48,8 @@ var (
 	responseParams = []string{"response-content-type", "response-content-language", "response-expires",
 		"response-cache-control", "response-content-disposition", "response-content-encoding"}
 
+	objectParams = append([]string{"partNumber"}, responseParams...)
+
 	listBuckets  = operation{"ListBuckets", []string{"max-buckets", "prefix", "continuation-token"}, (*call).listBuckets}
 	createBucket = operation{"CreateBucket", nil, (*call).createBucket}
 	headBucket   = operation{"HeadBucket", nil, (*call).headBucket}
@@ -80,10 +82,18 @@ var (
 	getObjectACL  = operation{"GetObjectAcl", []string{"acl"}, (*call).getObjectACL}
 	putObjectACL  = operation{"PutObjectAcl", []string{"acl"}, (*call).putObjectACL}
 
+	createUpload   = operation{"CreateMultipartUpload", []string{"uploads"}, (*call).createUpload}
+	uploadPart     = operation{"UploadPart", []string{"uploadId", "partNumber"}, (*call).uploadPart}
+	uploadPartCopy = operation{"UploadPartCopy", []string{"uploadId", "partNumber"}, (*call).uploadPartCopy}
+	listParts      = operation{"ListParts", []string{"uploadId", "max-parts", "part-number-marker", "encoding-type"}, (*call).listParts}
+	completeUpload = operation{"CompleteMultipartUpload", []string{"uploadId"}, (*call).completeUpload}
+	abortUpload    = operation{"AbortMultipartUpload", []string{"uploadId"}, (*call).abortUpload}
+	listUploads    = operation{"ListMultipartUploads", []string{"uploads", "prefix", "delimiter", "key-marker", "upload-id-marker", "max-uploads", "encoding-type"}, (*call).listUploads}
+
 	putObject    = operation{"PutObject", nil, (*call).putObject}
 	copyObject   = operation{"CopyObject", nil, (*call).copyObject}
-	getObject    = operation{"GetObject", responseParams, (*call).getObject}
-	headObject   = operation{"HeadObject", responseParams, (*call).getObject}
+	getObject    = operation{"GetObject", objectParams, (*call).getObject}
+	headObject   = operation{"HeadObject", objectParams, (*call).getObject}
 	deleteObject = operation{"DeleteObject", nil, (*call).deleteObject}
 	getTags      = operation{"GetObjectTagging", []string{"tagging"}, (*call).getTagging}
 	putTags      = operation{"PutObjectTagging", []string{"tagging"}, (*call).putTagging}
@@ -116,6 +126,10 @@ func (c *call) route() (operation, error) {
 		return operation{}, s3err.InvalidRequest.With("Key is not expected for the GET method ?uploads subresource")
 	case q.has("partNumber") && !q.has("uploadId") && m == http.MethodPut:
 		return operation{}, s3err.Argument("partNumber", "partNumber", "This operation does not accept partNumber without uploadId")
+	case q.has("uploadId"):
+		return c.routeUpload(pick)
+	case q.has("uploads") && m == http.MethodPost:
+		return createUpload, nil
 	case q.has("attributes"):
 		return pick(map[string]operation{http.MethodGet: getAttributes})
 	case q.has("acl"):
@@ -141,6 +155,19 @@ func notAllowed(method string) error {
 	return s3err.MethodNotAllowed.Detail("Method", method).Detail("ResourceType", "SERVICE")
 }
 
+// routeUpload finds the operation of a request that names an upload.
+func (c *call) routeUpload(pick func(map[string]operation) (operation, error)) (operation, error) {
+	switch {
+	case c.r.Method == http.MethodPut && !c.query.has("partNumber"):
+		return operation{}, notAllowed(c.r.Method)
+	case c.r.Method == http.MethodPut && c.r.Header.Get("X-Amz-Copy-Source") != "":
+		return uploadPartCopy, nil
+	}
+	return pick(map[string]operation{
+		http.MethodPut: uploadPart, http.MethodPost: completeUpload, http.MethodGet: listParts, http.MethodDelete: abortUpload,
+	})
+}
+
 func (c *call) routeBucket(pick func(map[string]operation) (operation, error)) (operation, error) {
 	q := c.query
 	switch {
@@ -150,6 +177,8 @@ func (c *call) routeBucket(pick func(map[string]operation) (operation, error)) (
 		return pick(map[string]operation{http.MethodGet: location})
 	case q.has("versioning") && c.r.Method == http.MethodGet:
 		return versioning, nil
+	case q.has("uploads") && c.r.Method == http.MethodGet:
+		return listUploads, nil
 	case q.has("tagging"):
 		return pick(map[string]operation{http.MethodGet: getBucketTags, http.MethodPut: putBucketTags, http.MethodDelete: deleteBucketTags})
 	case q.has("acl"):

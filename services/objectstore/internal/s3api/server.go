@@ -233,6 +233,8 @@ func (c *call) errorOf(err error) *s3err.Error {
 		return s3err.ObjectDamaged.With("%s", damageText(err))
 	case errors.Is(err, engine.ErrUncertain):
 		return s3err.Undecidable
+	case errors.Is(err, engine.ErrNoUpload):
+		return s3err.NoSuchUpload
 	case errors.Is(err, engine.ErrFull):
 		return s3err.InsufficientStorage
 	case errors.Is(err, engine.ErrPoisoned), errors.Is(err, engine.ErrClosed):

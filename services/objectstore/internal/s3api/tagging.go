@@ -61,7 +61,7 @@ func tagsOfHeader(v string) ([]engine.Pair, error) {
 	}
 	var tags []engine.Pair
 	for name, vs := range q {
-		if len(vs) > 1 {
+		if len(vs) > 1 || name == "" {
 			return nil, malformed
 		}
 		for _, val := range vs {
