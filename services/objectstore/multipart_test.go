@@ -224,7 +224,7 @@ func TestMultipartUnderPolicy(t *testing.T) {
 	wantCode(t, err, "AccessDenied", 403)
 }
 
-// An aborted upload is gone with its parts, and a store that was told so aborts old ones itself.
+// An aborted upload is gone with its parts.
 func TestAbortedUploads(t *testing.T) {
 	s := start(t, testConfig(t.TempDir()))
 	c := s.client()
