@@ -3,9 +3,11 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/bucketpolicy"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/qualify"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
@@ -29,33 +31,25 @@ const (
 	dropRule  = "a policy against deletes of records"
 )
 
-// What a bucket's policy denies to collectors: puts without a condition, deletes, and creates of what only others write.
-var (
-	guarded = []string{layout.AcceptedPrefix, layout.QuarantinePrefix, layout.AuthorityKey, layout.JournalOpenPrefix, layout.JournalRunPrefix, layout.JournalFoldedPrefix, layout.JournalBeginKey, layout.JournalHeadKey}
-	kept    = append([]string{layout.RawBlobsPrefix, layout.CondemnedPrefix}, guarded...)
-	others  = []string{layout.JournalFoldedPrefix, layout.JournalHeadKey, layout.CondemnedPrefix}
-)
-
-// denied is the policy's answer to a request for the key; except is a prefix that a rule leaves out.
-func denied(op, key string, prefixes []string, except string) error {
-	for _, p := range prefixes {
-		if p != except && strings.HasPrefix(key, p) {
-			return &objstore.Error{Op: op, Key: key, Err: objstore.ErrDenied}
+// denied is the answer of the bucket's policy, as the table of permissions has it for collectors. Where the store lacks the rule,
+// records of acceptances are left out.
+func (u unsound) denied(op bucketpolicy.Op, key, rule string) error {
+	if u.lacks == rule && strings.HasPrefix(key, layout.AcceptedPrefix) {
+		return nil
+	}
+	for _, r := range bucketpolicy.Refusals() {
+		if r.Ops&op == 0 || slices.Contains(r.Except, bucketpolicy.Ingest) {
+			continue
+		}
+		if slices.ContainsFunc(r.Keys, func(prefix string) bool { return strings.HasPrefix(key, prefix) }) {
+			return &objstore.Error{Op: op.String(), Key: key, Err: objstore.ErrDenied}
 		}
 	}
 	return nil
 }
 
-// leftOut is the prefix of records where the store lacks the rule.
-func (u unsound) leftOut(rule string) string {
-	if u.lacks == rule {
-		return layout.AcceptedPrefix
-	}
-	return ""
-}
-
 func (u unsound) Create(ctx context.Context, key string, body []byte, o objstore.PutOptions) (objstore.Info, error) {
-	if err := denied("create", key, others, ""); err != nil {
+	if err := u.denied(bucketpolicy.Create, key, ""); err != nil {
 		return objstore.Info{}, err
 	}
 	switch u.lacks {
@@ -74,14 +68,21 @@ func (u unsound) Create(ctx context.Context, key string, body []byte, o objstore
 }
 
 func (u unsound) Put(ctx context.Context, key string, body []byte, o objstore.PutOptions) (objstore.Info, error) {
-	if err := denied("put", key, guarded, u.leftOut(putRule)); err != nil {
+	if err := u.denied(bucketpolicy.Put, key, putRule); err != nil {
 		return objstore.Info{}, err
 	}
 	return u.Store.Put(ctx, key, body, o)
 }
 
+func (u unsound) Replace(ctx context.Context, key string, body []byte, etag string, o objstore.PutOptions) (objstore.Info, error) {
+	if err := u.denied(bucketpolicy.Replace, key, ""); err != nil {
+		return objstore.Info{}, err
+	}
+	return u.Store.Replace(ctx, key, body, etag, o)
+}
+
 func (u unsound) Delete(ctx context.Context, key string) error {
-	if err := denied("delete", key, kept, u.leftOut(dropRule)); err != nil {
+	if err := u.denied(bucketpolicy.Delete, key, dropRule); err != nil {
 		return err
 	}
 	return u.Store.Delete(ctx, key)
