@@ -20,12 +20,6 @@ import (
 func TestOperatorsCredentials(t *testing.T) {
 	p := newPlant(t)
 	p.accept(plantHour, 3, false)
-	p.worker()
-	p.eventually("the block of the hour", func() bool {
-		page, err := p.store.List(t.Context(), objstore.ListOptions{Prefix: layout.ManifestsPrefix, Limit: 1})
-		p.must(err)
-		return len(page.Objects) > 0
-	})
 	// The run of a collector that is gone.
 	w, err := journal.NewWriter(journal.WriterConfig{Store: p.store, Rand: rand.Reader, Clock: func() int64 { return 1 },
 		Opening: journal.Opening{Writer: "c", Role: journal.RoleSpooler, Authority: "authority"}})
