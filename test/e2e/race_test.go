@@ -32,7 +32,7 @@ func TestTwoCollectorsRaceOneIdentity(t *testing.T) {
 
 // TestTwoCollectorsRaceOneIdentityOverVersityGW is the same over a store of other hands.
 func TestTwoCollectorsRaceOneIdentityOverVersityGW(t *testing.T) {
-	n := size(t, "RACES", 10_000, 50_000)
+	n := size(t, "RACES", 4_000, 50_000)
 	gw := peers.StartVersityGW(t)
 	race(t, newCluster(t, cluster.Options{Collectors: 2, Bucket: peers.Bucket,
 		StoreEndpoint: gw.Endpoint, AccessKeyID: gw.AccessKeyID, SecretAccessKey: config.Secret(gw.SecretAccessKey)}), n)

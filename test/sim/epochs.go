@@ -22,7 +22,6 @@ type ledgerOfRuns struct {
 	log    *epochs.Log
 	writer *journal.Writer
 	busy   bool // a task is within the writer
-	added  uint64
 	// flushed entries are durable; at and spared say where, and whether they need no marker read.
 	flushed uint64
 	at      map[uint64]journal.Position

@@ -194,7 +194,8 @@ func lookUploads(e *Engine, w world) error {
 		for _, p := range parts {
 			h := &Handle{Object: p.Object, e: e}
 			var body bytes.Buffer
-			if err := h.openBodies(&entry{seq: p.Seq}); err == nil {
+			err := h.openBodies(&entry{seq: p.Seq})
+			if err == nil {
 				err = h.copyExtents(&body, 0, p.Size)
 				h.Close()
 			}
