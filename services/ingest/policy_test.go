@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/bucketpolicy"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
@@ -26,7 +26,7 @@ func TestAPolicyIsRequired(t *testing.T) {
 	for mode, want := range map[string]struct {
 		ready      bool
 		violations float64
-	}{"require": {false, 8}, "warn": {true, 8}, "off": {true, 0}} {
+	}{"require": {false, 9}, "warn": {true, 9}, "off": {true, 0}} {
 		c := launch(t, newStore(), rpc.ClientConfig{}, func(c *ingest.Config) { c.Store.BucketPolicy = mode })
 		probed := func() bool {
 			err := c.NotReady()
@@ -57,39 +57,42 @@ type guarded struct {
 	asked  atomic.Int64
 }
 
-func (g *guarded) deny(key string) error {
+// answer is nil where the request is not denied.
+func (g *guarded) answer(op bucketpolicy.Op, key string) error {
+	if !bucketpolicy.Denies(bucketpolicy.Ingest, op, key) {
+		return nil
+	}
 	g.asked.Add(1)
 	if g.silent.Load() {
-		return &objstore.Error{Op: "put", Key: key, Err: objstore.ErrUnknown}
+		return &objstore.Error{Op: op.String(), Key: key, Err: objstore.ErrUnknown}
 	}
-	return &objstore.Error{Op: "put", Key: key, Err: objstore.ErrDenied}
-}
-
-func protected(key string) bool {
-	return under(key, layout.AcceptedPrefix, layout.QuarantinePrefix, layout.JournalPrefix, layout.AuthorityKey)
-}
-
-func under(key string, prefixes ...string) bool {
-	return slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
+	return &objstore.Error{Op: op.String(), Key: key, Err: objstore.ErrDenied}
 }
 
 func (g *guarded) Put(ctx context.Context, key string, body []byte, o objstore.PutOptions) (objstore.Info, error) {
-	if protected(key) {
-		return objstore.Info{}, g.deny(key)
+	if err := g.answer(bucketpolicy.Put, key); err != nil {
+		return objstore.Info{}, err
 	}
 	return g.Store.Put(ctx, key, body, o)
 }
 
 func (g *guarded) Create(ctx context.Context, key string, body []byte, o objstore.PutOptions) (objstore.Info, error) {
-	if under(key, layout.JournalFoldedPrefix, layout.JournalHeadKey, layout.CondemnedPrefix) {
-		return objstore.Info{}, g.deny(key)
+	if err := g.answer(bucketpolicy.Create, key); err != nil {
+		return objstore.Info{}, err
 	}
 	return g.Store.Create(ctx, key, body, o)
 }
 
+func (g *guarded) Replace(ctx context.Context, key string, body []byte, etag string, o objstore.PutOptions) (objstore.Info, error) {
+	if err := g.answer(bucketpolicy.Replace, key); err != nil {
+		return objstore.Info{}, err
+	}
+	return g.Store.Replace(ctx, key, body, etag, o)
+}
+
 func (g *guarded) Delete(ctx context.Context, key string) error {
-	if protected(key) || under(key, layout.RawBlobsPrefix, layout.CondemnedPrefix) {
-		return g.deny(key)
+	if err := g.answer(bucketpolicy.Delete, key); err != nil {
+		return err
 	}
 	return g.Store.Delete(ctx, key)
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -37,13 +36,8 @@ func (u unsound) denied(op bucketpolicy.Op, key, rule string) error {
 	if u.lacks == rule && strings.HasPrefix(key, layout.AcceptedPrefix) {
 		return nil
 	}
-	for _, r := range bucketpolicy.Refusals() {
-		if r.Ops&op == 0 || slices.Contains(r.Except, bucketpolicy.Ingest) {
-			continue
-		}
-		if slices.ContainsFunc(r.Keys, func(prefix string) bool { return strings.HasPrefix(key, prefix) }) {
-			return &objstore.Error{Op: op.String(), Key: key, Err: objstore.ErrDenied}
-		}
+	if bucketpolicy.Denies(bucketpolicy.Ingest, op, key) {
+		return &objstore.Error{Op: op.String(), Key: key, Err: objstore.ErrDenied}
 	}
 	return nil
 }
