@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"runtime"
+	"runtime/debug"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -335,6 +337,9 @@ func TestPanicIsRetry(t *testing.T) {
 // The bytes of a frame whose acceptance failed may still be on their way to the store:
 // they do not change.
 func TestBytesOfAFailedFrameStay(t *testing.T) {
+	// A buffer that was given back is found only by a frame that the same processor reads before the pool is emptied.
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	c := start(t, newStore(), func(c *ingest.Config) { c.AcceptTimeout = 100 * time.Millisecond })
 	s, _ := c.mustOpen(t, boot, 0)
 	var kept atomic.Pointer[[]byte]
@@ -345,7 +350,6 @@ func TestBytesOfAFailedFrameStay(t *testing.T) {
 		t.Fatalf("%v", r)
 	}
 	c.store.keep.Store(nil)
-	// A buffer that was given back is found only by a frame that the same processor reads.
 	for i := range uint64(200) {
 		s.ask(encode(t, boot, 100+10*i, 10, float64(i)))
 	}
