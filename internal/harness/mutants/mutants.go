@@ -153,7 +153,7 @@ func (l List) play(ctx context.Context, program string, m Mutant) (string, error
 	if run == "" {
 		run = l.Run
 	}
-	if timeout == 0 {
+	if timeout == 0 || m.Name == "" { // without a mutant nothing waits for ever
 		timeout = time.Minute
 	}
 	cmd := exec.CommandContext(ctx, program, "-test.failfast", "-test.run="+run, "-test.skip="+l.Skip, fmt.Sprintf("-test.timeout=%s", timeout))
