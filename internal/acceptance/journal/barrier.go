@@ -77,8 +77,8 @@ func (b *Barrier) Poll(ctx context.Context) (left int, err error) {
 		return len(b.runs), nil
 	}
 	// A fence counts only if the head, read after it, has not gone beyond it, as for every follower: else it came late, to where a
-	// segment was folded and deleted, and the run goes on behind it. A run whose segment 0 is gone and that no later head names was
-	// folded to its end and forgotten.
+	// segment was folded and deleted, and the run goes on behind it. A run that has segments, the one that was read before is gone, and
+	// no later head names it: it was folded to its end and forgotten, since the head names every other run that was folded.
 	if head, _, err = ReadHead(ctx, b.store); err != nil {
 		return 0, fmt.Errorf("wait for epoch %d: %w", b.epoch, err)
 	}
@@ -139,7 +139,8 @@ func (b *Barrier) read(ctx context.Context, head *Head, r *crossing) (shown, err
 		at := Position{r.id, r.next}
 		s, err := readSegment(ctx, b.store, at)
 		switch {
-		case errors.Is(err, objstore.ErrNotFound) && h == nil && r.next == 0:
+		// The run has had this segment, or a head has named it: so either it is being folded, which the next head tells, or forgotten.
+		case errors.Is(err, objstore.ErrNotFound) && h == nil:
 			return mayHaveEnded, nil
 		// Nothing is there yet, or it was folded and deleted meanwhile: that shows nothing, and there will be more.
 		case errors.Is(err, objstore.ErrNotFound):

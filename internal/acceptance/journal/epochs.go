@@ -46,10 +46,13 @@ func (w *Writer) Current() Condemned {
 	return names
 }
 
-// Behind reports whether Renew has something to say.
+// Behind reports whether Renew has something to say, or said it without an answer.
 func (w *Writer) Behind() bool {
+	if w.sent != nil {
+		return w.epochs != nil && w.sentEntries == 0
+	}
 	names, closes := w.hold()
-	return w.sent == nil && (closes || names != nil && w.epoch > 0 && names.Epoch() > w.epoch)
+	return closes || names != nil && w.epoch > 0 && names.Epoch() > w.epoch
 }
 
 // Spared reports of an entry of the segment that the last Flush made durable that the segment names an epoch which does not

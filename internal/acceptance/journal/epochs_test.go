@@ -115,6 +115,16 @@ func TestSegmentsNameWhatWasReadInTheirRun(t *testing.T) {
 	if seg := segment(t, s, Position{w.run, w.next - 1}); seg.Epoch != 6 || len(seg.Entries) != 0 || w.Behind() {
 		t.Errorf("renewed by %+v, behind %v", seg, w.Behind())
 	}
+	// What failed is sent again without another entry: garbage collection waits for it.
+	l.epoch = 7
+	w.store = silent{s}
+	if err := w.Renew(t.Context()); err == nil || !w.Behind() {
+		t.Errorf("%v, behind %v", err, w.Behind())
+	}
+	w.store = s
+	if err := w.Renew(t.Context()); err != nil || w.Behind() || segment(t, s, Position{w.run, w.next - 1}).Epoch != 7 {
+		t.Errorf("%v, behind %v", err, w.Behind())
+	}
 	// Fenced: what was spared is not in the next run.
 	if err := Fence(t.Context(), s, Position{w.run, w.next}); err != nil {
 		t.Fatal(err)
@@ -124,10 +134,10 @@ func TestSegmentsNameWhatWasReadInTheirRun(t *testing.T) {
 	}
 	want("not read again yet", 9, 0, false)
 	l.read()
-	want("read again", 10, 6, true)
+	want("read again", 10, 7, true)
 	// A run that can't follow the log ends, and the next one names nothing, all of its life.
 	l.gone = true
-	if seg := want("gone", 11, 6, false); !seg.Closed {
+	if seg := want("gone", 11, 7, false); !seg.Closed {
 		t.Error("it goes on")
 	}
 	for n := uint64(12); n < 14; n++ {
@@ -146,6 +156,12 @@ func TestSegmentsNameWhatWasReadInTheirRun(t *testing.T) {
 	if _, err := NewWriter(WriterConfig{Store: s, Rand: source(9), Clock: func() int64 { return 1 }, Epochs: l, Opening: Opening{Writer: "w", Role: RoleSpooler, Authority: "a"}}); err == nil {
 		t.Error("a spooler names epochs")
 	}
+}
+
+type silent struct{ WriterStore }
+
+func (silent) Create(_ context.Context, key string, _ []byte, _ objstore.PutOptions) (objstore.Info, error) {
+	return objstore.Info{}, &objstore.Error{Op: "create", Key: key, Err: objstore.ErrUnavailable}
 }
 
 func poll(t *testing.T, b *Barrier) int {
@@ -277,6 +293,44 @@ func TestBarrierBesideFolding(t *testing.T) {
 	for _, b := range []*Barrier{b, late} {
 		if left := poll(t, b); left != 0 {
 			t.Errorf("%d are left", left)
+		}
+	}
+}
+
+// TestBarrierForgetsARunThatTheHeadForgot: between two questions a run may end, be folded and be forgotten by the head, as
+// where another process collects meanwhile.
+func TestBarrierForgetsARunThatTheHeadForgot(t *testing.T) {
+	for what, folded := range map[string]bool{"segments that were there": false, "segments that the head had": true} {
+		s := mem.New(nil)
+		l := &epochLog{epoch: 4}
+		l.read()
+		w := namingWriter(t, s, 1, l)
+		for n := uint64(1); n < 5; n++ {
+			write(t, s, w, n)
+			l.read()
+		}
+		if folded {
+			foldAndDelete(t, s)
+		}
+		b := NewBarrier(s, "authority", 5)
+		if left := poll(t, b); left != 1 {
+			t.Fatalf("%s: %d are left", what, left)
+		}
+		if err := w.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		foldAndDelete(t, s)
+		head, etag, err := ReadHead(t.Context(), s)
+		if err != nil || head.Run(w.run) == nil || head.Run(w.run).Ended == 0 {
+			t.Fatal(head, err)
+		}
+		head.Number++
+		head.Runs = nil
+		if _, err := moveHead(t.Context(), s, etag, head); err != nil {
+			t.Fatal(err)
+		}
+		if left := poll(t, b); left != 0 {
+			t.Errorf("%s: %d are left", what, left)
 		}
 	}
 }

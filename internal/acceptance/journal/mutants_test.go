@@ -38,7 +38,9 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "the listing shows all runs", File: "barrier.go", Old: "h.Ended == 0 && b.runs", New: "false && b.runs", By: "TestBarrier"},
 			{Name: "a fence is an end wherever it stands", File: "barrier.go", Old: "h.Ended > 0 || h.Folded <= at", New: "at < ^uint64(0)", By: "TestBarrier"},
 			{Name: "the first segments say it all", File: "barrier.go", Old: "		if err != nil || last == r.next {", New: "		if last = r.next; err != nil || last == r.next {", By: "TestBarrier"},
-			{Name: "a run that is gone is waited for", File: "barrier.go", Old: "h == nil && r.next == 0:", New: "false:", By: "TestBarrier"},
+			{Name: "a run that is gone is waited for", File: "barrier.go", Old: "ErrNotFound) && h == nil:", New: "ErrNotFound) && false:", By: "TestBarrier"},
+			{Name: "a run that was forgotten between two questions is waited for", File: "barrier.go", Old: "ErrNotFound) && h == nil:", New: "ErrNotFound) && h == nil && r.next == 0:", By: "TestBarrierForgets"},
+			{Name: "what is sent and not answered is left to the next entry", File: "epochs.go", Old: "return w.epochs != nil && w.sentEntries == 0", New: "return false", By: "TestSegmentsName"},
 
 			// Follower.
 			{Name: "a failed read is absence", File: "follower.go", Old: "if errors.Is(err, objstore.ErrNotFound) {\n				return segments", New: "if errors.Is(err, objstore.ErrNotFound) || errors.Is(err, objstore.ErrUnavailable) {\n				return segments"},

@@ -335,6 +335,46 @@ func TestIdleClosesTheRun(t *testing.T) {
 	waitFor(t, closed)
 }
 
+// TestARenewalThatFailedIsRepeated: an idle run that could not say that it holds a new epoch says it again, without an entry and
+// long before it is closed: garbage collection waits for it, and Failing makes a collector that is not ready.
+func TestARenewalThatFailedIsRepeated(t *testing.T) {
+	s := newStore()
+	l := &epochLog{}
+	l.epoch.Store(1)
+	c, _ := start(t, s, func(c *Config) { c.Epochs, c.Idle = l, time.Hour })
+	var at journal.Position
+	for i := range 2 { // the second names epoch 1
+		var err error
+		if at, err = c.Commit(bound(t), entry(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.down.Store(true)
+	l.epoch.Store(2)
+	c.Wake()
+	eventually(t, "it fails", func() bool { _, err := c.Failing(); return err != nil })
+	s.down.Store(false)
+	at.Segment++
+	eventually(t, "it is repeated", func() bool {
+		_, err := s.Head(t.Context(), at.Key())
+		_, failing := c.Failing()
+		return err == nil && failing == nil
+	})
+}
+
+// epochLog is a log of epochs that condemns nothing, and is always read again.
+type epochLog struct{ epoch, readings atomic.Uint64 }
+
+type noNames uint64
+
+func (n noNames) Epoch() uint64          { return uint64(n) }
+func (noNames) Has(identity.Digest) bool { return false }
+
+func (l *epochLog) Held() (journal.Condemned, uint64) {
+	return noNames(l.epoch.Load()), l.readings.Add(1)
+}
+func (l *epochLog) Readings() uint64 { return l.readings.Load() }
+
 func TestFullAndFailing(t *testing.T) {
 	s := newStore()
 	s.down.Store(true)
