@@ -94,11 +94,11 @@ func reconciler() Row {
 		{Title: "Reports of possible orphans, and markers", About: "Markers are permanent.", Unit: "short", Queries: []Query{
 			{by("max", "", metric("reconciler_gc_reports", "")), "reports that wait"}, {by("max", "", metric("reconciler_gc_markers", "")), "markers"}}},
 		{Title: "Age of the oldest report of possible orphans", About: "Of those that were never checked; a report is due after gc.delay.", Unit: "s", Queries: one(by("max", "", metric("reconciler_gc_oldest_report_seconds", "")), "")},
+		{Title: "Runs of the journal that a collection waits for", About: "Where collectors answer without marker reads: nothing is deleted until their runs name what is condemned, or have ended.", Unit: "short", Queries: one(by("max", "instance", metric("reconciler_gc_awaited_runs", "")), "{{instance}}")},
 		{Title: "Objects that events of the bucket name", About: "Where reconcilers or query nodes take events. segment and accepted are hints, foreign is of another bucket or prefix.", Unit: "ops", Queries: one(rate("source, kind", "event_objects_total", ""), "{{source}} {{kind}}")},
 		{Title: "Queue of events", Unit: "s", Queries: []Query{
 			{by("max", "instance", metric("event_queue_age_seconds", "")), "age, {{instance}}"}, {by("max", "instance", metric("event_queue_failing_seconds", "")), "failing, {{instance}}"}}},
 		{Title: "Manifests of events, checked against the journal", Unit: "ops", Queries: one(rate("result", "reconciler_event_checks_total", ""), "{{result}}")},
-		{Title: "Age of the oldest report of possible orphans", About: "Of those that were never checked; a report is due after gc.delay.", Unit: "s", Queries: one(by("max", "", metric("reconciler_gc_oldest_report_seconds", "")), "")},
 		{Title: "Sweeps of repair records", Unit: "ops", Queries: one(rate("kind, result", "reconciler_audits_total", ""), "{{kind}} {{result}}")},
 	}}
 }
