@@ -142,11 +142,12 @@ func (w *chainWork) rounds(ctx context.Context, e *env) (map[string][]chainRun, 
 	}{
 		{"ours", w.ours},
 		{"inline", w.inline},
+		{"epochs", w.sparing},
 		{"victoriametrics", w.peer(peers.NewVictoriaMetrics)},
 		{"prometheus", w.peer(peers.NewPrometheus)},
 	}
 	if e.alone {
-		systems = systems[:2]
+		systems = systems[:3]
 	}
 	out := map[string][]chainRun{}
 	for round := range min(e.pairs, chainRounds) {
@@ -281,12 +282,17 @@ func (w *chainWork) results(name, note string, runs map[string][]chainRun) []Res
 	inline := func(figure string, f func(chainRun) float64, unit, note string) Result {
 		return compare(name+"/inline/"+figure, of("inline", f), unit, "ours with blobs", of("ours", f), durability, note)
 	}
+	sparing := func(figure string, f func(chainRun) float64, note string) Result {
+		return compare(name+"/marker-reads-epochs/"+figure, of("epochs", f), unit, "ours with marker reads", of("ours", f), durability, note)
+	}
 	store := func(r chainRun) float64 { return r.used["store"].cpu / m }
 	collector := func(r chainRun) float64 { return r.used["collector"].cpu / m }
 	rs = append(rs,
 		inline("cpu", cpu, unit, "ours with ingest.inline_below "+inlineBelow+": the manifest carries the frame"),
 		inline("cpu-until-queryable", queryable, unit, ""), inline("cpu-of-collector", collector, unit, ""), inline("cpu-of-store", store, unit, ""),
-		inline("bytes", bytes, "B/sample", runs["inline"][0].families))
+		inline("bytes", bytes, "B/sample", runs["inline"][0].families),
+		sparing("cpu", cpu, "ours with gc.epochs and ingest.marker_reads: epochs"),
+		sparing("cpu-until-queryable", queryable, ""), sparing("cpu-of-collector", collector, ""), sparing("cpu-of-store", store, ""))
 	var names []string
 	for process := range ours[0].used {
 		names = append(names, process)

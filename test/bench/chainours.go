@@ -29,15 +29,23 @@ type ours struct {
 // worker is the rollup worker's name.
 var worker = cluster.RollupName(0)
 
+// variant is what is not by default.
+type variant string
+
+const (
+	plain         variant = ""
+	carried       variant = "-inline" // manifests carry the frames
+	sparesMarkers variant = "-epochs" // no markers are read
+)
+
 // newOurs prepares all services with default settings, but for pprof, followers that watch collectors, a window of live
 // samples, and a worker whose hours are not due before rollUp sets when.
-// inline: manifests carry the frames.
-func newOurs(e *env, dir, window string, inline bool) (*ours, error) {
-	c, err := cluster.New(cluster.Options{Bin: e.bin, Dir: dir, Collectors: 1, Rollups: 1, Shards: requestShards, Adjust: func(process string, settings map[string]any) {
+func newOurs(e *env, dir, window string, v variant) (*ours, error) {
+	adjust := func(process string, settings map[string]any) {
 		if process != "agent" {
 			settings["pprof"] = true
 		}
-		if inline && strings.HasPrefix(process, "collector-") {
+		if v == carried && strings.HasPrefix(process, "collector-") {
 			settings["inline_below"] = inlineBelow
 		}
 		switch process {
@@ -51,7 +59,11 @@ func newOurs(e *env, dir, window string, inline bool) (*ours, error) {
 			delete(settings, "rollup")
 			settings["history"] = map[string]any{"window": window}
 		}
-	}})
+	}
+	if v == sparesMarkers {
+		adjust = sparing(adjust)
+	}
+	c, err := cluster.New(cluster.Options{Bin: e.bin, Dir: dir, Collectors: 1, Rollups: 1, Shards: requestShards, Adjust: adjust})
 	if err != nil {
 		return nil, err
 	}
@@ -178,21 +190,30 @@ const unchanged = int(12 * time.Second / awaitEvery)
 
 // ours runs all services.
 func (w *chainWork) ours(ctx context.Context, e *env, dir string) (chainRun, error) {
-	return w.runOurs(ctx, e, dir, false)
+	return w.runOurs(ctx, e, dir, plain)
 }
 
 // inline is ours with frames in their manifests.
 func (w *chainWork) inline(ctx context.Context, e *env, dir string) (chainRun, error) {
-	return w.runOurs(ctx, e, dir, true)
+	return w.runOurs(ctx, e, dir, carried)
 }
 
-func (w *chainWork) runOurs(ctx context.Context, e *env, dir string, inline bool) (r chainRun, err error) {
-	o, err := newOurs(e, dir, chainWindow, inline)
+// sparing is ours without marker reads.
+func (w *chainWork) sparing(ctx context.Context, e *env, dir string) (chainRun, error) {
+	return w.runOurs(ctx, e, dir, sparesMarkers)
+}
+
+func (w *chainWork) runOurs(ctx context.Context, e *env, dir string, v variant) (r chainRun, err error) {
+	o, err := newOurs(e, dir, chainWindow, v)
 	if err != nil {
 		return r, err
 	}
 	defer o.c.StopAll()
-	if err := startAll(ctx, o.c); err != nil {
+	var begins []func(context.Context, *cluster.Cluster) error
+	if v == sparesMarkers {
+		begins = append(begins, beginEpochs)
+	}
+	if err := startAll(ctx, o.c, begins...); err != nil {
 		return r, err
 	}
 	write, end, err := w.writers(o.c.Addr.Collectors[0].GRPC)
@@ -205,9 +226,7 @@ func (w *chainWork) runOurs(ctx context.Context, e *env, dir string, inline bool
 		return r, err
 	}
 	name := fmt.Sprintf("chain-%d", w.rows*tsbs.SeriesPerHost)
-	if inline {
-		name += "-inline"
-	}
+	name += string(v)
 	profiled := o.profileAll(ctx, e, name+"-sending", "store", "collector", "reconciler", "query", "coordinator", "rollup")
 	if r.senders, r.sending, err = w.send(ctx, write); err != nil {
 		return r, err

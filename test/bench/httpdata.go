@@ -123,7 +123,7 @@ func (b *httpBench) start(ctx context.Context, dir string) error {
 			return err
 		}
 	}
-	o, err := newOurs(b.e, dir, "6h", false)
+	o, err := newOurs(b.e, dir, "6h", plain)
 	if err != nil {
 		return err
 	}

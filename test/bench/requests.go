@@ -21,12 +21,17 @@ type requestCase struct {
 	collectors, boots, samples, batches int
 	// inline: manifests carry the frames.
 	inline bool
+	// spares: collections keep a log of epochs, and collectors read no markers of what it does not name.
+	spares bool
 }
 
 func (c requestCase) String() string {
 	name := fmt.Sprintf("requests/%d-collectors/%d-boots/%d-samples", c.collectors, c.boots, c.samples)
 	if c.inline {
 		name += "/inline"
+	}
+	if c.spares {
+		name += "/marker-reads-epochs"
 	}
 	return name
 }
@@ -47,7 +52,10 @@ const (
 // in a minute of steady load.
 func requestCases(quick bool) (all []requestCase) {
 	if quick {
-		return []requestCase{{1, 100, 500, 1000, false}, {2, 500, 500, 1000, false}, {2, 500, 500, 1000, true}}
+		return []requestCase{
+			{1, 100, 500, 1000, false, false}, {2, 500, 500, 1000, false, false},
+			{2, 500, 500, 1000, true, false}, {2, 500, 500, 1000, false, true},
+		}
 	}
 	for _, samples := range []int{500, 10_000} {
 		for _, boots := range []int{100, 10_000} {
@@ -56,11 +64,11 @@ func requestCases(quick bool) (all []requestCase) {
 				if samples > 500 { // as many samples as fit into the query node's memory
 					batches = 3000
 				}
-				all = append(all, requestCase{collectors, boots, samples, max(batches, boots), false})
+				all = append(all, requestCase{collectors, boots, samples, max(batches, boots), false, false})
 			}
 		}
 	}
-	return append(all, requestCase{10, 100, 500, 30_000, true})
+	return append(all, requestCase{10, 100, 500, 30_000, true, false}, requestCase{10, 100, 500, 30_000, false, true})
 }
 
 // benchRequests starts all services with default settings and counts what they ask the store: per accepted
@@ -102,12 +110,16 @@ func benchRequestsOf(ctx context.Context, e *env, rc requestCase, price prices) 
 			}
 		}
 	}
+	var begins []func(context.Context, *cluster.Cluster) error
+	if rc.spares {
+		adjust, begins = sparing(adjust), append(begins, beginEpochs)
+	}
 	c, err := cluster.New(cluster.Options{Bin: e.bin, Dir: dir, Collectors: rc.collectors, Rollups: 1, Shards: requestShards, Adjust: adjust, Env: slowCollectors})
 	if err != nil {
 		return nil, err
 	}
 	defer c.StopAll()
-	if err := startAll(ctx, c); err != nil {
+	if err := startAll(ctx, c, begins...); err != nil {
 		return nil, err
 	}
 	fs, err := feedsOfHour(rc, hour)
@@ -126,6 +138,9 @@ func benchRequestsOf(ctx context.Context, e *env, rc requestCase, price prices) 
 	}
 	if err := answered(ctx, c, first); err != nil {
 		return nil, err
+	}
+	if rc.spares {
+		time.Sleep(2 * epochsInterval) // A run names what was read once it was open.
 	}
 	before, err := countAsked(ctx, c)
 	if err != nil {
@@ -186,9 +201,13 @@ func goalOf(has bool, g float64) string {
 	return fmt.Sprintf("<= %g", g)
 }
 
-// startAll starts every service, the store first; the coordinator where there are rollup workers.
-func startAll(ctx context.Context, c *cluster.Cluster) error {
-	start := []func(context.Context) error{c.StartStore, c.StartReconciler}
+// startAll starts every service, the store first, then what is to be in it; the coordinator where there are rollup workers.
+func startAll(ctx context.Context, c *cluster.Cluster, prepare ...func(context.Context, *cluster.Cluster) error) error {
+	start := []func(context.Context) error{c.StartStore}
+	for _, p := range prepare {
+		start = append(start, func(ctx context.Context) error { return p(ctx, c) })
+	}
+	start = append(start, c.StartReconciler)
 	if len(c.Rollups) > 0 {
 		start = append(start, c.StartCoordinator)
 	}
@@ -209,11 +228,15 @@ func startAll(ctx context.Context, c *cluster.Cluster) error {
 // rollupAfter is from the start until the worker rolls the hour up: like in the field, everything has come by then
 // unless the machine is slow.
 func (c requestCase) rollupAfter(quick bool) time.Duration {
+	wait := time.Duration(0)
+	if c.spares {
+		wait = 2 * epochsInterval
+	}
 	if quick {
-		return 30 * time.Second
+		return 30*time.Second + wait
 	}
 	sending := time.Duration(2*(c.boots+c.batches)) * time.Second / requestRate
-	return 20*time.Second + time.Duration(c.collectors)*time.Second/2 + sending
+	return 20*time.Second + wait + time.Duration(c.collectors)*time.Second/2 + sending
 }
 
 // defaultSettings takes the cluster's own haste away, so that what is counted is what an operator gets.
