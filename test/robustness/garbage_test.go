@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/epochs"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/gc"
 	"lightmetrics.dev/lightmetrics/internal/derived/fsck"
 	"lightmetrics.dev/lightmetrics/internal/harness/cluster"
@@ -30,9 +31,13 @@ import (
 // late. No age protects anything here: a blob that waits between two requests of a collector is as one of an agent that was
 // offline for days. Now and then accepted/ is hidden from both collections: the breaker trips, and nothing is condemned until an
 // operator releases it. Every frame that was answered is readable in the end, and every orphan is gone.
+//
+// In three of four seeds there is a log of epochs, which the reconciler begins, and one collector or both go without reading markers.
+// Collectors are killed, too: collections wait for their runs until these are fenced, as runs of collectors that only stand still are.
 func TestGarbageRounds(t *testing.T) {
 	seed, rnd := seeded(t)
 	rounds := size(t, 30, 1000)
+	sparing := min(int(seed%4), 2) // collectors that read no markers
 	p, url := startProxy(t, "", rnd, 0)
 	q, urlOfReconciler := startProxy(t, "", mrand.New(mrand.NewPCG(seed, 98)), 0)
 	c := newCluster(t, cluster.Options{Collectors: 2, Adjust: func(process string, s map[string]any) {
@@ -45,9 +50,13 @@ func TestGarbageRounds(t *testing.T) {
 		switch {
 		case process == "reconciler":
 			s["derived"] = "segments"
-			s["gc"] = map[string]any{"delay": "0s", "min_age": "0s", "sweep_interval": "1s", "poll_interval": "100ms", "lease": "1s", "rate": 5000, "requests_per_day": 0}
+			s["gc"] = map[string]any{"delay": "0s", "min_age": "0s", "sweep_interval": "1s", "poll_interval": "100ms", "lease": "1s", "rate": 5000, "requests_per_day": 0, "epochs": sparing > 0}
+			s["journal"].(map[string]any)["fence_after"] = "1s" // shorter than some pauses
 		case strings.HasPrefix(process, "collector-"):
 			s["orphans"] = map[string]any{"report_interval": "300ms"}
+			if sparing == 2 || sparing == 1 && process == "collector-1" {
+				s["marker_reads"], s["epochs_interval"] = "epochs", "100ms"
+			}
 		}
 	}})
 	p.addr, q.addr = c.Addr.Store, c.Addr.Store
@@ -56,14 +65,23 @@ func TestGarbageRounds(t *testing.T) {
 	for i := range c.Collectors {
 		must(t, c.StartCollector(ctx, i))
 	}
-	must(t, c.StartReconciler(ctx))
 	store, err := c.OpenStore(ctx)
 	must(t, err)
+	if sparing > 0 {
+		// Earlier releases have been kept out for long enough, so that the reconciler begins the log at once.
+		_, err := gc.MoveState(ctx, store, cluster.Authority, func(s *gc.State) error {
+			s.EpochsAt = time.Now().Add(-2 * time.Hour).Unix()
+			return nil
+		})
+		must(t, err)
+	}
+	must(t, c.StartReconciler(ctx))
 
 	// The proxies lose answers and delay deletes. They never say "exists" of what is not there, which no collection could survive.
 	breaks := func(p *proxy) func(*http.Request) string {
 		return func(r *http.Request) string {
-			if p.rnd.IntN(20) > 0 {
+			// A collector that starts probes the store, and waits for half a minute if it was not answered.
+			if p.rnd.IntN(20) > 0 || strings.Contains(r.URL.Path+r.URL.Query().Get("prefix"), layout.ProbePrefix) {
 				return ""
 			}
 			if r.Method == http.MethodDelete && strings.Contains(r.URL.Path, "/raw-blobs/") {
@@ -84,6 +102,8 @@ func TestGarbageRounds(t *testing.T) {
 		}
 		return faults(r)
 	})
+	b := &begunLog{t: t, c: c, store: store, sparing: sparing}
+	b.wait(ctx)
 	second := startSecond(ctx, t, store, seed, &h.second)
 	g := &gardeners{store: store, answered: map[identity.Digest]bool{}, frames: map[identity.Digest]identity.Batch{}}
 	var wg sync.WaitGroup
@@ -96,7 +116,7 @@ func TestGarbageRounds(t *testing.T) {
 		}()
 	}
 	for round := range rounds {
-		disturb(ctx, t, c, rnd, round)
+		disturb(ctx, t, c, rnd, round, b)
 		release(ctx, t, store, h)
 		if round%hideEach == hideEach/2 && !t.Failed() {
 			h.hide(ctx, t, store)
@@ -124,6 +144,7 @@ func TestGarbageRounds(t *testing.T) {
 		return err == nil && st.Last.BeganAt > quiet.Date.Unix()+lateBy && st.Last.Candidates == 0, fmt.Errorf("%+v, %v", st, err)
 	}))
 	t.Logf("accepted/ was hidden %d times", h.times)
+	b.check(ctx)
 	g.check(ctx, t, &st, counts)
 }
 
@@ -136,6 +157,12 @@ func startSecond(ctx context.Context, t *testing.T, s objstore.Store, seed uint6
 	r, err := gc.NewRunner(gc.RunnerConfig{
 		Store: &sleepy{Store: s, rnd: mrand.New(mrand.NewPCG(seed, 99)), blind: blind}, AuthorityID: cluster.Authority, By: "second", Claim: rand.Text(), Clock: run.WallClock{},
 		Limits: gc.Limits{Lease: time.Second, Interval: time.Second, Step: 3},
+		Wait: func(ctx context.Context, _, looks int) error {
+			if looks == 20 {
+				return gc.ErrAwaited
+			}
+			return run.Sleep(ctx, 50*time.Millisecond)
+		},
 	})
 	must(t, err)
 	ctx, cancel := context.WithCancel(ctx)
@@ -241,9 +268,12 @@ func (h *hiding) hide(ctx context.Context, t *testing.T, s objstore.Store) {
 		return err == nil && st.Holds() && st.Breaker.Cause == gc.Hidden && h.reconciler.hidden() && h.second.hidden(), fmt.Errorf("%+v, %v", st.Breaker, err)
 	}))
 	markers := func() (n int) {
-		for _, err := range objstore.List(ctx, s, objstore.ListOptions{Prefix: layout.CondemnedPrefix}) {
+		for i, err := range objstore.List(ctx, s, objstore.ListOptions{Prefix: layout.CondemnedPrefix}) {
 			must(t, err)
-			n++
+			// The epoch that names what was condemned before may come later.
+			if _, _, err := layout.ParseCondemned(i.Key); err == nil {
+				n++
+			}
 		}
 		return n
 	}
@@ -279,12 +309,19 @@ func (s *sleepy) Delete(ctx context.Context, key string) error {
 }
 
 // disturb is one round: a process stands still, or is killed.
-func disturb(ctx context.Context, t *testing.T, c *cluster.Cluster, rnd *mrand.Rand, round int) {
+func disturb(ctx context.Context, t *testing.T, c *cluster.Cluster, rnd *mrand.Rand, round int, b *begunLog) {
 	victims := append(append(c.Collectors[:0:0], c.Collectors...), c.Reconciler)
 	v := victims[rnd.IntN(len(victims))]
 	if round%10 == 9 {
 		cluster.Kill(&c.Reconciler)
 		must(t, c.StartReconciler(ctx))
+		return
+	}
+	if round%10 == 4 {
+		i := round / 10 % len(c.Collectors)
+		b.spared += b.sparedBy(ctx, i)
+		cluster.Kill(&c.Collectors[i])
+		must(t, c.StartCollector(ctx, i))
 		return
 	}
 	must(t, v.Pause())
@@ -293,6 +330,71 @@ func disturb(ctx context.Context, t *testing.T, c *cluster.Cluster, rnd *mrand.R
 		time.Sleep(1500 * time.Millisecond) // longer than the lease
 	}
 	must(t, v.Resume())
+}
+
+// begunLog is the log of epochs, and what it spares.
+type begunLog struct {
+	t       *testing.T
+	c       *cluster.Cluster
+	store   objstore.Store
+	sparing int // collectors
+	spared  float64
+}
+
+func (b *begunLog) sparedBy(ctx context.Context, collector int) float64 {
+	return metricOf(ctx, b.t, b.c.Addr.Collectors[collector].HTTP, "lightmetrics_ingest_markers_spared_total")
+}
+
+func (b *begunLog) read(ctx context.Context) (*epochs.Set, error) {
+	l := epochs.NewLog(b.store, cluster.Authority)
+	err := l.Read(ctx)
+	s, _ := l.Held()
+	return s, err
+}
+
+// wait waits until the reconciler has begun it.
+func (b *begunLog) wait(ctx context.Context) {
+	if b.sparing == 0 {
+		return
+	}
+	must(b.t, cluster.Poll(ctx, "the log of epochs", func() (bool, error) {
+		s, err := b.read(ctx)
+		return s != nil, err
+	}))
+}
+
+// check: markers were spared where they may be, and what was condemned is named. That orphans went after a collector was killed shows
+// that its run was fenced, for until then nothing is deleted.
+func (b *begunLog) check(ctx context.Context) {
+	b.t.Helper()
+	s, err := b.read(ctx)
+	must(b.t, err)
+	for i := range b.c.Collectors {
+		b.spared += b.sparedBy(ctx, i)
+	}
+	b.t.Logf("%d collectors of %d spared %.0f reads of markers", b.sparing, len(b.c.Collectors), b.spared)
+	if b.sparing == 0 {
+		if s != nil || b.spared > 0 {
+			b.t.Errorf("a log of epochs that nobody asked for: %v, %.0f markers spared", s != nil, b.spared)
+		}
+		return
+	}
+	if b.spared == 0 {
+		b.t.Error("no marker was spared")
+	}
+	named := 0
+	for i, err := range objstore.List(ctx, b.store, objstore.ListOptions{Prefix: layout.CondemnedPrefix}) {
+		must(b.t, err)
+		d, _, err := layout.ParseCondemned(i.Key)
+		if err != nil {
+			continue
+		}
+		if named++; !s.Has(d) {
+			b.t.Errorf("epoch %d does not name %s", s.Epoch(), i.Key)
+		}
+	}
+	b.t.Logf("epoch %d names %d markers; the reconciler has fenced %.0f runs since it was killed last", s.Epoch(), named,
+		metricOf(ctx, b.t, b.c.Addr.ReconcilerHTTP, "lightmetrics_reconciler_journal_fenced_total"))
 }
 
 // release does what an operator does who has checked that it is only a small bucket with many orphans.

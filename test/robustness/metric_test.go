@@ -15,26 +15,33 @@ import (
 // metric sums a counter of all collectors over the samples that have these labels.
 func metric(ctx context.Context, t *testing.T, c *cluster.Cluster, name string, labels ...string) (sum float64) {
 	t.Helper()
+	for _, a := range c.Addr.Collectors {
+		sum += metricOf(ctx, t, a.HTTP, name, labels...)
+	}
+	return sum
+}
+
+// metricOf is of the process at this address.
+func metricOf(ctx context.Context, t *testing.T, addr, name string, labels ...string) (sum float64) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	for _, a := range c.Addr.Collectors {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+a.HTTP+"/metrics", nil)
-		must(t, err)
-		resp, err := http.DefaultClient.Do(req)
-		must(t, err)
-		lines := bufio.NewScanner(resp.Body)
-		for lines.Scan() {
-			key, value, ok := strings.Cut(lines.Text(), " ")
-			if base, _, _ := strings.Cut(key, "{"); !ok || base != name || !hasAll(key, labels) {
-				continue
-			}
-			v, err := strconv.ParseFloat(value, 64)
-			must(t, err)
-			sum += v
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/metrics", nil)
+	must(t, err)
+	resp, err := http.DefaultClient.Do(req)
+	must(t, err)
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(resp.Body)
+	for lines.Scan() {
+		key, value, ok := strings.Cut(lines.Text(), " ")
+		if base, _, _ := strings.Cut(key, "{"); !ok || base != name || !hasAll(key, labels) {
+			continue
 		}
-		resp.Body.Close()
-		must(t, lines.Err())
+		v, err := strconv.ParseFloat(value, 64)
+		must(t, err)
+		sum += v
 	}
+	must(t, lines.Err())
 	return sum
 }
 

@@ -267,7 +267,8 @@ func (k *Keeper) inventories() gc.InventoryOptions {
 	}
 }
 
-// Between two looks at runs that have not come to an epoch, and how many looks there are in a step. Collectors look for new epochs every
+// Between two looks at runs that have not come to an epoch, unless the keeper looks for work more often, and how many looks there are in a
+// step. Collectors look for new epochs every
 // 30 seconds; the run of one that is gone is fenced after a quarter of an hour, which a later step finds.
 const (
 	awaitInterval = 5 * time.Second
@@ -280,7 +281,7 @@ func (k *Keeper) wait(ctx context.Context, left, looks int) error {
 	if looks >= awaitLooks {
 		return fmt.Errorf("%w: %d runs", gc.ErrAwaited, left)
 	}
-	return run.Sleep(ctx, awaitInterval)
+	return run.Sleep(ctx, min(awaitInterval, k.cfg.PollInterval))
 }
 
 func (k *Keeper) executed(source gc.Source, r gc.Report) {
