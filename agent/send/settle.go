@@ -92,7 +92,7 @@ func (s *Sender) settleSome(ctx context.Context, conn grpc.ClientConnInterface, 
 	if err != nil {
 		return err
 	}
-	s.sendWanted(ctx, conn, agent, list, parked, answers)
+	lost := s.sendWanted(ctx, conn, agent, list, parked, answers)
 	s.telling.Store(true)
 	defer func() {
 		s.telling.Store(false)
@@ -107,6 +107,9 @@ func (s *Sender) settleSome(ctx context.Context, conn grpc.ClientConnInterface, 
 	for i, a := range answers {
 		if ctx.Err() != nil {
 			return ctx.Err()
+		}
+		if lost[i] {
+			continue // its copy is the only one: it is settled when the store has one
 		}
 		p := parked[i]
 		switch a.GetAction() {
@@ -149,21 +152,26 @@ func (s *Sender) settleSome(ctx context.Context, conn grpc.ClientConnInterface, 
 	return nil
 }
 
-// sendWanted sends the frames that the collector asks for, because the store has lost its copy. That
-// they fail, or are not wanted any more, changes nothing: who still wants them asks again.
-func (s *Sender) sendWanted(ctx context.Context, conn grpc.ClientConnInterface, agent string, list []queue.HeldBatch, parked []*ingestv1.ParkedBatch, answers []*ingestv1.ConflictSettlement) {
+// sendWanted sends the frames that the collector asks for, because the store has lost its copy, and returns those of which
+// it does not say that it needs them no more. They have to stay: who still wants them asks again. A parked frame that can't be
+// read is no copy, so it is not among them.
+func (s *Sender) sendWanted(ctx context.Context, conn grpc.ClientConnInterface, agent string, list []queue.HeldBatch, parked []*ingestv1.ParkedBatch, answers []*ingestv1.ConflictSettlement) map[int]bool {
+	lost := map[int]bool{}
 	for i, a := range answers {
 		if !a.GetFrameWanted() {
 			continue
 		}
 		frame, err := s.queue.HeldFrame(queue.Parked, list[i].ID)
-		if err == nil {
-			b := proto.CloneOf(parked[i])
-			b.Frame = frame
-			_, err = s.askSettled(ctx, conn, agent, []*ingestv1.ParkedBatch{b})
+		if err != nil {
+			s.log.Warn("a parked frame that the collector asks for can't be read", "id", list[i].ID, "error", err)
+			continue
 		}
+		lost[i] = true
+		b := proto.CloneOf(parked[i])
+		b.Frame = frame
+		said, err := s.askSettled(ctx, conn, agent, []*ingestv1.ParkedBatch{b})
 		if ctx.Err() != nil {
-			return
+			return lost
 		}
 		if err != nil {
 			s.log.Warn("a parked frame that the collector asks for was not sent", "id", list[i].ID, "error", err)
@@ -171,7 +179,11 @@ func (s *Sender) sendWanted(ctx context.Context, conn grpc.ClientConnInterface, 
 		}
 		s.metrics.wanted.Inc()
 		s.log.Info("a parked frame was sent to the collector, because the store has lost it", "id", list[i].ID, "identity", list[i].Identity().String())
+		if !said[0].GetFrameWanted() {
+			delete(lost, i)
+		}
 	}
+	return lost
 }
 
 func settledAs(a ingestv1.ResolutionAction) string {

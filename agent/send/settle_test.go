@@ -310,3 +310,37 @@ func TestWantedFramesAreSent(t *testing.T) {
 		t.Errorf("%d are parked", f.parked())
 	}
 }
+
+// A batch that is decided about stays parked while the store has lost its frame and did not get it back: the agent has the last
+// copy.
+func TestAWantedFrameIsNotDropped(t *testing.T) {
+	f := newFixture(t)
+	f.cfg.SettleInterval = time.Millisecond
+	var sent, told atomic.Int64
+	var whole atomic.Bool
+	f.collector(&sendtest.Collector{OnSettle: func(req *ingestv1.SettleConflictsRequest) (*ingestv1.SettleConflictsResponse, error) {
+		out := &ingestv1.SettleConflictsResponse{}
+		for _, p := range req.GetParked() {
+			if len(p.GetFrame()) > 0 && sent.Add(1) == 1 {
+				return nil, rpc.Failure{Code: codes.Unavailable, Reason: "X", Message: "not now"}.Err()
+			}
+			if p.GetResolution() != 0 {
+				told.Add(1)
+				if !whole.Load() {
+					t.Error("it is settled, and the store has no frame")
+				}
+			}
+			out.Settlements = append(out.Settlements, &ingestv1.ConflictSettlement{FrameSha256: p.GetFrameSha256(), Resolution: 7, Action: acceptExisting,
+				Settled: p.GetResolution() != 0, FrameWanted: len(p.GetFrame()) == 0 || !whole.Load()})
+		}
+		return out, nil
+	}})
+	f.park(1)
+	f.run()
+	f.eventually("the frame is sent some times", func() bool { return sent.Load() > 4 || f.parked() == 0 })
+	if told.Load() != 0 || f.parked() != 1 {
+		t.Fatalf("settled %d times, %d are parked", told.Load(), f.parked())
+	}
+	whole.Store(true)
+	f.eventually("it is settled", func() bool { return f.parked() == 0 })
+}

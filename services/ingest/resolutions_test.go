@@ -297,6 +297,12 @@ func TestParkedFramesArePutBack(t *testing.T) {
 	if _, err := ask(lost, &ingestv1.ParkedBatch{BootId: boot.Boot, SeqStart: 1, SeqEnd: 3, FrameSha256: sum[:]}); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("a frame among others: %v", err)
 	}
+	unknown := func([]byte) {}
+	store.keep.Store(&unknown)
+	if s, err := ask(lost); err != nil || !s.GetFrameWanted() {
+		t.Errorf("the store does not take it, and its sender may drop it: %v, %v", s, err)
+	}
+	store.keep.Store(nil)
 	if s, err := ask(lost); err != nil || s.GetFrameWanted() {
 		t.Errorf("%v, %v", s, err)
 	}

@@ -2,6 +2,7 @@ package ingest
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -10,6 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
+	"lightmetrics.dev/lightmetrics/internal/record"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
 )
@@ -62,7 +64,9 @@ func (s *Service) putBack(ctx context.Context, a *authority, id identity.Batch, 
 	key := layout.Quarantine(id, sum)
 	r, err := accept.Restore(ctx, accept.Config{Store: s.store, AuthorityID: a.authorityID, CollectorID: s.collectorID, Clock: clock{s.now}}, key, frame)
 	if err != nil {
-		// The sender's bytes may be damaged too, so that is no reason to end its question.
+		// The sender's bytes may be damaged too, so that is no reason to end its question. If they are not, it keeps them for
+		// another time: it settles no batch whose frame is wanted.
+		out.FrameWanted = !errors.Is(err, accept.ErrOtherBytes) && !errors.Is(err, accept.ErrRecordHasFrame) && !record.Opaque(err) && !errors.Is(err, objstore.ErrNotFound)
 		s.tel.Log.Warn("a parked frame was not put back", "quarantine_key", key, "error", err)
 		return
 	}
