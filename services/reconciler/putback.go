@@ -110,7 +110,7 @@ func (s *Service) putBack(ctx context.Context, manifest, by string) (putback.Res
 	}
 	s.putBacks.due.Put(manifest, now.Add(askWait(rec.Tries)), 1)
 	r := putback.Repairer{
-		Config: accept.Config{Store: s.store, AuthorityID: authority, CollectorID: s.ID(), Clock: wall(s.now)}, Places: s.putBacks.places,
+		Config: accept.Config{Store: s.store, AuthorityID: authority, CollectorID: s.ID(), Clock: wall(s.now)}, Places: shares(s.putBacks.places),
 	}
 	out, err = r.Repair(ctx, manifest)
 	if err == nil && out.From != "" {
@@ -135,6 +135,33 @@ func (s *Service) putBack(ctx context.Context, manifest, by string) (putback.Res
 		err = errors.Join(err, rerr)
 	}
 	return out, err
+}
+
+// shares gives each place a part of what is left of ctx's time, and leaves as much for those behind it and for what comes after
+// the answer. Otherwise a few collectors that have gone without a word would take all of it, each time, and those behind them would
+// never be asked.
+func shares(places []putback.Place) []putback.Place {
+	out := make([]putback.Place, len(places))
+	for i, p := range places {
+		out[i] = hurried{p, len(places) - i + 1}
+	}
+	return out
+}
+
+// hurried is a place that has to answer in its part of the time.
+type hurried struct {
+	putback.Place
+	parts int
+}
+
+// Find implements putback.Place.
+func (h hurried) Find(ctx context.Context, ref accept.Reference) ([]byte, error) {
+	if end, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Until(end)/time.Duration(h.parts))
+		defer cancel()
+	}
+	return h.Place.Find(ctx, ref)
 }
 
 // wall is a clock.

@@ -14,6 +14,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal/journaltest"
+	"lightmetrics.dev/lightmetrics/internal/derived/putback"
 	"lightmetrics.dev/lightmetrics/internal/derived/reconcile"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
@@ -185,6 +186,35 @@ func TestRepairsAreListedAndRetried(t *testing.T) {
 	}
 	if _, err := c.GetRepair(bg, &reconcilerv1.GetRepairRequest{Key: "accepted/v1/x"}); status.Code(err) != codes.InvalidArgument {
 		t.Error(err)
+	}
+}
+
+// silent is a place that never answers.
+type silent struct{}
+
+func (silent) Name() string { return "silent" }
+
+func (silent) Find(ctx context.Context, _ accept.Reference) ([]byte, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// Places that do not answer leave time for those behind them.
+func TestSilentPlacesLeaveTime(t *testing.T) {
+	s, replica := newStore(), newStore()
+	cfg := quiet()
+	cfg.Derived = DerivedSegments
+	r := withReplica(t, cfg, s, replica)
+	r.putBacks.places = append([]putback.Place{silent{}, silent{}, silent{}}, r.putBacks.places...)
+	m := plantBatch(t, s, batch("a", 0, 9))
+	must(t, s.Delete(bg, m.RawBlobKey))
+	_, frame := manifest(m.Identity)
+	create(t, replica, m.RawBlobKey, frame)
+	ctx, cancel := context.WithTimeout(bg, time.Second)
+	defer cancel()
+	must(t, r.process(ctx, &item{key: layout.Accepted(m.Identity), src: fromScrub, read: true}))
+	if _, err := s.Head(bg, m.RawBlobKey); err != nil {
+		t.Errorf("the replica has it, behind others that are silent: %v", err)
 	}
 }
 
