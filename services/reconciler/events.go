@@ -89,12 +89,12 @@ func (c *checks) add(id identity.Batch, due int64) (dropped bool) {
 	return false
 }
 
-// take takes those that are due.
-func (c *checks) take(now int64) (out []identity.Batch) {
+// take takes those that are due, at most a number of them.
+func (c *checks) take(now int64, most int) (out []identity.Batch) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := 0
-	for n < len(c.queue) && c.queue[n].due <= now {
+	for n < min(len(c.queue), most) && c.queue[n].due <= now {
 		out = append(out, c.queue[n].id)
 		delete(c.known, c.queue[n].id)
 		n++
@@ -129,6 +129,10 @@ func (k *journalKeeper) checkLater(id identity.Batch) {
 // checkEvery is the longest time between two looks at what is due.
 const checkEvery = time.Second
 
+// checkAtOnce bounds the checks before what they entered is written into a segment: reads are paced, so that of very many it
+// would wait for long, and be lost with the process.
+const checkAtOnce = 500
+
 // runChecks enters batches that events told of and that stand in no run of the journal: their collectors died between
 // manifest and segment, and nobody was answered. An audit would find them later.
 func (k *journalKeeper) runChecks(ctx context.Context, authority string, set *ledgers.Set) error {
@@ -162,13 +166,25 @@ type checker struct {
 	pace      *rate.Limiter
 }
 
+// round looks at all that is due.
 func (c *checker) round(ctx context.Context) error {
+	for {
+		n, err := c.some(ctx)
+		if err != nil || n < checkAtOnce || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+// some looks at what is due, at most checkAtOnce, and says how many they were.
+func (c *checker) some(ctx context.Context) (n int, err error) {
 	// A journal that can't be read shows nothing: whatever is due waits.
 	through, err := c.readThrough()
 	if err != nil {
-		return nil // its poll has said so
+		return 0, nil // its poll has said so
 	}
-	for _, id := range c.k.checks.take(c.k.monotonic()) {
+	due := c.k.checks.take(c.k.monotonic(), checkAtOnce)
+	for _, id := range due {
 		result, err := c.one(ctx, id, through)
 		if err != nil || result == "later" {
 			c.k.checkLater(id)
@@ -182,7 +198,7 @@ func (c *checker) round(ctx context.Context) error {
 		}
 	}
 	// One segment that opens the run and ends it: nobody polls for more of it, and nobody has to fence it.
-	return c.writer.Close(ctx)
+	return len(due), c.writer.Close(ctx)
 }
 
 // readThrough is the store's time through which the journal is read.

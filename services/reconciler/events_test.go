@@ -175,3 +175,51 @@ func TestChecksAreTriedAgain(t *testing.T) {
 	s.on.Store(false)
 	eventually(t, "the batch", func() bool { return r.ledgerOf(c, "a").GetRecordCount() == 9 })
 }
+
+// ordered notes whether the journal was written when a manifest is read.
+type ordered struct {
+	objstore.Store
+	last    string
+	written atomic.Bool
+	read    atomic.Bool
+	early   atomic.Bool // the manifest was read after something was written
+}
+
+func (o *ordered) Create(ctx context.Context, key string, body []byte, p objstore.PutOptions) (objstore.Info, error) {
+	if strings.HasPrefix(key, layout.JournalOpenPrefix) {
+		o.written.Store(true)
+	}
+	return o.Store.Create(ctx, key, body, p)
+}
+
+func (o *ordered) Get(ctx context.Context, key string, g objstore.GetOptions) ([]byte, objstore.Info, error) {
+	if key == o.last && !o.read.Load() {
+		o.early.Store(o.written.Load())
+		o.read.Store(true)
+	}
+	return o.Store.Get(ctx, key, g)
+}
+
+// TestChecksAreWrittenInParts: of very many that are due, which the pace puts off, the first are in the journal before the last
+// is read.
+func TestChecksAreWrittenInParts(t *testing.T) {
+	last := batch("gone", 9999, 9999)
+	s := &ordered{Store: newStore(), last: layout.Accepted(last)}
+	must(t, journaltest.Complete(bg, s, testAuthority))
+	id := batch("lost", 1, 9)
+	plantBatch(t, s, id)
+	k := start(t, eventful(), s).journal
+	planted := time.Now()
+	eventually(t, "the journal, read through the manifest", func() bool { _, through, ready := k.status(); return ready && through.After(planted) })
+	s.written.Store(false)
+	due := k.monotonic() + int64(200*time.Millisecond)
+	k.checks.add(id, due)
+	for i := range uint64(checkAtOnce) {
+		k.checks.add(batch("gone", i, i), due)
+	}
+	k.checks.add(last, due)
+	eventually(t, "the last one is read", s.read.Load)
+	if !s.early.Load() {
+		t.Error("nothing is written before all of them are read")
+	}
+}
