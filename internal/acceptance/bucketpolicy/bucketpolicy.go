@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -90,17 +91,29 @@ func (o Options) everybody() []Statement {
 	return out
 }
 
-// deny makes the statements of a rule, without its exceptions.
+// deny makes the statements of a rule, without its exceptions. It makes all that the rule refuses, or panics: no rule of the table may
+// be dropped unseen.
 func (o Options) deny(r rule) []Statement {
 	p, keys := o.provider(), o.resources(r.keys)
-	if r.deny == Delete {
-		return []Statement{{Sid: r.sid, Effect: "Deny", Action: removeActions, Resource: keys}}
+	var out []Statement
+	writes := r.deny &^ Delete
+	if r.deny&Delete != 0 {
+		sid := r.sid
+		if writes != 0 {
+			sid += "NotDeleted"
+		}
+		out = append(out, Statement{Sid: sid, Effect: "Deny", Action: removeActions, Resource: keys})
 	}
-	if r.deny.Has(Create) && r.deny&Put != 0 && r.deny&Create != 0 {
-		return []Statement{{Sid: r.sid, Effect: "Deny", Action: putAction, Resource: keys}}
+	switch writes {
+	case 0:
+		return out
+	case Create | Replace | Put:
+		return append(out, Statement{Sid: r.sid, Effect: "Deny", Action: putAction, Resource: keys})
+	case Put, Replace | Put:
+	default:
+		panic(fmt.Sprintf("bucketpolicy: rule %s refuses what no statement is made for: %b", r.sid, r.deny))
 	}
 	// The rest denies some writes and allows others.
-	var out []Statement
 	if p.Conditions {
 		c := null("true", "s3:if-none-match")
 		if r.deny&Replace == 0 {
@@ -203,7 +216,10 @@ func Bucket(o Options) ([]byte, error) {
 		slices.Sort(who)
 		for _, s := range o.deny(r) {
 			if len(who) > 0 {
-				s.Condition = condition{"StringNotLike": {"aws:PrincipalArn": slices.Compact(who)}}
+				// Beside the conditions of the statement itself: all of them have to hold.
+				c := condition{"StringNotLike": {"aws:PrincipalArn": slices.Compact(who)}}
+				maps.Copy(c, s.Condition)
+				s.Condition = c
 			}
 			statements = append(statements, s)
 		}

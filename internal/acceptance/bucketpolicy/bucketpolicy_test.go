@@ -2,6 +2,7 @@ package bucketpolicy
 
 import (
 	"encoding/json"
+	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -153,6 +154,44 @@ func TestPutsHaveTheirConditions(t *testing.T) {
 	for _, want := range []string{"AcceptanceIsOnlyCreatedNotCopied", "OnlyOverTLS", "OnlyThisEncryption", "OnlyCollectorsOfGarbageDeleteFrames"} {
 		if !sids[want] {
 			t.Errorf("no %s", want)
+		}
+	}
+}
+
+// TestEveryRefusalIsMade: a rule that refuses several kinds of requests makes a statement for each of them, and one that no
+// statement can be made for is no rule without effect.
+func TestEveryRefusalIsMade(t *testing.T) {
+	aws, err := ProviderOf("aws")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := Options{Provider: aws, Bucket: "b"}
+	made := func(deny Op) (out []string, refused bool) {
+		defer func() { refused = recover() != nil }()
+		for _, s := range o.deny(rule{sid: "Rule", keys: []string{"k/"}, deny: deny}) {
+			out = append(out, s.Sid+" "+s.Action[0]+" "+strings.Join(slices.Sorted(maps.Keys(s.Condition["Null"])), "+"))
+		}
+		return out, false
+	}
+	const none, match = "s3:if-none-match", "s3:if-match+s3:if-none-match"
+	want := map[Op][]string{
+		Delete:                          {"Rule s3:DeleteObject "},
+		Put:                             {"Rule s3:PutObject " + match},
+		Put | Replace:                   {"Rule s3:PutObject " + none},
+		Put | Replace | Create:          {"Rule s3:PutObject "},
+		Put | Delete:                    {"RuleNotDeleted s3:DeleteObject ", "Rule s3:PutObject " + match},
+		Put | Replace | Delete:          {"RuleNotDeleted s3:DeleteObject ", "Rule s3:PutObject " + none},
+		Put | Replace | Create | Delete: {"RuleNotDeleted s3:DeleteObject ", "Rule s3:PutObject "},
+	}
+	for deny := Op(1); deny < 1<<len(Ops); deny++ {
+		got, refused := made(deny)
+		if w := want[deny]; refused != (w == nil) || !refused && !slices.Equal(got, w) {
+			t.Errorf("%b: %q, refused %v", deny, got, refused)
+		}
+	}
+	for _, r := range rules {
+		if want[r.deny] == nil {
+			t.Errorf("%s: nothing is made for %b", r.sid, r.deny)
 		}
 	}
 }
