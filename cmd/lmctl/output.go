@@ -4,8 +4,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"text/tabwriter"
+	"unicode"
 
 	"gopkg.in/yaml.v3"
 )
@@ -63,7 +65,30 @@ func (f *format) write(w io.Writer, data any, t table) error {
 	tw := tabwriter.NewWriter(w, 0, 4, 3, ' ', 0)
 	fmt.Fprintln(tw, strings.Join(t.header, "\t"))
 	for _, r := range t.rows {
-		fmt.Fprintln(tw, strings.Join(r, "\t"))
+		for i, cell := range r {
+			if i > 0 {
+				fmt.Fprint(tw, "\t")
+			}
+			fmt.Fprint(tw, plain(cell))
+		}
+		fmt.Fprintln(tw)
 	}
 	return tw.Flush()
+}
+
+// plain writes control characters as their escapes. Senders choose much of what tables show, such as hosts, folders and spool
+// ids: none of it may move a terminal's cursor, or begin a row of its own.
+func plain(s string) string {
+	if !strings.ContainsFunc(s, unicode.IsControl) {
+		return s
+	}
+	var b strings.Builder
+	for _, r := range s {
+		if unicode.IsControl(r) {
+			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+			continue
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
 }
