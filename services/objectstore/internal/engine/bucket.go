@@ -129,8 +129,8 @@ func (e *Engine) DeleteBucket(ctx context.Context, name string) error {
 // abortAll aborts the uploads of a bucket that has no objects.
 func (e *Engine) abortAll(ctx context.Context, bucket string) error {
 	page, err := e.List(bucket, ListQuery{Max: 1})
-	if err != nil || len(page.Objects) > 0 {
-		return nil // decided by the delete itself
+	if err != nil || len(page.Objects) > 0 || e.Uncertain() != nil {
+		return nil // decided by the delete itself, which does not delete such a bucket
 	}
 	// The uploads first: a part exists while its upload does.
 	for _, prefix := range []string{uploadPrefix, partPrefix} {

@@ -131,6 +131,7 @@ func (e *Engine) Run(ctx context.Context) error {
 		return fmt.Errorf("run: %w", ErrClosed)
 	}
 	defer close(e.stopped)
+	e.endCompleted()
 	var alone *op
 	idle := time.NewTimer(0)
 	// The timer is created stopped and drained, so that Reset below is always safe.

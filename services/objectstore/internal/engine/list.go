@@ -34,8 +34,8 @@ func (e *Engine) List(bucket string, q ListQuery) (page ListPage, err error) {
 	if _, err := e.Bucket(bucket); err != nil {
 		return page, err
 	}
-	if q.Max <= 0 {
-		return page, nil
+	if q.Max <= 0 || isHidden(q.Prefix) {
+		return page, nil // no client's key begins like a hidden one
 	}
 	page.Uncertain = e.Uncertain() != nil
 	base := objectKey(bucket, "")

@@ -16,7 +16,7 @@ const replayBatch = 1000
 func decodeSegmentKey(name []byte) uint64 { return binary.BigEndian.Uint64(name) }
 
 // replay brings the index from its checkpoint to the end of the log. Damage is recorded and
-// skipped. Writing continues in the last segment if that is whole, and otherwise in a new one,
+// skipped. Writing continues in the last segment if that is whole and of this version, and otherwise in a new one,
 // so that nothing of a damaged segment is overwritten. A new store gets its first segment.
 func (e *Engine) replay(numbers []uint64) error {
 	healthy := len(numbers) > 0
@@ -55,7 +55,9 @@ func (e *Engine) replay(numbers []uint64) error {
 		if last {
 			// Appending to a segment with a footer would make the footer wrong; one that ends
 			// before the mark lost acknowledged records.
-			healthy = seg.bad == nil && !e.footed[num] && !e.damages.in(segName(num)) && e.head.pos.off >= e.ackedUpTo(seg)
+			// A segment of an earlier version must not get records that this version made up: the release
+			// which wrote it would open it, and take them for damage or for a torn end.
+			healthy = seg.bad == nil && seg.version == segVersion && !e.footed[num] && !e.damages.in(segName(num)) && e.head.pos.off >= e.ackedUpTo(seg)
 		}
 	}
 	// Each of the next two finds records the damage itself; here it only decides whether the

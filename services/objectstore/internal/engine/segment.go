@@ -30,6 +30,7 @@ const (
 // segment is one file of the log.
 type segment struct {
 	number      uint64
+	version     uint32 // of the header; 0 where that is damaged
 	salt        uint32 // seeds the checksums of heads, so that no client can forge a record
 	firstSeq    uint64
 	file        vfs.File
@@ -87,7 +88,7 @@ func createSegment(fsys vfs.FS, number, firstSeq uint64) (*segment, error) {
 	if _, err := rand.Read(salt[:]); err != nil {
 		return nil, err
 	}
-	s := &segment{number: number, salt: binary.LittleEndian.Uint32(salt[:]), firstSeq: firstSeq}
+	s := &segment{number: number, version: segVersion, salt: binary.LittleEndian.Uint32(salt[:]), firstSeq: firstSeq}
 	h := encodeHeader(segVersion, number, s.salt, firstSeq)
 	f, err := fsys.Create(segName(number))
 	if err != nil {
@@ -137,7 +138,9 @@ func openSegment(fsys vfs.FS, number uint64) (*segment, error) {
 		s.release()
 		return nil, fmt.Errorf("%s: version %d is not known", segName(number), binary.LittleEndian.Uint32(h[8:]))
 	}
-	if reason != "" {
+	if reason == "" {
+		s.version = binary.LittleEndian.Uint32(h[8:])
+	} else {
 		s.bad = &CorruptError{segName(number), 0, reason}
 		s.saltUnknown = !s.deriveSalt(h)
 	}

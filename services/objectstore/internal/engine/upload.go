@@ -207,7 +207,8 @@ func (e *Engine) Uploads(bucket string, q UploadQuery) (page UploadPage, err err
 	}
 	err = e.hidden(bucket, uploadPrefix+q.Prefix, after, func(hidden string) (bool, error) {
 		key, id, ok := parseUploadKey(hidden)
-		if !ok || e.isFinished(bucket, key, id) || key < q.AfterKey || key == q.AfterKey && q.AfterKey != "" && (q.AfterID == "" || id <= q.AfterID) {
+		// A prefix with a zero byte reaches into the id of a hidden key.
+		if !ok || !strings.HasPrefix(key, q.Prefix) || e.isFinished(bucket, key, id) || key < q.AfterKey || key == q.AfterKey && q.AfterKey != "" && (q.AfterID == "" || id <= q.AfterID) {
 			return true, nil
 		}
 		prefix, grouped := commonPrefix(key, group)
@@ -290,6 +291,34 @@ func (v *overlay) decideUpload(o *op) error {
 		o.then.prev = x
 	}
 	return nil
+}
+
+// endCompleted writes the tombstones of uploads whose object is complete: a crash within the batch of both has left them
+// out. It is done before any other write. Later, when the object was replaced or deleted, nothing would tell that the
+// upload has ended and that the files of its parts are gone.
+func (e *Engine) endCompleted() {
+	var batch []*op
+	for _, b := range e.Buckets() {
+		err := e.hidden(b.Name, uploadPrefix, "", func(hidden string) (bool, error) {
+			if key, id, ok := parseUploadKey(hidden); ok && e.isFinished(b.Name, key, id) {
+				batch = append(batch, &op{rec: record{kind: kindDelete, flags: flagQuiet, bucket: b.Name, key: hidden}, upload: hidden})
+			}
+			return true, nil
+		})
+		if err != nil {
+			e.opt.Log.Error("look for uploads that a crash has left", "bucket", b.Name, "error", err)
+		}
+	}
+	if len(batch) == 0 {
+		return
+	}
+	// At most one batch was torn, so these are few.
+	e.commit(batch)
+	for _, o := range batch {
+		if o.err != nil {
+			e.opt.Log.Error("end an upload that a crash has left", "bucket", o.rec.bucket, "key", o.rec.key, "error", o.err)
+		}
+	}
 }
 
 // AbortUpload removes an upload and its parts; ErrNoUpload when there is none.

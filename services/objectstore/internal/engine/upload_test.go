@@ -368,6 +368,16 @@ func TestHiddenKeysAreHidden(t *testing.T) {
 	if _, err := e.Upload("bkt", "k", id); err != nil {
 		t.Error(err)
 	}
+	for _, prefix := range []string{hiddenPrefix, uploadPrefix, partPrefix, hidden} {
+		for _, delimiter := range []string{"", "/", "k"} {
+			if page, err := e.List("bkt", ListQuery{Prefix: prefix, Delimiter: delimiter, Max: 10}); err != nil || len(page.Objects)+len(page.Prefixes) != 0 {
+				t.Errorf("list %q: %+v %v", prefix, page, err)
+			}
+			if page, err := e.Uploads("bkt", UploadQuery{Prefix: "k\x00" + id[:3], Delimiter: delimiter, Max: 10}); err != nil || len(page.Uploads)+len(page.Prefixes) != 0 {
+				t.Errorf("uploads under a part of a hidden key: %+v %v", page, err)
+			}
+		}
+	}
 	if _, err := e.Upload("bkt", "other", id); !errors.Is(err, ErrNoUpload) {
 		t.Errorf("under another key: %v", err)
 	}
@@ -401,11 +411,64 @@ func TestSegmentVersions(t *testing.T) {
 		}
 		e.done()
 	}
+	// What this version adds must not come into a segment that says it is of an earlier one.
+	become(segVersion - 1)
+	size := func() int64 {
+		f, err := os.Stat(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f.Size()
+	}
+	before := size()
+	e = openTest(t, opt)
+	id := e.begin("k")
+	if size() != before {
+		t.Error("an upload is written into a segment of an earlier version")
+	}
+	e.done()
+	e = openTest(t, opt)
+	if _, err := e.Upload("bkt", "k", id); err != nil {
+		t.Errorf("the upload behind an old segment: %v", err)
+	}
+	e.done()
 	was := become(segVersion + 1)
 	if _, err := Open(opt); err == nil {
 		t.Error("a later version is opened")
 	}
 	if b, err := os.ReadFile(name); err != nil || !bytes.Equal(b, was) {
 		t.Errorf("a later version was changed: %v", err)
+	}
+}
+
+// A crash between the object and the tombstone of its upload is mended before anybody can write: when the object is gone,
+// nothing tells any more that the files of the parts went with it, and completing again would make an object of nothing.
+func TestTornCompleteEndsItsUpload(t *testing.T) {
+	opt := Options{Dir: t.TempDir()}
+	e := openTest(t, opt)
+	id := e.begin("torn")
+	if err := e.part("torn", id, 1, []byte("whole")); err != nil {
+		t.Fatal(err)
+	}
+	parts := e.parts("torn", id)
+	o := whole("torn", parts)
+	o.Upload, o.PartSizes, o.Extents = id, []int64{5}, parts[0].Extents
+	if _, err := e.Put(ctxUp, o, nil, Cond{}); err != nil {
+		t.Fatal(err)
+	}
+	e.done()
+	e = openTest(t, opt)
+	defer func() { e.done() }()
+	e.want("torn", []byte("whole"))
+	if err := e.Delete(ctxUp, "bkt", "torn", Cond{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.Complete(ctxUp, whole("torn", parts), id, parts, Cond{Absent: true}); !errors.Is(err, ErrNoUpload) {
+		b, rerr := e.body("torn")
+		t.Errorf("completed again: %v; the object is %q, %v", err, b, rerr)
+	}
+	// The part's record is left until a sweep, and its file is gone. That is no damage.
+	if v, err := e.Verify(ctxUp); err != nil || len(v.Lost)+len(v.Damages) != 0 {
+		t.Errorf("verify: %+v %v", v, err)
 	}
 }

@@ -40,7 +40,11 @@ type Verified struct {
 // ordinary reads do.
 func (e *Engine) Verify(ctx context.Context) (Verified, error) {
 	v := Verified{Lost: []LostObject{}}
-	err := e.idx.scan(spaceObject, func(name, value []byte) error {
+	uploads, err := e.openUploads()
+	if err != nil {
+		return v, fmt.Errorf("verify: %w", err)
+	}
+	err = e.idx.scan(spaceObject, func(name, value []byte) error {
 		x, err := decodeEntry(value)
 		if err = errors.Join(err, ctx.Err()); err != nil {
 			return err
@@ -49,6 +53,8 @@ func (e *Engine) Verify(ctx context.Context) (Verified, error) {
 		if !isHidden(key) {
 			v.Objects++
 			v.ObjectBytes += x.size
+		} else if id, _, ok := parsePartKey(key); ok && !uploads[id] {
+			return nil // left by a crash; its file may have gone with the object
 		}
 		err = e.readWhole(bucket, key)
 		var bad *CorruptError
@@ -71,6 +77,21 @@ func (e *Engine) Verify(ctx context.Context) (Verified, error) {
 	}
 	v.Damages, v.Uncertain = e.damages.all(), e.Uncertain() != nil
 	return v, nil
+}
+
+// openUploads gives the ids of all uploads that have not ended.
+func (e *Engine) openUploads() (map[string]bool, error) {
+	ids := map[string]bool{}
+	var err error
+	for _, b := range e.Buckets() {
+		err = errors.Join(err, e.hidden(b.Name, uploadPrefix, "", func(hidden string) (bool, error) {
+			if key, id, ok := parseUploadKey(hidden); ok && !e.isFinished(b.Name, key, id) {
+				ids[id] = true
+			}
+			return true, nil
+		}))
+	}
+	return ids, err
 }
 
 func (e *Engine) readWhole(bucket, key string) error {
