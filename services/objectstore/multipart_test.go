@@ -242,3 +242,31 @@ func TestAbortedUploads(t *testing.T) {
 		t.Error("an aborted upload made an object")
 	}
 }
+
+// What a request to end an upload asks for and this store can't check is refused, and nothing is made or removed.
+func TestUploadEndsRefuseWhatTheyCannotCheck(t *testing.T) {
+	s := start(t, testConfig(t.TempDir()))
+	c := s.client()
+	id, parts := upload(t, c, "k", []byte("x"))
+	target := fmt.Sprintf("%s/%s/k?uploadId=%s", s.url(), bucket, id)
+	part := fmt.Sprintf("<Part><PartNumber>1</PartNumber><ETag>%s</ETag></Part>", *parts[0].ETag)
+	body := func(inner string) []byte {
+		return []byte("<CompleteMultipartUpload>" + inner + "</CompleteMultipartUpload>")
+	}
+	sum := base64.StdEncoding.EncodeToString(make([]byte, 32))
+	if st, name, b := send(t, newSigner().request("POST", target, body(part), "X-Amz-Checksum-Sha256", sum)); st != 400 || name != "InvalidRequest" {
+		t.Errorf("a checksum of an algorithm that the upload has not: %d %s", st, b)
+	}
+	if st, name, b := send(t, newSigner().request("POST", target, body(strings.Repeat("<Part/>", 10001)))); st != 400 || name != "MalformedXML" {
+		t.Errorf("10001 parts: %d %s", st, b)
+	}
+	if st, name, b := send(t, newSigner().request("DELETE", target, nil, "X-Amz-If-Match-Initiated-Time", "soon")); st != 400 || name != "InvalidArgument" {
+		t.Errorf("abort at a time that is none: %d %s", st, b)
+	}
+	if st, _, b := send(t, newSigner().request("GET", s.url()+"/"+bucket+"?list-type=2&prefix=%00", nil)); st != 200 || strings.Contains(string(b), "<Key>") {
+		t.Errorf("a listing shows hidden keys: %d %s", st, b)
+	}
+	if _, err := complete(c, "k", id, parts); err != nil {
+		t.Error(err)
+	}
+}

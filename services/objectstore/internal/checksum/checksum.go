@@ -133,12 +133,15 @@ func (h xxh128) Sum(b []byte) []byte {
 }
 
 // Header gives the header that carries an algorithm's value, lower case.
-func Header(algorithm string) string { return "x-amz-checksum-" + strings.ToLower(algorithm) }
+func Header(algorithm string) string { return prefix + strings.ToLower(algorithm) }
+
+const prefix = "x-amz-checksum-"
 
 // OfHeader gives the algorithm of a header name; "" when it carries none.
 func OfHeader(name string) string {
 	for _, a := range Algorithms {
-		if strings.EqualFold(name, Header(a)) {
+		// Compared in two pieces, since this is asked for every header of a checksum: Header would allocate.
+		if n := len(prefix); len(name) > n && strings.EqualFold(name[:n], prefix) && strings.EqualFold(name[n:], a) {
 			return a
 		}
 	}

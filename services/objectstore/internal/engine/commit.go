@@ -21,11 +21,11 @@ type Cond struct {
 	Absent bool   // no object (If-None-Match: *)
 	Match  string // its ETag, or "*" for any (If-Match); empty: no condition
 	Seq    uint64 // this very write; 0: no condition
-	// HasSize: its size is Size. Modified: it was last modified in this second of Unix time; 0: no condition.
-	HasSize        bool
-	Size, Modified int64
-	at             position
-	atIsSet        bool // the record is at this place (reclaiming space)
+	// HasSize: its size is Size. HasModified: it was last modified in the second Modified of Unix time.
+	HasSize, HasModified bool
+	Size, Modified       int64
+	at                   position
+	atIsSet              bool // the record is at this place (reclaiming space)
 }
 
 // Check decides the condition against an object; nil is absent.
@@ -33,11 +33,11 @@ func (c Cond) Check(b *Brief) error {
 	switch {
 	case c.Absent && b != nil:
 		return ErrPrecondition
-	case b == nil && (c.Match != "" || c.Seq != 0 || c.atIsSet || c.HasSize || c.Modified != 0):
+	case b == nil && (c.Match != "" || c.Seq != 0 || c.atIsSet || c.HasSize || c.HasModified):
 		return ErrNotFound
 	case c.Match != "" && c.Match != "*" && (b.ETag == "" || b.ETag != c.Match):
 		return ErrPrecondition
-	case c.HasSize && b.Size != c.Size, c.Modified != 0 && b.Modified.Unix() != c.Modified:
+	case c.HasSize && b.Size != c.Size, c.HasModified && b.Modified.Unix() != c.Modified:
 		return ErrPrecondition
 	case c.Seq != 0 && b.Seq != c.Seq:
 		return ErrPrecondition

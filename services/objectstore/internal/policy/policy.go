@@ -131,7 +131,7 @@ func Parse(b []byte, bucket string) (*Document, error) {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
 	var doc Document
-	if len(b) == 0 || b[0] != '{' && bytes.TrimSpace(b)[0] != '{' {
+	if !bytes.HasPrefix(bytes.TrimSpace(b), []byte("{")) {
 		return nil, refuse("Policies must be valid JSON and the first byte must be '{'", "no JSON object")
 	}
 	if err := d.Decode(&doc); err != nil {

@@ -49,7 +49,8 @@ func deleteCondition(h http.Header) (engine.Cond, error) {
 	if err != nil {
 		return c, err
 	}
-	return c, addObjectConditions(&c, h.Get("X-Amz-If-Match-Size"), h.Get("X-Amz-If-Match-Last-Modified-Time"))
+	err = addObjectConditions(&c, h.Get("X-Amz-If-Match-Size"), h.Get("X-Amz-If-Match-Last-Modified-Time"))
+	return c, err
 }
 
 // addObjectConditions reads a size and a time; empty is no condition.
@@ -69,7 +70,7 @@ func addObjectConditions(c *engine.Cond, size, modified string) error {
 		if err != nil {
 			return s3err.Argument("x-amz-if-match-last-modified-time", modified, "The time must be an HTTP date.")
 		}
-		c.Modified = t.Unix()
+		c.HasModified, c.Modified = true, t.Unix()
 	}
 	return nil
 }
@@ -84,7 +85,7 @@ func unquote(s string) string {
 // conditionError maps a failed condition of a write to its S3 error.
 func (s *Server) conditionError(c engine.Cond, err error) error {
 	switch {
-	case err == engine.ErrNotFound && (c.Match != "" || c.HasSize || c.Modified != 0):
+	case err == engine.ErrNotFound && (c.Match != "" || c.HasSize || c.HasModified):
 		if s.MatchAbsent412 {
 			return s3err.PreconditionFailed.Failed("If-Match")
 		}

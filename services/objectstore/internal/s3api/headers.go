@@ -43,10 +43,14 @@ func (s *Server) isHarmless(low, value string) bool {
 }
 
 // refuseHeaders is called for every operation before it does anything.
-func (s *Server) refuseHeaders(h http.Header) error {
+func (s *Server) refuseHeaders(method string, h http.Header) error {
 	for name := range h {
 		if len(name) < 6 || name[:6] != "X-Amz-" {
 			continue
+		}
+		// Conditions of deletes and aborts, which read them.
+		if strings.HasPrefix(name, "X-Amz-If-Match") && method != http.MethodDelete {
+			return s3err.NotImplemented.With("The header %s is not implemented.", strings.ToLower(name))
 		}
 		for _, p := range refusedHeaders {
 			if !strings.HasPrefix(name, p) {

@@ -287,8 +287,11 @@ func (c *call) abortUpload() error {
 		return err
 	}
 	if want := c.r.Header.Get("X-Amz-If-Match-Initiated-Time"); want != "" {
-		t, terr := http.ParseTime(want)
-		if terr == nil && t.Unix() != up.Modified.Unix() {
+		t, err := http.ParseTime(want)
+		if err != nil {
+			return s3err.Argument("x-amz-if-match-initiated-time", want, "The time must be an HTTP date.")
+		}
+		if t.Unix() != up.Modified.Unix() {
 			return s3err.PreconditionFailed.Failed("If-Match-Initiated-Time")
 		}
 	}
@@ -309,6 +312,25 @@ type completedPart struct {
 	ETag       *string
 	checksumXML
 }
+
+// completedParts has at most MaxParts parts: the rest of a longer list is not kept, which could take many times the
+// memory of its text.
+type completedParts []completedPart
+
+// UnmarshalXML is called for each part.
+func (l *completedParts) UnmarshalXML(d *xml.Decoder, start xml.StartElement) error {
+	if len(*l) == engine.MaxParts {
+		return errTooManyParts
+	}
+	var p completedPart
+	if err := d.DecodeElement(&p, &start); err != nil {
+		return err
+	}
+	*l = append(*l, p)
+	return nil
+}
+
+var errTooManyParts = errors.New("too many parts")
 
 func (c *call) completeUpload() error {
 	id := c.query.get("uploadId")
@@ -337,13 +359,13 @@ func (c *call) completeUpload() error {
 		return err
 	}
 	var in struct {
-		XMLName xml.Name        `xml:"CompleteMultipartUpload"`
-		Part    []completedPart `xml:"Part"`
+		XMLName xml.Name       `xml:"CompleteMultipartUpload"`
+		Part    completedParts `xml:"Part"`
 	}
 	switch {
 	case len(body) == 0:
 		return s3err.InvalidRequest.With("You must specify at least one part")
-	case xml.Unmarshal(body, &in) != nil || len(in.Part) == 0 || len(in.Part) > engine.MaxParts:
+	case xml.Unmarshal(body, &in) != nil || len(in.Part) == 0:
 		return s3err.MalformedXML
 	}
 	up, err := c.Engine.Upload(c.bucket, c.key, id)
@@ -530,6 +552,10 @@ func (c *call) sumUp(o *engine.Object, parts []engine.Part, whole engine.Checksu
 		}
 	}
 	a := o.Checksum.Algorithm
+	if whole.Algorithm != "" && whole.Algorithm != a {
+		// It cannot be computed from the parts. Ignoring it would say that the object has it.
+		return s3err.InvalidRequest.With("Checksum Type mismatch occurred, expected checksum Type: %s, actual checksum Type: %s", orNull(a), whole.Algorithm)
+	}
 	if a == "" {
 		return nil
 	}
@@ -538,7 +564,7 @@ func (c *call) sumUp(o *engine.Object, parts []engine.Part, whole engine.Checksu
 		return err
 	}
 	o.Checksum.Value = sum
-	if whole.Algorithm == a && whole.Value != sum {
+	if whole.Algorithm != "" && whole.Value != sum {
 		plain, _, _ := strings.Cut(sum, "-")
 		if whole.Value != plain {
 			return s3err.BadDigest.With("The %s you specified did not match the calculated checksum.", a)

@@ -95,8 +95,13 @@ func (c *call) putObject() error {
 	if o, err = c.store(o, u, cond); err != nil {
 		return err
 	}
-	c.setHeader("ETag", `"`+o.ETag+`"`)
-	c.setHeader("X-Amz-Object-Size", strconv.FormatInt(o.Size, 10))
+	// Both values are parts of one string: one allocation.
+	var room [64]byte
+	text := append(append(append(room[:0], '"'), o.ETag...), '"')
+	n := len(text)
+	both := string(strconv.AppendInt(text, o.Size, 10))
+	c.setHeader("ETag", both[:n])
+	c.setHeader("X-Amz-Object-Size", both[n:])
 	c.setEncryption()
 	c.setChecksum(o.Checksum)
 	c.w.WriteHeader(http.StatusOK)

@@ -283,7 +283,7 @@ func (c *call) serve() error {
 	if err := c.query.checkParams(op); err != nil {
 		return err
 	}
-	if err := c.refuseHeaders(c.r.Header); err != nil {
+	if err := c.refuseHeaders(c.r.Method, c.r.Header); err != nil {
 		return err
 	}
 	if err := c.checkOwner(); err != nil {
