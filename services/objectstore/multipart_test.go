@@ -208,7 +208,7 @@ func TestMultipartUnderPolicy(t *testing.T) {
 	c := s.client()
 	policy := `{"Version":"2012-10-17","Statement":[{"Effect":"Deny","Principal":"*","Action":"s3:PutObject","Resource":"arn:aws:s3:::` + bucket + `/once/*",` +
 		`"Condition":{"Null":{"s3:if-none-match":"true"},"Bool":{"s3:ObjectCreationOperation":"true"}}},` +
-		`{"Effect":"Deny","Principal":"*","Action":["s3:PutObject","s3:AbortMultipartUpload"],"Resource":"arn:aws:s3:::` + bucket + `/never/*"}]}`
+		`{"Effect":"Deny","Principal":"*","Action":["s3:GetObject","s3:PutObject","s3:AbortMultipartUpload"],"Resource":"arn:aws:s3:::` + bucket + `/never/*"}]}`
 	if _, err := c.PutBucketPolicy(ctx, &s3.PutBucketPolicyInput{Bucket: aws.String(bucket), Policy: &policy}); err != nil {
 		t.Fatal(err)
 	}
@@ -221,6 +221,8 @@ func TestMultipartUnderPolicy(t *testing.T) {
 	_, err = c.CreateMultipartUpload(ctx, &s3.CreateMultipartUploadInput{Bucket: aws.String(bucket), Key: aws.String("never/k")})
 	wantCode(t, err, "AccessDenied", 403)
 	_, err = c.AbortMultipartUpload(ctx, &s3.AbortMultipartUploadInput{Bucket: aws.String(bucket), Key: aws.String("never/k"), UploadId: &id})
+	wantCode(t, err, "AccessDenied", 403)
+	_, err = c.GetObjectAttributes(ctx, &s3.GetObjectAttributesInput{Bucket: aws.String(bucket), Key: aws.String("never/k"), ObjectAttributes: []types.ObjectAttributes{"ETag"}})
 	wantCode(t, err, "AccessDenied", 403)
 }
 

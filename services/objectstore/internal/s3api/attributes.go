@@ -34,8 +34,11 @@ func attributesOf(h http.Header) ([]string, error) {
 
 // getAttributes serves GetObjectAttributes.
 func (c *call) getAttributes() error {
-	if err := c.authorize("GetObjectAttributes", c.bucket, c.key, nil); err != nil {
-		return err
+	// As on AWS both are needed: who may not read an object does not get its size and checksum either.
+	for _, action := range [...]string{"GetObject", "GetObjectAttributes"} {
+		if err := c.authorize(action, c.bucket, c.key, nil); err != nil {
+			return err
+		}
 	}
 	if _, err := c.Engine.Bucket(c.bucket); err != nil {
 		return err
