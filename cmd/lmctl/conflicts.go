@@ -65,7 +65,7 @@ func (p *parkedView) look(c conflictView) string {
 	case p.Page == "":
 		return p.File + " on " + p.Host
 	}
-	return "lmctl agent --addr " + p.Page + " status, on " + p.Host
+	return "lmctl agent --addr " + shellWord(p.Page) + " status, on " + p.Host
 }
 
 type conflictView struct {

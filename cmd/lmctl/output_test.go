@@ -16,3 +16,17 @@ func TestTablesAreOfPlainText(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// TestWordsForAShellAreQuoted: what an agent says of itself runs nothing where it is pasted.
+func TestWordsForAShellAreQuoted(t *testing.T) {
+	for in, want := range map[string]string{
+		"http://127.0.0.1:4320": "http://127.0.0.1:4320",
+		"":                      "''",
+		"x; rm -rf $HOME":       "'x; rm -rf $HOME'",
+		"it's":                  `'it'\''s'`,
+	} {
+		if got := shellWord(in); got != want {
+			t.Errorf("%q: %s, want %s", in, got, want)
+		}
+	}
+}
