@@ -59,7 +59,7 @@ type guarded struct {
 
 // answer is nil where the request is not denied.
 func (g *guarded) answer(op bucketpolicy.Op, key string) error {
-	if !bucketpolicy.Denies(bucketpolicy.Ingest, op, key) {
+	if !bucketpolicy.Denied([]bucketpolicy.Role{bucketpolicy.Ingest}, op, key) {
 		return nil
 	}
 	g.asked.Add(1)

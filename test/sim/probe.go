@@ -36,7 +36,7 @@ func (u unsound) denied(op bucketpolicy.Op, key, rule string) error {
 	if u.lacks == rule && strings.HasPrefix(key, layout.AcceptedPrefix) {
 		return nil
 	}
-	if bucketpolicy.Denies(bucketpolicy.Ingest, op, key) {
+	if bucketpolicy.Denied([]bucketpolicy.Role{bucketpolicy.Ingest}, op, key) {
 		return &objstore.Error{Op: op.String(), Key: key, Err: objstore.ErrDenied}
 	}
 	return nil

@@ -248,14 +248,6 @@ type Refusal struct {
 	Why    string
 }
 
-// Denies reports whether the bucket refuses the kind of request on the key, below the authority's prefix, to the role.
-func Denies(role Role, op Op, key string) bool {
-	return slices.ContainsFunc(rules, func(r rule) bool {
-		return r.deny&op != 0 && !slices.Contains(r.except, role) &&
-			slices.ContainsFunc(r.keys, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
-	})
-}
-
 // Refusals are all of them, for people.
 func Refusals() []Refusal {
 	out := make([]Refusal, len(rules))
