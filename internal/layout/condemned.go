@@ -38,16 +38,6 @@ func CondemnedEpoch(n uint64) string {
 	return string(append(appendSeq([]byte(CondemnedEpochsPrefix), n), ".json"...))
 }
 
-// ParseCondemnedEpoch reads what CondemnedEpoch writes.
-func ParseCondemnedEpoch(key string) (uint64, error) {
-	name, ok := strings.CutPrefix(strings.TrimSuffix(key, ".json"), CondemnedEpochsPrefix)
-	n, err := strconv.ParseUint(name, 10, 64)
-	if !ok || err != nil || CondemnedEpoch(n) != key {
-		return 0, notAKey(key, "epoch of condemned names")
-	}
-	return n, nil
-}
-
 // CondemnedHour is the key of the record of the generations that are condemned of all frames
 // whose last sample lies in the hour.
 func CondemnedHour(h timegrid.Hour) string {
