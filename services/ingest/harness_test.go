@@ -6,6 +6,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"net/http"
+	"runtime"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -29,6 +31,13 @@ import (
 
 // testTimeout bounds every wait of a test; it says nothing of how long things take.
 var testTimeout = mutants.Patience(30 * time.Second)
+
+// keepPool makes a buffer that was given back be the next one that is taken: a pool is emptied by the garbage collector, and
+// a processor does not look first at what another gave back.
+func keepPool(t *testing.T) {
+	percent, procs := debug.SetGCPercent(-1), runtime.GOMAXPROCS(1)
+	t.Cleanup(func() { debug.SetGCPercent(percent); runtime.GOMAXPROCS(procs) })
+}
 
 var boot = identity.Boot{Agent: "web-1", Boot: "boot-1"}
 

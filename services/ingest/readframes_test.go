@@ -63,6 +63,7 @@ func (c *collector) readFrames(t testing.TB, sums ...identity.Digest) ([][]byte,
 // TestFramesAreSentFromMemory: what was accepted, over a stream or over HTTP's unary call, is sent by its hash, in pieces
 // where it is long; what is not there is missing. The bytes stay what they are while further frames come.
 func TestFramesAreSentFromMemory(t *testing.T) {
+	keepPool(t)
 	c := start(t, newStore(), nil)
 	s, _ := c.mustOpen(t, boot, 0)
 	frames := [][]byte{encode(t, boot, 0, 10, 0), bigFrame(t, boot, 10, 1<<20), encode(t, boot, 1<<20, 10, 1)}

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"runtime"
-	"runtime/debug"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -337,9 +335,7 @@ func TestPanicIsRetry(t *testing.T) {
 // The bytes of a frame whose acceptance failed may still be on their way to the store:
 // they do not change.
 func TestBytesOfAFailedFrameStay(t *testing.T) {
-	// A buffer that was given back is found only by a frame that the same processor reads before the pool is emptied.
-	defer debug.SetGCPercent(debug.SetGCPercent(-1))
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	keepPool(t)
 	c := start(t, newStore(), func(c *ingest.Config) { c.AcceptTimeout = 100 * time.Millisecond })
 	s, _ := c.mustOpen(t, boot, 0)
 	var kept atomic.Pointer[[]byte]

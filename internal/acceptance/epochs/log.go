@@ -252,10 +252,16 @@ func condemned(ctx context.Context, s objstore.Lister, names []uint64) ([]uint64
 		}
 		// What is no marker's key condemns nothing here: hours of retention, epochs.
 		d, _, err := layout.ParseCondemned(i.Key)
-		if err != nil || len(out) > 2*MaxNames {
+		if err != nil {
 			continue
 		}
-		out = append(out, nameOf(d))
+		// The markers of a frame's generations come one after the other.
+		if n := nameOf(d); len(out) == 0 || n != out[len(out)-1] {
+			out = append(out, n)
+		}
+		if len(out) > len(names)+MaxNames {
+			break // everything is named
+		}
 	}
 	slices.Sort(out)
 	return slices.Compact(out), nil

@@ -2,6 +2,7 @@ package epochs
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -197,6 +198,42 @@ func TestTooManyNames(t *testing.T) {
 		t.Errorf("%d bytes", len(b))
 	} else if _, names, err := Parse(e.Key(), b); err != nil || !slices.Equal(names, full) {
 		t.Error(err)
+	}
+}
+
+// listing lists keys that are in order.
+type listing []string
+
+func (l listing) List(_ context.Context, o objstore.ListOptions) (p objstore.Page, err error) {
+	from, found := slices.BinarySearch(l, o.StartAfter)
+	if found {
+		from++
+	}
+	to := min(from+1000, len(l))
+	for _, key := range l[from:to] {
+		p.Objects = append(p.Objects, objstore.Info{Key: key})
+	}
+	if to < len(l) {
+		p.Next = l[to-1]
+	}
+	return p, nil
+}
+
+// TestMarkersOfManyGenerations: what counts against the bound is frames, and none is left out below it.
+func TestMarkersOfManyGenerations(t *testing.T) {
+	for frames, everything := range map[int]bool{MaxNames - 1: false, MaxNames + 100: true} {
+		var keys listing
+		for i := range frames {
+			var d identity.Digest
+			binary.BigEndian.PutUint64(d[:], uint64(i+1)<<20)
+			for gen := range uint32(3) {
+				keys = append(keys, layout.Condemned(d, gen))
+			}
+		}
+		names, err := condemned(t.Context(), keys, []uint64{7})
+		if err != nil || everything != (len(names) > MaxNames) || !everything && len(names) != frames+1 {
+			t.Errorf("%d frames: %d names, %v", frames, len(names), err)
+		}
 	}
 }
 

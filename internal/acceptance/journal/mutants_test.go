@@ -32,7 +32,7 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "an entry is not compared with the names", File: "epochs.go", Old: "		out[i] = !names.Has(entries[i].SHA256)\n", New: "		out[i] = true\n", By: "TestSegmentsName"},
 			{Name: "a run that can't follow the log goes on", File: "epochs.go", Old: "case (set != nil) != w.names:", New: "case set != nil && !w.names:", By: "TestSegmentsName"},
 			{Name: "a run that names none goes on for ever", File: "epochs.go", Old: "case (set != nil) != w.names:", New: "case set == nil && w.names:", By: "TestSegmentsName"},
-			{Name: "an idle run does not name a new epoch", File: "epochs.go", Old: "w.epoch > 0 && names.Epoch() > w.epoch)", New: "false)", By: "TestSegmentsName"},
+			{Name: "an idle run does not name a new epoch", File: "epochs.go", Old: "w.epoch > 0 && names.Epoch() > w.epoch\n", New: "false\n", By: "TestSegmentsName"},
 			{Name: "a run that has named nothing passes", File: "barrier.go", Old: "!s.Epochs, s.Epoch >= b.epoch:", New: "s.Epoch == 0, s.Epoch >= b.epoch:", By: "TestBarrier"},
 			{Name: "the epoch before is enough", File: "barrier.go", Old: "s.Epoch >= b.epoch:", New: "s.Epoch+1 >= b.epoch:", By: "TestBarrier"},
 			{Name: "the listing shows all runs", File: "barrier.go", Old: "h.Ended == 0 && b.runs", New: "false && b.runs", By: "TestBarrier"},
