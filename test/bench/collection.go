@@ -47,12 +47,12 @@ func benchCollection(ctx context.Context, e *env) ([]Result, error) {
 		}
 		x, sweeps = append(x, float64(batches)), append(sweeps, got.sweep)
 		clean[batches] = got.sweep
-		note += fmt.Sprintf("%d batches: %.0f requests; ", batches, got.sweep)
+		note += fmt.Sprintf("; %d batches: %.0f requests", batches, got.sweep)
 	}
 	last := len(x) - 1
 	each := (sweeps[last] - sweeps[0]) / (x[last] - x[0])
 	all = append(all, Result{Name: "collection/plan", Value: each * 1000, Unit: "requests/1,000 blobs", Goal: "<= 1.5", Pass: each*1000 <= 1.5,
-		Note: "what a sweep of more blobs asks more, where none is an orphan: a LIST, and shares of the journal's files and of the plans' moves; " + note})
+		Note: "what a sweep of more blobs asks more, where none is an orphan: a LIST, and shares of the journal's files and of the plans' moves" + note})
 	for _, k := range growth {
 		batches := int(k) * n
 		got, found, err := collectedWeek(ctx, orchard{batches: batches, orphans: batches / 100})
