@@ -81,14 +81,10 @@ func readEach(ctx context.Context, n int, do func(context.Context, int) error) e
 func (g server) ListConflicts(ctx context.Context, req *reconcilerv1.ListConflictsRequest) (*reconcilerv1.ListConflictsResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, conflictsTimeout)
 	defer cancel()
-	size := int(req.GetPageSize())
-	switch {
-	case size == 0:
-		size = defaultPage
-	case size < 0:
-		return nil, invalid("page_size is negative")
+	size, err := pageSize(req.GetPageSize())
+	if err != nil {
+		return nil, err
 	}
-	size = min(size, maxPage)
 	lost, clashed := layout.QuarantinePrefix, layout.ClashPrefix
 	if a := req.GetAgentId(); a != "" {
 		lost, clashed = layout.OfAgent(lost, a), layout.OfAgent(clashed, a)

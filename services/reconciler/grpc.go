@@ -16,12 +16,23 @@ import (
 // ReasonLagged is the ErrorInfo reason of a watch that fell behind: poll, then watch again.
 const ReasonLagged = "LAGGED"
 
-// Bounds of ListLedgers.
+// Bounds of the lists.
 const (
 	defaultPage = 100
 	maxPage     = 1000
 	maxRanges   = 1000
 )
+
+// pageSize is how many a page has at most, of those that were asked for; 0 asks for the default.
+func pageSize(asked int32) (int, error) {
+	switch {
+	case asked == 0:
+		return defaultPage, nil
+	case asked < 0:
+		return 0, invalid("page_size is negative")
+	}
+	return min(int(asked), maxPage), nil
+}
 
 // server implements the gRPC API.
 type server struct {
@@ -39,14 +50,10 @@ func (g server) ListLedgers(ctx context.Context, req *reconcilerv1.ListLedgersRe
 	if err := g.s.notRead(); err != nil {
 		return nil, rpc.Failure{Code: codes.Unavailable, Reason: rpc.ReasonNotReady, Message: err.Error(), RetryAfter: g.s.cfg.Queue.RetryBase}.Err()
 	}
-	size := int(req.GetPageSize())
-	switch {
-	case size == 0:
-		size = defaultPage
-	case size < 0:
-		return nil, invalid("page_size is negative")
+	size, err := pageSize(req.GetPageSize())
+	if err != nil {
+		return nil, err
 	}
-	size = min(size, maxPage)
 	var after identity.Boot
 	if t := req.GetPageToken(); t != "" {
 		if err := json.Unmarshal([]byte(t), &after); err != nil || after.Validate() != nil {

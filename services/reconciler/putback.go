@@ -15,6 +15,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/platform/lru"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
+	"lightmetrics.dev/lightmetrics/internal/platform/run"
 	"lightmetrics.dev/lightmetrics/internal/record"
 	journalv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/journal/v1"
 )
@@ -169,16 +170,7 @@ type wall func() time.Time
 
 func (w wall) Now() time.Time { return w() }
 
-func (w wall) Sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
+func (w wall) Sleep(ctx context.Context, d time.Duration) error { return run.Sleep(ctx, d) }
 
 // collectorPlace is the memory of a collector.
 type collectorPlace struct {

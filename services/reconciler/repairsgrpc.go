@@ -33,12 +33,9 @@ const (
 func (g server) ListRepairs(ctx context.Context, req *reconcilerv1.ListRepairsRequest) (*reconcilerv1.ListRepairsResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, repairsTimeout)
 	defer cancel()
-	size := int(req.GetPageSize())
-	switch {
-	case size == 0:
-		size = defaultPage
-	case size < 0:
-		return nil, invalid("page_size is negative")
+	size, err := pageSize(req.GetPageSize())
+	if err != nil {
+		return nil, err
 	}
 	after, err := base64.RawURLEncoding.DecodeString(req.GetPageToken())
 	if err != nil || len(after) > 0 && !strings.HasPrefix(string(after), layout.RepairPrefix) {
@@ -46,7 +43,7 @@ func (g server) ListRepairs(ctx context.Context, req *reconcilerv1.ListRepairsRe
 	}
 	// Records of accepted batches and of conflicts have prefixes of their own for one agent, so an agent's are
 	// selected from all of them.
-	page, err := g.s.store.List(ctx, objstore.ListOptions{Prefix: layout.RepairPrefix, StartAfter: string(after), Limit: min(size, maxPage)})
+	page, err := g.s.store.List(ctx, objstore.ListOptions{Prefix: layout.RepairPrefix, StartAfter: string(after), Limit: size})
 	if err != nil {
 		return nil, err
 	}
