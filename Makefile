@@ -15,7 +15,7 @@ PKG     ?=
 SYSTEM   = $(shell $(GO) list ./test/...)
 SAY     := @printf '\n== %s\n'
 
-.PHONY: help build install demo test vet house lint unit race fuzz badinput conformance s3-suite robustness models sim mutants soak bench proto tidy clean
+.PHONY: help build install demo test vet house lint unit race fuzz badinput conformance s3-suite s3-clients robustness models sim mutants soak bench proto tidy clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -99,6 +99,10 @@ s3-suite: ## another project's tests of the S3 API (versitygw's) against the emb
 	$(SAY) "s3-suite: versitygw's integration tests against the embedded object store"
 	$(GO) run ./test/s3suite $(if $(RUN),-run '$(RUN)')
 
+s3-clients: ## other projects' S3 clients in their default settings against the embedded store, with a file of 1 GiB (MIB=n)
+	$(SAY) "s3-clients: aws-cli, boto3, the SDKs for JavaScript and Go, s3cmd, rclone and restic, those that are here"
+	S3CLIENTS_LARGE_MIB=$(or $(MIB),1024) $(GO) test -count=1 -v -timeout 1h ./test/s3clients | grep -v '^=== '
+
 models: ## the protocol models and their mutants with spin (LIGHTMETRICS_SOAK=1: larger scopes)
 	$(SAY) "models: docs/protocol/models, every state at small scope; mutants must be violated"
 	$(GO) test -count=1 -v -timeout 4h ./test/models
@@ -119,7 +123,7 @@ robustness: ## kill at every failpoint twice, pauses, a faulty store, a cut netw
 soak: ## long fault runs (ROUNDS=n SCHEDULES=n): kills, races, failpoints, power loss, models, simulation
 	$(SAY) "soak: kill -9 rounds, races, failpoints, power loss and models at full size, then the simulation"
 	LIGHTMETRICS_SOAK=1 ROUNDS=$(or $(ROUNDS),500) $(GO) test -p 1 -count=1 -timeout 12h -v ./agent/queue ./internal/acceptance/spool \
-	  ./internal/acceptance/journal ./services/objectstore/internal/engine ./test/models ./test/robustness ./test/e2e
+	  ./internal/acceptance/journal ./services/objectstore ./services/objectstore/internal/engine ./test/models ./test/robustness ./test/e2e
 	$(GO) run ./test/sim -schedules $(or $(SCHEDULES),10000000) -seed $$RANDOM
 
 bench: build ## benchmarks against baselines and peers in one run (BENCH=name, QUICK=1); writes build/bench.json and docs/benchmarks.md

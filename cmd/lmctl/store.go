@@ -73,7 +73,8 @@ func storeCommand(out *format) *cobra.Command {
 	q.Flags().BoolVar(&strict, "strict", false, "probe the bucket's policy, lifecycle and versioning too")
 	q.Flags().StringSliceVar(&roleNames, "role", nil, "probe what the credentials may do, against what these roles need: "+bucketpolicy.Names(bucketpolicy.Roles))
 	q.Flags().StringVar(&provider, "provider", "aws", "aws, minio, ceph, versitygw or embedded: what its policies can tell apart is what --role wants of it")
-	cmd.AddCommand(q, storeCheckCommand(out), storeRepairCommand(out))
+	cmd.AddCommand(q, storeCheckCommand(out), storeRepairCommand(out), storeKeysCommand(out), storeUsageCommand(out), storeQuotaCommand(out), storeReplaceCommand(), storeMembersCommand(out))
+	cmd.AddCommand(storePlacesCommands(out)...)
 	return cmd
 }
 

@@ -6,13 +6,16 @@ import (
 	"log/slog"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"lightmetrics.dev/lightmetrics/internal/cli"
+	"lightmetrics.dev/lightmetrics/internal/platform/config"
 	"lightmetrics.dev/lightmetrics/services/objectstore"
 )
 
 func storeCheckCommand(out *format) *cobra.Command {
-	return &cobra.Command{
+	file := new(string)
+	cmd := &cobra.Command{
 		Use:   "check DIR",
 		Short: "Read everything in the directory of an embedded object store that is not running",
 		Long: "Reads every record, object and footer, verifies every checksum, and names what is damaged and which objects\n" +
@@ -20,7 +23,11 @@ func storeCheckCommand(out *format) *cobra.Command {
 		Example: "  lmctl store check /var/lib/lightmetrics/objects",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			v, err := objectstore.Check(cmd.Context(), args[0], slog.New(slog.DiscardHandler))
+			cfg, err := storeSettings(args[0], *file)
+			if err != nil {
+				return err
+			}
+			v, err := objectstore.Check(cmd.Context(), cfg, slog.New(slog.DiscardHandler))
 			if err != nil {
 				return err
 			}
@@ -37,20 +44,30 @@ func storeCheckCommand(out *format) *cobra.Command {
 			return nil
 		},
 	}
+	settingsFlag(cmd, file)
+	return cmd
 }
 
 func storeRepairCommand(out *format) *cobra.Command {
-	return &cobra.Command{
-		Use:   "repair DIR",
+	file := new(string)
+	cmd := &cobra.Command{
+		Use:   "repair DIR...",
 		Short: "Move what is damaged out of an embedded object store that is not running",
 		Long: "Copies what survives of damaged files, moves these to DIR/quarantine, and names the objects that are lost.\n" +
 			"No byte is deleted. Lost objects stay in listings, and reading them is an error, until they are written or\n" +
 			"deleted. Unknown keys of lost writes count as absent from then on: compare the report with what the\n" +
-			"clients have. Exits 3 when something is lost.",
+			"clients have. Exits 3 when something is lost. Give all directories of a store on several drives.",
 		Example: "  lmctl store repair /var/lib/lightmetrics/objects",
-		Args:    cobra.ExactArgs(1),
+		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			r, err := objectstore.Repair(cmd.Context(), args[0], slog.New(slog.DiscardHandler))
+			cfg, err := storeSettings(args[0], *file)
+			if err != nil {
+				return err
+			}
+			if len(args) > 1 {
+				cfg.Mirrors = args[1:]
+			}
+			r, err := objectstore.Repair(cmd.Context(), cfg, slog.New(slog.DiscardHandler))
 			if err != nil {
 				return err
 			}
@@ -70,6 +87,45 @@ func storeRepairCommand(out *format) *cobra.Command {
 			return nil
 		},
 	}
+	settingsFlag(cmd, file)
+	return cmd
+}
+
+// settingsFlag names the settings of a store whose large bodies are on places.
+func settingsFlag(cmd *cobra.Command, file *string) {
+	cmd.Flags().StringVar(file, "config", "", "settings file of the store, for the places of its large bodies")
+}
+
+// storeSettings gives the settings of a store: those of a file, or none but the directory.
+func storeSettings(dir, file string) (objectstore.Config, error) {
+	cfg := objectstore.DefaultConfig()
+	if file != "" {
+		if err := config.Load(pflag.NewFlagSet("objectstore", pflag.ContinueOnError), file, "objectstore", &cfg, config.Environ()); err != nil {
+			return cfg, err
+		}
+	}
+	cfg.Dir = dir
+	return cfg, nil
+}
+
+func storeReplaceCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "replace DIR... PLACE",
+		Short: "Say that the drive of a place of an embedded object store was replaced by a blank one",
+		Long: "A place that had files and is blank is not used: its drive may only not be mounted. This says that it was\n" +
+			"replaced. The store must not be running; its next start uses the new drive, and the old one must be emptied\n" +
+			"before it is used again. Give all directories of a store on several drives, and the place last.",
+		Example: "  lmctl store replace /var/lib/lightmetrics/objects drive2",
+		Args:    cobra.MinimumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			dirs, place := args[:len(args)-1], args[len(args)-1]
+			if err := objectstore.ReplacePlace(place, dirs...); err != nil {
+				return err
+			}
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "the next start uses the new drive of place %s\n", place)
+			return err
+		},
+	}
 }
 
 func verifiedTable(v objectstore.Verified) table {
@@ -86,7 +142,11 @@ func verifiedTable(v objectstore.Verified) table {
 		t.rows = append(t.rows, []string{"damaged", text})
 	}
 	for _, l := range v.Lost {
-		t.rows = append(t.rows, []string{"lost", fmt.Sprintf("%s/%s: %s", l.Bucket, l.Key, l.Reason)})
+		name := l.Bucket + "/" + l.Key
+		if l.Version != "" {
+			name += "?versionId=" + l.Version
+		}
+		t.rows = append(t.rows, []string{"lost", name + ": " + l.Reason})
 	}
 	return t
 }

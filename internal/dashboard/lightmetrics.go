@@ -171,12 +171,28 @@ func store() Row {
 		{Title: "Fsync", Unit: "s", Queries: quantiles("", "objectstore_fsync_seconds", "")},
 		{Title: "Log", Unit: "bytes", Queries: []Query{{by("max", "instance", metric("objectstore_log_bytes", "")), "{{instance}} all"}, {by("max", "instance", metric("objectstore_log_live_bytes", "")), "{{instance}} in use"}}},
 		{Title: "Free disk", Unit: "bytes", Queries: []Query{{by("min", "instance", metric("objectstore_disk_free_bytes", "")), "{{instance}} free"}, {by("min", "instance", metric("objectstore_reserve_bytes", "")), "{{instance}} reserve"}}},
-		{Title: "Objects", Unit: "short", Queries: one(by("max", "instance", metric("objectstore_objects", "")), "{{instance}}")},
+		{Title: "Objects", Unit: "short", Queries: []Query{{by("max", "instance", metric("objectstore_objects", "")), "{{instance}}"},
+			{by("max", "instance", metric("objectstore_noncurrent_versions", "")), "{{instance}} noncurrent versions"}}},
 		{Title: "Damaged, full, read-only", About: "All 0 when the store is well.", Unit: "short", Queries: []Query{
 			{by("max", "instance", metric("objectstore_damaged", "")), "{{instance}} damaged places"}, {by("max", "instance", metric("objectstore_full", "")), "{{instance}} full"},
 			{by("max", "instance", metric("objectstore_poisoned", "")), "{{instance}} read-only"}, {by("max", "instance", metric("objectstore_uncertain", "")), "{{instance}} keys unknown"}}},
+		{Title: "Drives", About: "Of a store with mirrors. Mended copies are damaged places that another drive had whole.", Unit: "short", Queries: []Query{
+			{by("min", "instance", metric("objectstore_mirror_drives_in_sync", "")), "{{instance}} in sync"}, {by("max", "instance", metric("objectstore_mirror_drives", "")), "{{instance}} of"},
+			{rate("instance", "objectstore_mirror_mended_total", ""), "{{instance}} mended a second"}}},
 		{Title: "Webhooks", Unit: "ops", Queries: one(rate("webhook, outcome", "objectstore_webhook_posts_total", ""), "{{webhook}} {{outcome}}")},
+		{Title: "Bytes by bucket", About: "All versions, and the parts of open uploads; with a quota, how much of it.", Unit: "bytes", Queries: []Query{
+			{by("max", "bucket", metric("objectstore_bucket_bytes", "")), "{{bucket}}"}, {by("max", "bucket", metric("objectstore_bucket_quota_bytes", "")), "{{bucket}} quota"}}},
+		{Title: "Not encrypted with the current key", About: "Written again in the background; with a key that was not given: unreadable.", Unit: "bytes", Queries: []Query{
+			{by("max", "instance", metric("objectstore_rewrite_left_bytes", "")), "{{instance}} left"}, {by("max", "instance", metric("objectstore_key_missing_bytes", "")), "{{instance}} key missing"}}},
+		{Title: "Files of bodies", About: "On the places, by state: durable ones were read back.", Unit: "short", Queries: one(by("max", "instance, state", metric("objectstore_redundancy_files", "")), "{{instance}} {{state}}")},
+		{Title: "Missing files, waiting bodies, dead letters", About: "Missing files are made again.", Unit: "short", Queries: []Query{
+			{by("max", "instance", metric("objectstore_redundancy_missing_files", "")), "{{instance}} missing"}, {by("max", "instance", metric("objectstore_redundancy_queued_bodies", "")), "{{instance}} waiting"},
+			{by("max", "instance", metric("objectstore_redundancy_dead_letters", "")), "{{instance}} dead letters"}}},
+		{Title: "Oldest waiting body", Unit: "s", Queries: one(by("max", "instance", metric("objectstore_redundancy_backlog_seconds", "")), "{{instance}}")},
+		{Title: "Redundancy made and read back", Unit: "Bps", Queries: []Query{{rate("instance", "objectstore_redundancy_made_bytes_total", ""), "{{instance}} made"}, {rate("instance", "objectstore_redundancy_read_bytes_total", ""), "{{instance}} read back"},
+			{rate("instance", "objectstore_decoded_bytes_total", ""), "{{instance}} decoded for readers"}}},
 		{Title: "Slow bodies cut off", Unit: "ops", Queries: one(rate("instance", "objectstore_slow_bodies_total", ""), "{{instance}}")},
+		{Title: "Lifecycle rules", About: "What the rules of buckets did.", Unit: "ops", Queries: one(rate("action", "objectstore_lifecycle_actions_total", ""), "{{action}}")},
 	}}
 }
 

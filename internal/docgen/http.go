@@ -171,7 +171,8 @@ func (d *httpDoc) service(s httpService, used map[string]bool) error {
 	fmt.Fprintf(d, "\n## %s\n\n`http://%s` unless told otherwise; [guide](../guide/%s.md).\n", s.title, s.address, s.guide)
 	known := map[string]bool{}
 	for _, path := range slices.Sorted(maps.Keys(d.api.Paths)) {
-		for verb, op := range d.api.Paths[path] {
+		for _, verb := range slices.Sorted(maps.Keys(d.api.Paths[path])) {
+			op := d.api.Paths[path][verb]
 			if !slices.ContainsFunc(op.Tags, func(t string) bool { return slices.Contains(s.tags, t) }) {
 				continue
 			}

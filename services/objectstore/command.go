@@ -24,7 +24,7 @@ func Command() *cobra.Command {
 		},
 		Banner: func(c Config, svc run.Service) [][2]string {
 			s := svc.(*Service)
-			rows := [][2]string{{"S3", "http://" + s.Addr()}, {"data", c.Dir}}
+			rows := [][2]string{{"S3", c.scheme() + "://" + s.Addr()}, {"data", c.Dir}}
 			if a := s.AdminAddr(); a != "" {
 				rows = append(rows, [2]string{"ready", "curl http://" + a + "/-/ready"})
 			}
@@ -40,6 +40,8 @@ const (
 	// processMemory, bytes, is what a store needs besides bodies: code, connections, and garbage that
 	// was not collected yet. The index bounds its own memory.
 	processMemory = 96 << 20
+	// placesMemory, bytes, is what places need: readers that decode, bodies that are coded, the ledger.
+	placesMemory = 256 << 20
 )
 
 // limitMemory sets the garbage collector's goals, unless the environment sets them.
@@ -48,6 +50,10 @@ func limitMemory(c Config) {
 		debug.SetGCPercent(gcPercent)
 	}
 	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(int64(c.MaxInFlight) + processMemory)
+		n := int64(c.MaxInFlight) + processMemory
+		if len(c.Places) > 0 {
+			n += placesMemory
+		}
+		debug.SetMemoryLimit(n)
 	}
 }

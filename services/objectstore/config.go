@@ -51,15 +51,29 @@ type Config struct {
 	AdminListen string `koanf:"admin_listen" help:"host:port of metrics and health; empty turns them off" check:"listen"`
 	// AdminHosts are for a proxy on this machine that passes its own name on.
 	AdminHosts    []string `koanf:"admin_hosts" help:"names under which the admin address takes requests: on loopback beside its own names, elsewhere instead of all; IP addresses always are" needs:"admin_listen"`
-	AllowInsecure bool     `koanf:"allow_insecure" help:"allow addresses that are not loopback: requests are signed, but bodies and answers travel in the clear, and the admin paths ask nobody"`
+	AllowInsecure bool     `koanf:"allow_insecure" help:"allow addresses that are not loopback without TLS: requests are signed, but bodies and answers travel in the clear, and the admin paths ask nobody"`
+	TLS           TLS      `koanf:"tls"`
 
-	Dir    string `koanf:"dir" help:"directory of the data; one process per directory" check:"dir"`
-	Region string `koanf:"region" help:"region that is reported; signatures of any region are taken"`
-	Domain string `koanf:"domain" help:"host <bucket>.<domain> addresses a bucket; empty: path-style only"`
+	Dir string `koanf:"dir" help:"directory of the data; one process per directory" check:"dir"`
+	// Mirrors are on other drives: everything below Dir is there too.
+	Mirrors     []string      `koanf:"mirrors" help:"directories on other drives, up to 4, that keep a copy of everything in dir: every write is fsynced on all of them; they must exist"`
+	MirrorRate  config.Bytes  `koanf:"mirror_rate" help:"bytes a second at which a drive that comes back, or is new, is compared and copied; 0: no bound" needs:"mirrors"`
+	MirrorScrub time.Duration `koanf:"mirror_scrub_interval" help:"time between two comparisons of all copies; 0: never" needs:"mirrors"`
 
-	Users    []User    `koanf:"users" help:"list in the file: name, access_key_id, secret, policy"`
-	Buckets  []string  `koanf:"buckets" help:"buckets that are created at start"`
-	Webhooks []Webhook `koanf:"webhooks" help:"list in the file: name, url, bucket, prefix, events, authorization, tls"`
+	Region     string `koanf:"region" help:"region that is reported; signatures of any region are taken"`
+	OnlyRegion bool   `koanf:"only_region" help:"refuse signatures that were made for another region, as AWS does"`
+	Domain     string `koanf:"domain" help:"host <bucket>.<domain> addresses a bucket; empty: path-style only"`
+
+	Users     []User        `koanf:"users" help:"list in the file: name, access_key_id, secret, policy"`
+	UsersFile string        `koanf:"users_file" help:"YAML file of further users, which is read again when it changes" check:"file"`
+	Buckets   []string      `koanf:"buckets" help:"buckets that are created at start"`
+	Places    []Place       `koanf:"places" help:"list in the file: where bodies above inline_object are kept, name and dir, or name, endpoint, bucket, prefix, region, access_key_id, secret, tls; empty: files below dir"`
+	Webhooks  []Webhook     `koanf:"webhooks" help:"list in the file: name, url, bucket, prefix, events, authorization, tls"`
+	Quotas    []BucketQuota `koanf:"quotas" help:"list in the file: bucket, bytes, objects; set at start"`
+
+	AckCopies int `koanf:"ack_copies" help:"on how many local places a body is fsynced before a write of it is answered; with fewer places that work, such writes are 503" needs:"places"`
+	// Redundancy is what becomes of bodies on the places.
+	Redundancy Redundancy `koanf:"redundancy" needs:"places"`
 
 	MaxObject         config.Bytes  `koanf:"max_object" help:"largest body of one PUT"`
 	InlineObject      config.Bytes  `koanf:"inline_object" help:"largest body that is kept in the log; larger ones get a file; at most 4MiB"`
@@ -71,9 +85,13 @@ type Config struct {
 	Drain             time.Duration `koanf:"drain_timeout" help:"how long requests may take to end at shutdown"`
 	ReclaimBelow      float64       `koanf:"reclaim_below" help:"a segment is rewritten when a smaller fraction of it is in use; 0 turns it off"`
 	ReclaimInterval   time.Duration `koanf:"reclaim_interval" help:"time between two scans for such segments" needs:"reclaim_below"`
+	LifecycleInterval time.Duration `koanf:"lifecycle_interval" help:"time between two passes of the lifecycle rules of buckets over their objects; 0: rules are kept and not carried out"`
+	LifecycleRate     int           `koanf:"lifecycle_rate" help:"objects that lifecycle rules delete in a second at most" needs:"lifecycle_interval"`
 	AbortUploadsAfter time.Duration `koanf:"abort_uploads_after" help:"age at which a multipart upload that was not completed is aborted; 0: never"`
 	EncryptedAtRest   bool          `koanf:"encrypted_at_rest" help:"the file system below dir encrypts: writes that ask for server-side encryption AES256 are served"`
+	Encryption        Encryption    `koanf:"encryption"`
 	IfMatchAbsent412  bool          `koanf:"if_match_absent_412" help:"answer If-Match on an absent key with 412 instead of 404 as AWS does"`
+	BlockPublicAccess bool          `koanf:"block_public_access" help:"no policy and no ACL opens a bucket to anonymous requests, as a public access block of every bucket"`
 	WebhookBacklog    config.Bytes  `koanf:"webhook_backlog" help:"log that is kept for a webhook that doesn't answer; older events are dropped and counted" needs:"webhooks"`
 	Pprof             bool          `koanf:"pprof" help:"serve /debug/pprof/ on the admin address" needs:"admin_listen"`
 }
@@ -82,10 +100,13 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		Listen: "127.0.0.1:4790", AdminListen: "127.0.0.1:4791", Region: "us-east-1",
+		AckCopies: 1, Redundancy: defaultRedundancy(),
 		MaxObject: 5 << 30, InlineObject: 1 << 20, Segment: 256 << 20, Reserve: 64 << 20,
 		MaxRequests: 512, MaxInFlight: 64 << 20, BodyIdle: 30 * time.Second, Drain: 15 * time.Second,
-		AbortUploadsAfter: 7 * 24 * time.Hour,
-		ReclaimBelow:      0.4, ReclaimInterval: time.Minute, WebhookBacklog: 4 << 30,
+		AbortUploadsAfter: 7 * 24 * time.Hour, LifecycleInterval: time.Hour, LifecycleRate: 500,
+		Encryption: Encryption{RewriteRate: 32 << 20},
+		MirrorRate: 64 << 20, MirrorScrub: 7 * 24 * time.Hour,
+		ReclaimBelow: 0.4, ReclaimInterval: time.Minute, WebhookBacklog: 4 << 30,
 	}
 }
 
@@ -109,10 +130,14 @@ func (c Config) Validate() error {
 	if _, _, err := net.SplitHostPort(c.AdminListen); err != nil && c.AdminListen != "" {
 		bad("admin_listen %q: %w", c.AdminListen, err)
 	}
-	for name, a := range map[string]string{"listen": c.Listen, "admin_listen": c.AdminListen} {
-		if a != "" && !web.Loopback(a) && !c.AllowInsecure {
-			bad("%s %q: S3 and admin paths are served in the clear, which is for loopback, unless allow_insecure; a proxy before it can have TLS", name, a)
-		}
+	if err := c.TLS.validate(); err != nil {
+		bad("%w", err)
+	}
+	if !web.Loopback(c.Listen) && !c.TLS.Enabled() && !c.AllowInsecure {
+		bad("listen %q: S3 is served in the clear, which is for loopback, unless tls.cert_file or allow_insecure", c.Listen)
+	}
+	if c.AdminListen != "" && !web.Loopback(c.AdminListen) && !c.AllowInsecure {
+		bad("admin_listen %q: admin paths are served in the clear and ask nobody, which is for loopback, unless allow_insecure", c.AdminListen)
 	}
 	if c.Pprof && c.AdminListen != "" && !web.Loopback(c.AdminListen) {
 		bad("admin_listen %q: pprof is for loopback", c.AdminListen)
@@ -120,6 +145,10 @@ func (c Config) Validate() error {
 	if c.Dir == "" {
 		bad("dir: is needed")
 	}
+	if len(c.Users) == 0 && c.UsersFile == "" {
+		bad("users: at least one is needed, or users_file; there are no default credentials")
+	}
+	errs = append(errs, checkMirrors(c)...)
 	errs = append(errs, checkUsers(c.Users)...)
 	for _, b := range c.Buckets {
 		if !s3api.ValidBucket(b) {
@@ -127,6 +156,10 @@ func (c Config) Validate() error {
 		}
 	}
 	errs = append(errs, checkWebhooks(c.Webhooks)...)
+	errs = append(errs, c.Encryption.check()...)
+	errs = append(errs, checkPlaces(c)...)
+	errs = append(errs, checkQuotas(c.Quotas)...)
+	errs = append(errs, checkRedundancy(c)...)
 	switch {
 	case c.InlineObject <= 0 || c.InlineObject > 4<<20:
 		bad("inline_object %s: want 1B to 4MiB", c.InlineObject)
@@ -142,6 +175,8 @@ func (c Config) Validate() error {
 		bad("max_requests %d: want at least 1", c.MaxRequests)
 	case c.BodyIdle <= 0 || c.Drain <= 0 || c.ReclaimInterval <= 0:
 		bad("body_idle_timeout, drain_timeout and reclaim_interval must be positive")
+	case c.LifecycleInterval < 0 || c.LifecycleInterval > 0 && c.LifecycleRate < 1:
+		bad("lifecycle_interval must not be negative, and lifecycle_rate must be at least 1")
 	case c.ReclaimBelow < 0 || c.ReclaimBelow >= 1:
 		bad("reclaim_below %g: want 0 to less than 1", c.ReclaimBelow)
 	}
@@ -149,9 +184,6 @@ func (c Config) Validate() error {
 }
 
 func checkUsers(users []User) (errs []error) {
-	if len(users) == 0 {
-		errs = append(errs, errors.New("users: at least one is needed; there are no default credentials"))
-	}
 	keys, names := map[string]bool{}, map[string]bool{}
 	for i, u := range users {
 		switch {

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -18,11 +19,15 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 
+	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 	"lightmetrics.dev/lightmetrics/services/objectstore"
 )
 
 // childDir makes this test binary a store in that directory.
 const childDir = "OBJECTSTORE_TEST_CHILD_DIR"
+
+// childPlaces is the number of places of that store, in directories beside its own.
+const childPlaces = "OBJECTSTORE_TEST_CHILD_PLACES"
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(childDir); dir != "" {
@@ -34,10 +39,23 @@ func TestMain(m *testing.M) {
 func child(dir string) {
 	c := testConfig(dir)
 	c.Segment = 1 << 20
+	if n, err := strconv.Atoi(os.Getenv(childPlaces)); err == nil {
+		c.InlineObject, c.AckCopies = 64<<10, 2
+		for i := range n {
+			c.Places = append(c.Places, objectstore.Place{Name: fmt.Sprint("drive", i), Dir: fmt.Sprint(dir, "-drive", i)})
+		}
+	}
+	c, err := childConfig(c)
+	if err != nil {
+		panic(err)
+	}
 	s, err := objectstore.New(c, objectstore.Deps{})
-	if err == nil {
+	if err = errors.Join(err, failpoint.Arm(os.Getenv(failpoint.Env))); err == nil {
 		go func() {
 			<-s.Ready()
+			if err := os.WriteFile(dir+"-admin-address", []byte(s.AdminAddr()), 0o600); err != nil {
+				panic(err)
+			}
 			fmt.Println(s.Addr())
 		}()
 		err = s.Run(context.Background())
@@ -47,10 +65,10 @@ func child(dir string) {
 }
 
 // spawn starts a store as a process of its own.
-func spawn(t *testing.T, dir string) (*exec.Cmd, string) {
+func spawn(t *testing.T, dir string, env ...string) (*exec.Cmd, string) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childDir+"="+dir)
+	cmd.Env = append(append(os.Environ(), childDir+"="+dir), env...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {

@@ -137,7 +137,7 @@ func TestLostKeysAsClientsSeeThem(t *testing.T) {
 	if err := os.WriteFile(files[0], b, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	v, err := objectstore.Check(ctx, cfg.Dir, telemetry.Discard().Log)
+	v, err := objectstore.Check(ctx, cfg, telemetry.Discard().Log)
 	if err != nil || !v.Uncertain || len(v.Damages) != 1 || v.Objects != 2 {
 		t.Errorf("check: %+v, %v", v, err)
 	}
@@ -171,7 +171,7 @@ func TestLostKeysAsClientsSeeThem(t *testing.T) {
 		t.Errorf("ready: %d", code)
 	}
 	s.stop()
-	r, err := objectstore.Repair(ctx, cfg.Dir, telemetry.Discard().Log)
+	r, err := objectstore.Repair(ctx, cfg, telemetry.Discard().Log)
 	if err != nil || len(r.Lost) != 0 || len(r.Files) == 0 {
 		t.Errorf("repair: %+v, %v", r, err)
 	}

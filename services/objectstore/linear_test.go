@@ -54,7 +54,18 @@ var keyModel = porcupine.Model{
 // TestConditionsAreLinearizable: clients write, copy, complete uploads of, delete and read the same keys at the same
 // time, with and without conditions. For each key one order explains all answers.
 func TestConditionsAreLinearizable(t *testing.T) {
-	s := start(t, testConfig(t.TempDir()))
+	for _, status := range []types.BucketVersioningStatus{"", "Enabled", "Suspended"} {
+		t.Run("versioning"+string(status), func(t *testing.T) {
+			s := start(t, testConfig(t.TempDir()))
+			if status != "" {
+				setVersioning(t, s.client(), status)
+			}
+			checkLinear(t, s)
+		})
+	}
+}
+
+func checkLinear(t *testing.T, s *server) {
 	const keys, clients, each = 6, 6, 10
 	for k := range keys {
 		key := fmt.Sprintf("linear/%d", k)
@@ -68,7 +79,7 @@ func TestConditionsAreLinearizable(t *testing.T) {
 				rng := rand.New(rand.NewPCG(uint64(k), uint64(n)))
 				for i := range each {
 					body := fmt.Appendf(nil, "%d-%d-%d", k, n, i)
-					op, run := prepareOp(t, c, key, body, rng, func() string {
+					op, run := drawOp(t, c, key, body, rng, func() string {
 						mu.Lock()
 						defer mu.Unlock()
 						if len(seen) == 0 {
@@ -95,17 +106,28 @@ func TestConditionsAreLinearizable(t *testing.T) {
 	}
 }
 
-// prepareOp gives a request and what sends it. Everything that comes before the deciding request is done here.
-func prepareOp(t *testing.T, c *s3.Client, key string, body []byte, rng *rand.Rand, known func() string) (keyOp, func() any) {
+// drawOp gives a random request and what sends it. Everything that comes before the deciding request is done here.
+func drawOp(t *testing.T, c *s3.Client, key string, body []byte, rng *rand.Rand, known func() string) (keyOp, func() any) {
 	op := keyOp{kind: []string{"put", "copy", "complete", "complete", "delete", "read"}[rng.IntN(6)]}
+	switch rng.IntN(3) {
+	case 0:
+		op.none = op.kind != "delete"
+	case 1:
+		op.match = known()
+	}
+	return op.prepare(t, c, key, body)
+}
+
+// prepare gives the request with the ETag that it writes, and what sends it. The parts of an upload are stored here, and
+// the source of a copy.
+func (op keyOp) prepare(t testing.TB, c *s3.Client, key string, body []byte) (keyOp, func() any) {
 	sum := md5.Sum(body)
 	op.etag = hex.EncodeToString(sum[:])
 	var none, match *string
-	switch rng.IntN(3) {
-	case 0:
-		op.none, none = op.kind != "delete", aws.String("*")
-	case 1:
-		op.match = known()
+	if op.none {
+		none = aws.String("*")
+	}
+	if op.match != "" {
 		match = &op.match
 	}
 	answer := func(err error) any {

@@ -6,6 +6,7 @@ import (
 	"sort"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
@@ -90,5 +91,18 @@ func TestListAgainstAModel(t *testing.T) {
 	}
 	if want := []string{"z%20z", "z%2Bz", "~"}; !slices.Equal(got, want) {
 		t.Errorf("V1 with encoding: %q, want %q", got, want)
+	}
+}
+
+// What a client sends comes back in the answer, which has to stay XML.
+func TestListingsEchoWhatIsNotUTF8(t *testing.T) {
+	s := start(t, testConfig(t.TempDir()))
+	put(t, s.client(), "a", nil)
+	g := newSigner()
+	for _, query := range []string{"?prefix=%ff", "?list-type=2&start-after=%c3", "?versions=&key-marker=%f0%80", "?delimiter=%ff", "?uploads=&prefix=%ff&key-marker=a%fe"} {
+		st, code, body := send(t, g.request("GET", s.url()+"/"+bucket+query, nil))
+		if st != 200 || !utf8.Valid(body) {
+			t.Errorf("%s: %d %s %q", query, st, code, body)
+		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/spread"
 )
 
 type metrics struct {
@@ -23,12 +24,17 @@ type metrics struct {
 	webhookLost  *prometheus.CounterVec
 	reclaimed    prometheus.Counter
 	slowBodies   prometheus.Counter
+	rewritten    prometheus.Counter
+	lifecycle    *prometheus.CounterVec
 
 	mu     sync.RWMutex
 	answer map[answered]served // the series of requests: looking them up costs more than counting
 
 	engine atomic.Pointer[engine.Engine] // replaced after a rebuild of the index
-	fsyncs atomic.Int64                  // of the engines before the present one
+	fsyncs atomic.Int64                  // of the engines before the present one, and of places
+	places atomic.Pointer[spread.Store]  // nil without places
+
+	keeping keeping
 }
 
 // stats are those of the open engine; zero while the index is rebuilt.
@@ -59,18 +65,25 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		webhookSent:  prometheus.NewCounterVec(opts("webhook_events_total", "Events that webhooks took."), []string{"webhook"}),
 		webhookLost:  prometheus.NewCounterVec(opts("webhook_missed_records_total", "Log records that were reclaimed before a webhook read them."), []string{"webhook"}),
 		slowBodies:   prometheus.NewCounter(opts("slow_bodies_total", "Bodies that were cut off because they stalled while others waited for their memory.")),
+		rewritten:    prometheus.NewCounter(opts("rewritten_bytes_total", "Bytes of bodies that were encrypted again with the current key.")),
+		lifecycle:    prometheus.NewCounterVec(opts("lifecycle_actions_total", "What lifecycle rules did: expire objects, remove versions and delete markers, abort uploads."), []string{"action"}),
 		reclaimed:    prometheus.NewCounter(opts("reclaimed_bytes_total", "Bytes of log segments that were dropped.")),
 	}
 	gauge := func(name, help string, f func(engine.Stats) float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "lightmetrics_objectstore_" + name, Help: help},
 			func() float64 { return f(m.stats()) })
 	}
+	for _, action := range []string{"expire", "remove", "abort"} {
+		m.lifecycle.WithLabelValues(action) // so that a rate is 0 and not absent before the first
+	}
 	for _, c := range []prometheus.Collector{
-		m.requests, m.seconds, m.syncSeconds, m.perSync, m.written, m.webhookPosts, m.webhookSent, m.webhookLost, m.reclaimed, m.slowBodies,
+		&placeMetrics{of: &m.places}, &redundancyMetrics{of: &m.keeping}, m.requests, m.seconds, m.syncSeconds, m.perSync, m.written, m.webhookPosts, m.webhookSent, m.webhookLost, m.reclaimed, m.slowBodies, m.rewritten, m.lifecycle, newBucketCollector(m),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "lightmetrics_objectstore_fsyncs_total", Help: "Fsyncs of the log, of body files and of their directories."},
 			func() float64 { return float64(m.stats().Fsyncs) }),
 		gauge("objects", "Objects in the store.", func(s engine.Stats) float64 { return float64(s.Objects) }),
 		gauge("object_bytes", "Sum of the sizes of all objects.", func(s engine.Stats) float64 { return float64(s.ObjectBytes) }),
+		gauge("noncurrent_versions", "Versions that are not the current one, and delete markers.", func(s engine.Stats) float64 { return float64(s.Hidden) }),
+		gauge("noncurrent_version_bytes", "Sum of the sizes of all versions that are not the current one.", func(s engine.Stats) float64 { return float64(s.HiddenBytes) }),
 		gauge("segments", "Segments of the log.", func(s engine.Stats) float64 { return float64(s.Segments) }),
 		gauge("log_bytes", "Length of all segments.", func(s engine.Stats) float64 { return float64(s.LogBytes) }),
 		gauge("log_live_bytes", "Bytes of the log that are in use.", func(s engine.Stats) float64 { return float64(s.LiveBytes) }),
@@ -86,6 +99,8 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			}
 			return float64(s.FreeBytes)
 		}),
+		gauge("rewrite_left_bytes", "Bytes of bodies that are not encrypted with the current key.", func(s engine.Stats) float64 { return float64(s.StaleBytes) }),
+		gauge("key_missing_bytes", "Bytes of bodies that are encrypted with a key that was not given.", func(s engine.Stats) float64 { return float64(s.LockedBytes) }),
 		gauge("poisoned", "1 after a failed fsync: the store only reads.", func(s engine.Stats) float64 { return truth(s.Poisoned) }),
 	} {
 		if err := reg.Register(c); err != nil {

@@ -2,10 +2,14 @@ package objectstore_test
 
 import (
 	"bytes"
+	"errors"
+	"strings"
 	"testing"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+	"github.com/aws/smithy-go"
 
 	"lightmetrics.dev/lightmetrics/services/objectstore"
 )
@@ -23,7 +27,7 @@ func TestPolicies(t *testing.T) {
 	_, err := c.GetBucketPolicy(ctx, &s3.GetBucketPolicyInput{Bucket: aws.String(bucket)})
 	wantCode(t, err, "NoSuchBucketPolicy", 404)
 	for _, bad := range []string{`{`, acceptedPolicy + `]`, acceptedPolicy + `{}`, `{"Statement":[]}`, `{"Statement":[{"Effect":"Deny","Principal":"*","Action":"s3:*","Resource":"arn:aws:s3:::other/*"}]}`,
-		`{"Statement":[{"Effect":"Deny","Principal":"*","Action":"s3:*","Resource":"arn:aws:s3:::bucket-one/*","Condition":{"IpAddress":{"aws:SourceIp":"1.2.3.4"}}}]}`} {
+		`{"Statement":[{"Effect":"Deny","Principal":"*","Action":"s3:*","Resource":"arn:aws:s3:::bucket-one/*","Condition":{"IpAddress":{"aws:VpcSourceIp":"1.2.3.4"}}}]}`} {
 		_, err := c.PutBucketPolicy(ctx, &s3.PutBucketPolicyInput{Bucket: aws.String(bucket), Policy: &bad})
 		wantCode(t, err, "MalformedPolicy", 400)
 	}
@@ -38,7 +42,11 @@ func TestPolicies(t *testing.T) {
 		_, err := c.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: aws.String(bucket), Key: &key})
 		return err
 	}
-	wantCode(t, try("accepted/v1/a", nil), "AccessDenied", 403)
+	err = try("accepted/v1/a", nil)
+	wantCode(t, err, "AccessDenied", 403)
+	if err == nil || !strings.Contains(err.Error(), `User: tester is not authorized to perform: s3:PutObject on resource: "arn:aws:s3:::bucket-one/accepted/v1/a" with an explicit deny in a resource-based policy`) {
+		t.Errorf("what denies is not said: %v", err)
+	}
 	if err := try("accepted/v1/a", aws.String("*")); err != nil {
 		t.Errorf("a conditional put: %v", err)
 	}
@@ -67,5 +75,87 @@ func TestPolicies(t *testing.T) {
 	}
 	if _, err := again.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: aws.String(bucket), Key: aws.String("accepted/v1/a")}); err != nil {
 		t.Error(err)
+	}
+}
+
+// Conditions about an object are about the version that a request names, wherever it names it.
+func TestConditionsOfVersions(t *testing.T) {
+	cfg := testConfig(t.TempDir())
+	cfg.Users = append(cfg.Users, objectstore.User{Name: "reader", AccessKeyID: "READER", Secret: "reader-secret", Policy: `{"Statement":[
+		{"Effect":"Allow","Action":"s3:*","Resource":"*"},
+		{"Effect":"Deny","Action":["s3:GetObjectVersion","s3:DeleteObjectVersion"],"Resource":"*","Condition":{"StringEquals":{"s3:ExistingObjectTag/secret":"yes"}}}]}`})
+	s := start(t, cfg)
+	c, reader := s.client(), sdk(s.url(), "READER", "reader-secret")
+	setVersioning(t, c, types.BucketVersioningStatusEnabled)
+	secret := aws.ToString(put(t, c, "k", []byte("secret"), func(in *s3.PutObjectInput) { in.Tagging = aws.String("secret=yes") }).VersionId)
+	open := aws.ToString(put(t, c, "k", []byte("open")).VersionId)
+	tries := map[string]func(version string) error{
+		"get": func(version string) error {
+			_, err := reader.GetObject(ctx, &s3.GetObjectInput{Bucket: aws.String(bucket), Key: aws.String("k"), VersionId: &version})
+			return err
+		},
+		"copy": func(version string) error {
+			_, err := reader.CopyObject(ctx, &s3.CopyObjectInput{Bucket: aws.String(bucket), Key: aws.String("mine"), CopySource: aws.String(bucket + "/k?versionId=" + version)})
+			return err
+		},
+		"delete many": func(version string) error {
+			out, err := reader.DeleteObjects(ctx, &s3.DeleteObjectsInput{Bucket: aws.String(bucket), Delete: &types.Delete{Objects: []types.ObjectIdentifier{{Key: aws.String("k"), VersionId: &version}}}})
+			if err == nil && len(out.Errors) == 1 {
+				return &smithy.GenericAPIError{Code: aws.ToString(out.Errors[0].Code)}
+			}
+			return err
+		},
+	}
+	for _, name := range []string{"get", "copy", "delete many"} {
+		var denied smithy.APIError
+		if err := tries[name](secret); !errors.As(err, &denied) || denied.ErrorCode() != "AccessDenied" {
+			t.Errorf("%s of the version that conditions deny: %v", name, err)
+		}
+		if err := tries[name](open); err != nil {
+			t.Errorf("%s of another version: %v", name, err)
+		}
+	}
+	// A policy about one version, which a copy's source names.
+	if err := setPolicy(t, c, `{"Statement":[{"Effect":"Deny","Principal":{"AWS":"reader"},"Action":"s3:GetObjectVersion","Resource":"arn:aws:s3:::bucket-one/*","Condition":{"StringEquals":{"s3:VersionId":"`+
+		aws.ToString(put(t, c, "k", []byte("third")).VersionId)+`"}}}]}`); err != nil {
+		t.Fatal(err)
+	}
+	out, err := c.HeadObject(ctx, &s3.HeadObjectInput{Bucket: aws.String(bucket), Key: aws.String("k")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, tries["copy"](aws.ToString(out.VersionId)), "AccessDenied", 403)
+}
+
+// Tags decide what conditions allow: a copy takes them along for who may read those of its source and set those of its target.
+func TestCopiedTagsNeedPermissions(t *testing.T) {
+	cfg := testConfig(t.TempDir())
+	allow := func(actions string) string {
+		return `{"Statement":[{"Effect":"Allow","Action":["s3:GetObject","s3:PutObject"` + actions + `],"Resource":"*"}]}`
+	}
+	for name, actions := range map[string]string{"none": "", "gets": `,"s3:GetObjectTagging"`, "puts": `,"s3:PutObjectTagging"`, "both": `,"s3:GetObjectTagging","s3:PutObjectTagging"`} {
+		cfg.Users = append(cfg.Users, objectstore.User{Name: name, AccessKeyID: name, Secret: "copying-secret", Policy: allow(actions)})
+	}
+	s := start(t, cfg)
+	put(t, s.client(), "tagged", []byte("x"), func(in *s3.PutObjectInput) { in.Tagging = aws.String("open=yes") })
+	put(t, s.client(), "plain", []byte("x"))
+	for _, name := range []string{"none", "gets", "puts", "both"} {
+		c := sdk(s.url(), name, "copying-secret")
+		try := func(from string, tags types.TaggingDirective) error {
+			_, err := c.CopyObject(ctx, &s3.CopyObjectInput{Bucket: aws.String(bucket), Key: aws.String("copy-" + name), CopySource: aws.String(bucket + "/" + from), TaggingDirective: tags})
+			return err
+		}
+		if err := try("tagged", ""); name == "both" {
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		} else {
+			wantCode(t, err, "AccessDenied", 403)
+		}
+		for _, err := range []error{try("plain", ""), try("tagged", "REPLACE")} {
+			if err != nil {
+				t.Errorf("%s copies no tags: %v", name, err)
+			}
+		}
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/textproto"
+	"runtime"
+	"strings"
 	"testing"
 	"time"
 )
@@ -74,5 +76,30 @@ func TestExpectIsRefusedBeforeTheBody(t *testing.T) {
 	}
 	if err := answer.Body.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// A list of deletions is no longer than its answer may be, and what is longer takes no more memory than its text.
+func TestDeletionsAreBounded(t *testing.T) {
+	s := start(t, testConfig(t.TempDir()))
+	target := s.url() + "/" + bucket + "?delete="
+	list := func(n int) []byte {
+		return []byte("<Delete>" + strings.Repeat("<Object><Key>k</Key></Object>", n) + "</Delete>")
+	}
+	if st, code, b := send(t, newSigner().request("POST", target, list(1000))); st != 200 {
+		t.Fatalf("1000: %d %s %s", st, code, b)
+	}
+	if st, code, _ := send(t, newSigner().request("POST", target, list(1001))); st != 400 || code != "MalformedXML" {
+		t.Errorf("1001: %d %s", st, code)
+	}
+	body := "<Delete>" + strings.Repeat("<Object/>", 230000) + "</Delete>"
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	if st, code := unsigned(t, "POST", target, body); st != 400 || code != "MalformedXML" {
+		t.Errorf("%d %s", st, code)
+	}
+	runtime.ReadMemStats(&after)
+	if used := after.TotalAlloc - before.TotalAlloc; used > 24<<20 {
+		t.Errorf("%d bytes of objects without keys took %d bytes", len(body), used)
 	}
 }

@@ -2,6 +2,7 @@ package objectstore
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -13,13 +14,12 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/platform/run"
 	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
-	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
 	"lightmetrics.dev/lightmetrics/internal/platform/web"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/http1"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/notify"
-	"lightmetrics.dev/lightmetrics/services/objectstore/internal/policy"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3api"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/seal"
 )
 
 // Deps are what the service needs from its process.
@@ -38,6 +38,8 @@ type Service struct {
 	admin   atomic.Pointer[string]
 	started atomic.Bool
 	isReady sync.Once
+	keys    *seal.Keys // read once by Run
+	drives  drives
 }
 
 // New checks the settings. Nothing is opened before Run.
@@ -80,6 +82,14 @@ func (s *Service) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("objectstore: %w", err)
 	}
+	if s.keys, err = s.cfg.Encryption.load(ctx); err != nil {
+		return fmt.Errorf("objectstore: %w", err)
+	}
+	if len(s.cfg.Mirrors) > 0 {
+		if err := s.deps.Telemetry.Registry.Register(newDriveMetrics(s.drives.status)); err != nil {
+			return fmt.Errorf("objectstore: %w", err)
+		}
+	}
 	for {
 		// A damaged index is rebuilt from the log by opening the store again, without an
 		// operator. Clients see refused connections meanwhile, on the same address afterwards.
@@ -96,20 +106,33 @@ func (s *Service) open(ctx context.Context, m *metrics) (err error) {
 	opt := engine.Options{
 		Dir: s.cfg.Dir, Log: s.deps.Telemetry.Log,
 		SegmentBytes: int64(s.cfg.Segment), InlineBytes: int64(s.cfg.InlineObject), ReclaimBelow: s.cfg.ReclaimBelow,
-		Reserve: int64(s.cfg.Reserve), Observe: m.batch,
+		Reserve: int64(s.cfg.Reserve), Observe: m.batch, Keys: s.keys, Now: s.deps.Now,
 	}
 	// 0 turns reclaiming off in the settings, but is the default in the engine's options.
 	if s.cfg.ReclaimBelow == 0 {
 		opt.ReclaimBelow = -1
 	}
-	if err := vfs.MkdirAll(vfs.OS, s.cfg.Dir); err != nil {
+	drives, err := s.openDrives(&opt)
+	if err != nil {
 		return fmt.Errorf("objectstore: %w", err)
+	}
+	defer func() { err = errors.Join(err, s.closeDrives(drives)) }()
+	places, err := s.cfg.openPlaces(ctx, opt.FS, s.deps.Telemetry.Log, func() { m.fsyncs.Add(1) }, false, &m.keeping)
+	if err != nil {
+		return fmt.Errorf("objectstore: %w", err)
+	}
+	if places != nil {
+		opt.Bodies = places
+		defer func() { err = errors.Join(err, places.Close()) }()
+		m.places.Store(places)
+		defer m.places.Store(nil)
 	}
 	eng, err := engine.Open(opt)
 	if err != nil {
 		return fmt.Errorf("objectstore: %w", err)
 	}
 	m.engine.Store(eng)
+	s.sayMissingKeys(eng)
 	defer func() {
 		m.fsyncs.Add(eng.Stats().Fsyncs)
 		m.engine.Store(nil)
@@ -117,6 +140,16 @@ func (s *Service) open(ctx context.Context, m *metrics) (err error) {
 			err = fmt.Errorf("objectstore: close: %w", cerr)
 		}
 	}()
+	if places != nil {
+		dir := s.cfg.Dir
+		if drives != nil {
+			dir = filepath.Dir(opt.IndexDir)
+		}
+		if err := m.keeping.open(ctx, s, dir, eng, places); err != nil {
+			return fmt.Errorf("objectstore: %w", err)
+		}
+		defer func() { err = errors.Join(err, m.keeping.close()) }()
+	}
 	if err := s.serve(ctx, eng, m); err != nil {
 		return fmt.Errorf("objectstore: %w", err)
 	}
@@ -127,6 +160,14 @@ func (s *Service) open(ctx context.Context, m *metrics) (err error) {
 // write.
 func (s *Service) serve(ctx context.Context, eng *engine.Engine, m *metrics) error {
 	senders, err := s.senders(eng, m)
+	if err != nil {
+		return err
+	}
+	secure, err := s.cfg.TLS.config()
+	if err != nil {
+		return err
+	}
+	users, err := s.cfg.users()
 	if err != nil {
 		return err
 	}
@@ -143,8 +184,11 @@ func (s *Service) serve(ctx context.Context, eng *engine.Engine, m *metrics) err
 	committer.Go("committer", func(context.Context) error { return eng.Run(cctx) })
 	err = s.makeBuckets(ctx, eng)
 	if err == nil {
+		err = s.setQuotas(ctx, eng)
+	}
+	if err == nil {
 		g := run.NewGroup(ctx)
-		err = s.start(g, l, eng, m, senders)
+		err = s.start(g, l, secure, users, eng, m, senders)
 		err = errors.Join(err, g.Wait())
 	}
 	stop()
@@ -152,7 +196,7 @@ func (s *Service) serve(ctx context.Context, eng *engine.Engine, m *metrics) err
 }
 
 // start starts the loops that end with the service's context.
-func (s *Service) start(g *run.Group, l net.Listener, eng *engine.Engine, m *metrics, senders []*notify.Sender) error {
+func (s *Service) start(g *run.Group, l net.Listener, secure *tls.Config, users func() map[string]s3api.User, eng *engine.Engine, m *metrics, senders []*notify.Sender) error {
 	if s.cfg.AdminListen != "" {
 		ac := web.DefaultHTTP(previousOr(s.AdminAddr(), s.cfg.AdminListen))
 		ac.Hosts = s.cfg.AdminHosts
@@ -170,15 +214,24 @@ func (s *Service) start(g *run.Group, l net.Listener, eng *engine.Engine, m *met
 		telemetry.Admin{Telemetry: s.deps.Telemetry, Ready: state, Config: s.cfg, Pprof: s.cfg.Pprof}.Register(mux)
 		mux.Handle(web.Route{Pattern: "GET /damage", About: "what was found damaged, with the keys", Roles: []web.Role{web.RoleOperator},
 			Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeDamage(w, eng) })})
+		mux.Handle(s.keysRoute(eng))
+		for _, r := range quotaRoutes(eng) {
+			mux.Handle(r)
+		}
+		mux.Handle(web.Route{Pattern: "GET /drives", About: "the drives that keep the log: which are in sync, and what is copied", Roles: []web.Role{web.RoleOperator},
+			Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { web.WriteJSON(w, http.StatusOK, s.drives.status()) })})
+		if len(s.cfg.Places) > 0 {
+			m.keeping.register(mux)
+		}
 		g.Go("admin", func(ctx context.Context) error { return web.ServeHTTP(ctx, ac.Server(mux), al, s.cfg.Drain) })
 	}
 	api := s3api.New(s3api.Options{
-		Engine: eng, Users: s.users(), Log: s.deps.Telemetry.Log, Now: s.deps.Now,
+		Engine: eng, Users: users, Log: s.deps.Telemetry.Log, Now: s.deps.Now,
 		Region: s.cfg.Region, Domain: s.cfg.Domain, MaxObjectBytes: int64(s.cfg.MaxObject),
 		MaxRequests: s.cfg.MaxRequests, MaxInFlightBytes: int64(s.cfg.MaxInFlight), IdleTimeout: s.cfg.BodyIdle,
-		MatchAbsent412: s.cfg.IfMatchAbsent412, EncryptedAtRest: s.cfg.EncryptedAtRest, Observe: m.request, SlowBody: m.slowBodies.Inc,
+		OnlyRegion: s.cfg.OnlyRegion, BlockPublicAccess: s.cfg.BlockPublicAccess, MatchAbsent412: s.cfg.IfMatchAbsent412, EncryptedAtRest: s.cfg.EncryptedAtRest, Observe: m.request, SlowBody: m.slowBodies.Inc,
 	})
-	front := &http1.Server{Handler: api, Log: s.deps.Telemetry.Log}
+	front := &http1.Server{Handler: api, Log: s.deps.Telemetry.Log, TLS: secure}
 	addr := l.Addr().String()
 	s.addr.Store(&addr)
 	g.Go("s3", func(ctx context.Context) error { return front.Serve(ctx, l, s.cfg.Drain) })
@@ -193,8 +246,16 @@ func (s *Service) start(g *run.Group, l net.Listener, eng *engine.Engine, m *met
 	for _, sender := range senders {
 		g.Go("webhook", sender.Run)
 	}
+	if k := m.keeping.get(); k != nil {
+		g.Go("redundancy", k.Run)
+	}
+	if s.cfg.LifecycleInterval > 0 {
+		g.Go("lifecycle", func(ctx context.Context) error { return s.runLifecycle(ctx, eng, m) })
+	}
+	s.watchDrives(g, eng)
 	g.Go("reclaim", func(ctx context.Context) error { return s.keepLog(ctx, eng, m) })
-	s.deps.Telemetry.Log.Info("object store is ready", "s3", "http://"+addr, "admin", s.AdminAddr(), "dir", s.cfg.Dir)
+	g.Go("reseal", func(ctx context.Context) error { return s.reseal(ctx, eng, m) })
+	s.deps.Telemetry.Log.Info("object store is ready", "s3", s.cfg.scheme()+"://"+addr, "admin", s.AdminAddr(), "dir", s.cfg.Dir)
 	s.isReady.Do(func() { close(s.ready) })
 	return nil
 }
@@ -307,25 +368,13 @@ func (s *Service) makeBuckets(ctx context.Context, eng *engine.Engine) error {
 	return nil
 }
 
-func (s *Service) users() map[string]s3api.User {
-	m := map[string]s3api.User{}
-	for _, u := range s.cfg.Users {
-		out := s3api.User{Name: u.Name, Secret: u.Secret.Reveal()}
-		if u.Policy != "" {
-			out.Policy, _ = policy.Parse([]byte(u.Policy), "") // Validate parsed it
-		}
-		m[u.AccessKeyID] = out
-	}
-	return m
-}
-
 func (s *Service) senders(eng *engine.Engine, m *metrics) ([]*notify.Sender, error) {
 	var out []*notify.Sender
 	for _, h := range s.cfg.Webhooks {
 		name := h.id()
 		m.hook(name)
 		sender, err := notify.New(notify.Options{
-			Engine: eng, Dir: filepath.Join(s.cfg.Dir, "webhooks"), Region: s.cfg.Region, Log: s.deps.Telemetry.Log,
+			Engine: eng, FS: eng.FS(), Dir: "webhooks", Region: s.cfg.Region, Log: s.deps.Telemetry.Log,
 			Client: notify.Client(h.TLS),
 			Hook: notify.Hook{
 				Name: name, URL: h.URL, Bucket: h.Bucket, Prefix: h.Prefix, Events: h.Events, Authorization: h.Authorization.Reveal(),

@@ -28,6 +28,7 @@ type event struct {
 			Size      int64
 			ETag      string
 			Sequencer string
+			VersionID string `json:"versionId"`
 		}
 	}
 }

@@ -88,6 +88,10 @@ func (k s3Case) bytes(t testing.TB, addr string, fill *strings.Replacer) (method
 	stamp := at.Format("20060102T150405Z")
 	scope := strings.ReplaceAll(or(k.Scope, "{date}/us-east-1/s3/aws4_request"), "{date}", stamp[:8])
 	sha := or(k.SHA, hexHash(body))
+	if k.Chunks != "" {
+		// All chunks but the last have 8 KiB at least: with this the first ends with the first three bytes of the case's body.
+		body = append(bytes.Repeat([]byte("-"), chunkSize-3), body...)
+	}
 	decoded := body
 	switch k.Chunks {
 	case "signed":
@@ -213,11 +217,14 @@ func (k s3Case) bytes(t testing.TB, addr string, fill *strings.Replacer) (method
 	return method, b.Bytes()
 }
 
-// chunked encodes a body in chunks of at most 3 bytes, so that there are several.
+// chunkSize is the size of all chunks but the last: the least that the store takes.
+const chunkSize = 8 << 10
+
+// chunked encodes a body in chunks.
 func (k s3Case) chunked(stamp, scope, prev string, key, body []byte) []byte {
 	var b bytes.Buffer
 	for end := false; !end; {
-		c := body[:min(len(body), 3)]
+		c := body[:min(len(body), chunkSize)]
 		body = body[len(c):]
 		end = len(c) == 0
 		if k.Chunks == "unsigned" {

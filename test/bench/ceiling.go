@@ -39,13 +39,18 @@ func serveCeiling() error {
 	return nil
 }
 
-func startCeiling(ctx context.Context, e *env) (*peer, func(), error) {
+func startCeiling(ctx context.Context) (*peer, func(), error) {
+	return startSelf(ctx, "bare server", ceilingEnv+"=1")
+}
+
+// startSelf runs this program with a variable that makes it a server, which prints its URL.
+func startSelf(ctx context.Context, name, variable string) (*peer, func(), error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, nil, err
 	}
 	cmd := exec.CommandContext(ctx, self)
-	cmd.Env = append(os.Environ(), ceilingEnv+"=1")
+	cmd.Env = append(os.Environ(), variable)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -65,7 +70,7 @@ func startCeiling(ctx context.Context, e *env) (*peer, func(), error) {
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
 		stop()
-		return nil, nil, fmt.Errorf("bare server did not start: %w", err)
+		return nil, nil, fmt.Errorf("%s did not start: %w", name, err)
 	}
-	return &peer{name: "bare server", pid: cmd.Process.Pid, cfg: bucketAt(strings.TrimSpace(line), bucket, "", "bench", "bench")}, stop, nil
+	return &peer{name: name, pid: cmd.Process.Pid, cfg: bucketAt(strings.TrimSpace(line), bucket, "", "bench", "bench")}, stop, nil
 }

@@ -50,6 +50,8 @@ var benchmarks = []benchmark{
 	{"rollup", "an hour rolled up by a worker next to decoding its frames", benchRollup},
 	{"ownership", "shards that move between workers, and how long they are nobody's", benchOwnership},
 	{"store", "fsynced conditional PUTs and GETs of the embedded store next to versitygw, and PUTs next to bare fsyncs", benchStore},
+	{"ec", "bodies on six places: coding them next to klauspost/reedsolomon, reading without places, healing, overhead; and what mirrors of the log cost", benchEC},
+	{"open", "time and memory of opening a store of many small objects: with its index, from footers, from the log alone", benchOpen},
 	{"accept", "accepted batches next to the bare conditional requests", benchAccept},
 	{"latency", "acknowledgement time with injected S3 latency next to the bare requests", benchLatency},
 	{"requests", "requests of all services to the store, per accepted batch, with dollars and bytes", benchRequests},
@@ -76,7 +78,7 @@ type env struct {
 	profiles string // folder for CPU profiles of the services; "" takes none
 	quick    bool
 	alone    bool
-	cases    *regexp.Regexp // of accept, memory and store
+	cases    *regexp.Regexp // of accept, ec, memory and store
 }
 
 // Sizes of -quick.
@@ -93,6 +95,13 @@ func main() {
 		}
 		return
 	}
+	if dir := os.Getenv(leastEnv); dir != "" {
+		if err := serveLeast(dir); err != nil {
+			fmt.Fprintln(os.Stderr, "bench: least server:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	var o options
 	e := &env{}
 	flag.StringVar(&o.run, "run", "", "regular expression of benchmark names")
@@ -102,7 +111,7 @@ func main() {
 	flag.StringVar(&e.bin, "bin", "bin/lightmetrics", "the lightmetrics binary")
 	flag.StringVar(&e.profiles, "profile", "", "folder for CPU profiles of the services")
 	flag.IntVar(&e.pairs, "pairs", 7, "pairs of interleaved runs")
-	flag.IntVar(&e.objects, "objects", 1_000_000, "objects in the store when its memory is measured")
+	flag.IntVar(&e.objects, "objects", 1_000_000, "objects in the store when its memory, or its start, is measured")
 	flag.IntVar(&e.days, "days", 7, "days of data of http-query, two at least; fewer are sooner rolled up")
 	flag.BoolVar(&e.quick, "quick", false, "small sizes and one pair, to see that everything runs: no figures to rely on")
 	flag.BoolVar(&e.alone, "alone", false, "chain without the peers, to see what a change does: no figures for the page")

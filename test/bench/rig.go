@@ -40,6 +40,7 @@ type rig struct {
 	storeAddr, storeAdmin string
 	grpcAddr, httpAddr    string
 	store, collector      *proc.Process
+	settings              section // of the store, beside those that every one has
 }
 
 func newRig(e *env) (*rig, error) {
@@ -89,11 +90,13 @@ func (r *rig) start(ctx context.Context, command, ready string, s section) (*pro
 
 // startStore starts the embedded store, over the data that is there.
 func (r *rig) startStore(ctx context.Context) (err error) {
-	r.store, err = r.start(ctx, "objectstore", "http://"+r.storeAdmin+"/-/ready", section{
+	s := section{
 		"listen": r.storeAddr, "admin_listen": r.storeAdmin, "dir": filepath.Join(r.dir, "objects"), "pprof": true,
 		"buckets": []string{bucket},
 		"users":   []section{{"name": "bench", "access_key_id": r.accessKey, "secret": r.secret}},
-	})
+	}
+	maps.Copy(s, r.settings)
+	r.store, err = r.start(ctx, "objectstore", "http://"+r.storeAdmin+"/-/ready", s)
 	return err
 }
 

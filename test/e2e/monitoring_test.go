@@ -62,10 +62,14 @@ func TestMonitoringOfARunningSystem(t *testing.T) {
 	}))
 	t.Cleanup(events.Close)
 	queues := sqstest.Start(t)
+	// The store is on two drives and two places, and has a quota, so that the panels of these have data.
+	mirror, places := t.TempDir(), []map[string]any{{"name": "one", "dir": t.TempDir()}, {"name": "two", "dir": t.TempDir()}}
 	c := newCluster(t, cluster.Options{Collectors: 1, Rollups: 1, Shards: 2, Adjust: func(process string, s map[string]any) {
 		switch process {
 		case "objectstore":
 			s["webhooks"] = []map[string]any{{"name": "accepted", "bucket": "lightmetrics", "prefix": "accepted/v1/", "url": events.URL}}
+			s["mirrors"], s["places"], s["ack_copies"] = []string{mirror}, places, 1
+			s["quotas"] = []map[string]any{{"bucket": "lightmetrics", "bytes": "1TiB"}}
 		case "reconciler", "query":
 			s["events"] = map[string]any{"webhook": true, "queue": map[string]any{"url": queues.QueueURL(process)}}
 		}

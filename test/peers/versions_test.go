@@ -16,16 +16,53 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal/journaltest"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/platform/config"
 	clock "lightmetrics.dev/lightmetrics/internal/platform/run"
+	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/series"
+	"lightmetrics.dev/lightmetrics/services/objectstore"
 )
 
 // Of an orphan on a versioned bucket neither its bytes nor a delete marker stay, and a delete of one version, which a repeat may
 // be, leaves what was written later.
 func TestGarbageOfAVersionedBucket(t *testing.T) {
-	gw := StartVersionedVersityGW(t)
+	t.Run("versitygw", func(t *testing.T) { testGarbageOfVersions(t, StartVersionedVersityGW(t), objstore.ErrInvalid) })
+	t.Run("embedded", func(t *testing.T) { testGarbageOfVersions(t, startEmbedded(t), nil) })
+}
+
+// startEmbedded runs the embedded store with a bucket.
+func startEmbedded(t *testing.T) VersityGW {
+	t.Helper()
+	gw := VersityGW{AccessKeyID: "peer", SecretAccessKey: "peer-secret-of-this-test"}
+	c := objectstore.DefaultConfig()
+	c.Dir, c.Listen, c.AdminListen, c.Buckets = t.TempDir(), "127.0.0.1:0", "", []string{Bucket}
+	c.Users = []objectstore.User{{Name: "peer", AccessKeyID: gw.AccessKeyID, Secret: config.Secret(gw.SecretAccessKey)}}
+	s, err := objectstore.New(c, objectstore.Deps{Telemetry: telemetry.Discard()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	select {
+	case <-s.Ready():
+	case <-time.After(time.Minute):
+		t.Fatal("the store does not start")
+	}
+	gw.Endpoint = "http://" + s.Addr()
+	return gw
+}
+
+// testGarbageOfVersions takes the error that the store may give for a version that is gone while the key has others.
+func testGarbageOfVersions(t *testing.T, gw VersityGW, gone error) {
 	root := awss3.New(awss3.Options{BaseEndpoint: &gw.Endpoint, Region: "us-east-1", UsePathStyle: true,
 		Credentials: credentials.NewStaticCredentialsProvider(gw.AccessKeyID, gw.SecretAccessKey, "")})
 	_, err := root.PutBucketVersioning(t.Context(), &awss3.PutBucketVersioningInput{Bucket: aws.String(Bucket),
@@ -89,11 +126,11 @@ func TestGarbageOfAVersionedBucket(t *testing.T) {
 	if err := objstore.DeleteVersion(t.Context(), s, orphan, head.Version); err != nil {
 		t.Error(err)
 	}
-	// It reaches nothing else. S3 answers as before, this server that the version is invalid where the key has others.
+	// It reaches nothing else. S3 answers as before, versitygw that the version is invalid where the key has others.
 	if _, err := s.Create(t.Context(), orphan, body, objstore.PutOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := objstore.DeleteVersion(t.Context(), s, orphan, head.Version); err != nil && !errors.Is(err, objstore.ErrInvalid) {
+	if err := objstore.DeleteVersion(t.Context(), s, orphan, head.Version); err != nil && (gone == nil || !errors.Is(err, gone)) {
 		t.Error(err)
 	}
 	again, err := s.Head(t.Context(), orphan)

@@ -107,14 +107,15 @@ func serveVersityGW(dir string, versions bool, users ...string) (gw VersityGW, s
 var versityOnce = sync.OnceValues(func() (string, error) { return build("versitygw", "versitygw", ".") })
 
 // RunSuite builds the suite of versitygw's integration tests unless build/peers has it, and runs it against a store. run is a
-// pattern for names of tests; empty runs the full flow. What the tests print goes to out; their results are no error.
-func RunSuite(out io.Writer, endpoint, access, secret, run string) error {
+// pattern for names of tests; empty runs the full flow. What the tests print goes to out; their results are no error. The
+// suite makes users by ./versitygw, in dir.
+func RunSuite(out io.Writer, dir, endpoint, access, secret, run string) error {
 	bin, err := build("versitygw-suite", "versitygw", "./suite")
 	if err != nil {
 		return fmt.Errorf("build the suite: %w", err)
 	}
 	cmd := exec.Command(bin, "-endpoint", endpoint, "-access", access, "-secret", secret, "-run", run)
-	cmd.Stdout, cmd.Stderr = out, os.Stderr
+	cmd.Stdout, cmd.Stderr, cmd.Dir = out, os.Stderr, dir
 	for _, e := range os.Environ() {
 		if !strings.HasPrefix(e, "AWS_") { // settings of another store must not reach the tests
 			cmd.Env = append(cmd.Env, e)

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -27,6 +28,9 @@ import (
 const access, secret = "SUITEKEY", "secret-of-the-suite"
 
 func main() {
+	if filepath.Base(os.Args[0]) == adminName {
+		os.Exit(admin(os.Args[1:]))
+	}
 	run := flag.String("run", "", "only tests whose names match, of other flows too")
 	verbose := flag.Bool("v", false, "print all that the suite prints")
 	flag.Parse()
@@ -43,12 +47,17 @@ func suite(run string, verbose bool) error {
 	}
 	defer os.RemoveAll(dir)
 	var out bytes.Buffer
-	err = withStore(dir, func(url string) error {
+	users, err := serveUsers(filepath.Join(dir, "users.yaml"))
+	if err != nil {
+		return err
+	}
+	defer users.stop()
+	err = withStore(dir, users.file, func(url string) error {
 		var w io.Writer = &out
 		if verbose {
 			w = io.MultiWriter(&out, os.Stdout)
 		}
-		return peers.RunSuite(w, url, access, secret, run)
+		return peers.RunSuite(w, users.dir, url, access, secret, run)
 	})
 	if err != nil {
 		return err
@@ -58,9 +67,10 @@ func suite(run string, verbose bool) error {
 }
 
 // withStore runs a store over dir while f runs.
-func withStore(dir string, f func(url string) error) error {
+func withStore(dir, users string, f func(url string) error) error {
 	c := objectstore.DefaultConfig()
-	c.Dir, c.Listen, c.AdminListen = dir, "127.0.0.1:0", ""
+	c.Dir, c.Listen, c.AdminListen, c.OnlyRegion = filepath.Join(dir, "data"), "127.0.0.1:0", "", true
+	c.UsersFile = users
 	c.Users = []objectstore.User{{Name: access, AccessKeyID: access, Secret: config.Secret(secret)}}
 	s, err := objectstore.New(c, objectstore.Deps{Telemetry: telemetry.Discard()})
 	if err != nil {

@@ -18,6 +18,13 @@ func TestFileSystems(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T) vfs.FS{
 		"dir":     func(t *testing.T) vfs.FS { return vfs.Dir(t.TempDir()) },
 		"crashfs": func(*testing.T) vfs.FS { return crashfs.New() },
+		"sub": func(t *testing.T) vfs.FS {
+			f := crashfs.New()
+			if err := f.Mkdir("d"); err != nil {
+				t.Fatal(err)
+			}
+			return vfstest.Sub(f, "d")
+		},
 		"errorfs": func(*testing.T) vfs.FS {
 			return errorfs.Wrap(crashfs.New(), func(errorfs.Op) errorfs.Fault { return errorfs.Fault{} })
 		},

@@ -19,6 +19,13 @@ const BlockSize = 1 << 20
 // more writes until it is opened again, which begins with Store.Recover.
 var ErrUnsynced = errors.New("a body may not be durable")
 
+// ErrUnavailable means that a body cannot be read or written now, because places of the store do not
+// answer. Nothing is known to be lost.
+var ErrUnavailable = errors.New("places of the store do not answer")
+
+// ErrDamaged means that a body is there and cannot be read, from anywhere.
+var ErrDamaged = errors.New("the body is damaged")
+
 // Store keeps bodies. All methods but Recover may be called at the same time, for one body
 // too. Ids are 32 hex digits. Errors wrap fs.ErrNotExist for a body that is not there, and
 // syscall.ENOSPC or EDQUOT for lack of room, after which the store goes on.

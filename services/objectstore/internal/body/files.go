@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"sync"
 
 	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
@@ -43,6 +44,21 @@ func (s *Files) Recover() error {
 			return err
 		}
 	}
+	folders, err := vfs.Names(s.fs, Dir)
+	if err != nil {
+		return err
+	}
+	// Of several drives one may have a folder that power took from the others.
+	folders = slices.DeleteFunc(folders, func(f string) bool {
+		merr := vfs.EnsureDir(s.fs, Dir+"/"+f)
+		if merr != nil && !vfs.IsFull(merr) {
+			err = errors.Join(err, merr)
+		}
+		return merr != nil
+	})
+	if err != nil {
+		return err
+	}
 	for _, d := range []string{".", Dir} {
 		if err := s.fs.SyncDir(d); err != nil {
 			return fmt.Errorf("fsync directory of body files: %w", err)
@@ -60,10 +76,6 @@ func (s *Files) Recover() error {
 			return err
 		}
 	}
-	folders, err := vfs.Names(s.fs, Dir)
-	if err != nil {
-		return err
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, f := range folders {
@@ -79,6 +91,12 @@ func isID(name string) bool {
 
 // Open implements Store.
 func (s *Files) Open(id string) (Reader, error) { return s.fs.Open(Name(id)) }
+
+// Size is the length of a body, bytes.
+func (s *Files) Size(id string) (int64, error) {
+	st, err := s.fs.Stat(Name(id))
+	return st.Size, err
+}
 
 // Remove implements Store. The removal is not synced: if a crash brings the file back, no record
 // names it, and the next open removes it.

@@ -7,22 +7,24 @@ import (
 	"crypto/sha256"
 	"crypto/sha512"
 	"encoding/base64"
+	"encoding/binary"
 	"hash"
 	"hash/crc32"
-	"hash/crc64"
 	"strings"
 
 	"github.com/cespare/xxhash/v2"
+	"github.com/minio/crc64nvme"
 	"github.com/zeebo/xxh3"
 )
 
 // Algorithms are the names of the algorithms, as in x-amz-sdk-checksum-algorithm.
 var Algorithms = []string{"CRC32", "CRC32C", "CRC64NVME", "MD5", "SHA1", "SHA256", "SHA512", "XXHASH128", "XXHASH3", "XXHASH64"}
 
-var (
-	castagnoli = crc32.MakeTable(crc32.Castagnoli)
-	nvme       = crc64.MakeTable(0x9a6c9329ac4bc9b5)
-)
+// Default is the algorithm of objects whose clients give no checksum, as on AWS. Every body has it computed, so it has an
+// implementation of its own: that of the standard library takes nearly half as long as MD5, this one less than a fiftieth.
+const Default = "CRC64NVME"
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // New makes a hash; nil for an unknown algorithm.
 func New(algorithm string) hash.Hash {
@@ -31,8 +33,8 @@ func New(algorithm string) hash.Hash {
 		return crc32.NewIEEE()
 	case "CRC32C":
 		return crc32.New(castagnoli)
-	case "CRC64NVME":
-		return crc64.New(nvme)
+	case Default:
+		return crc64nvme.New()
 	case "SHA1":
 		return sha1.New()
 	case "SHA256":
@@ -49,6 +51,16 @@ func New(algorithm string) hash.Hash {
 		return xxh128{xxh3.New()}
 	}
 	return nil
+}
+
+// Append appends the checksum of a body; the algorithm must be known. Of the default one it allocates nothing.
+func Append(b []byte, algorithm string, body []byte) []byte {
+	if algorithm == Default {
+		return binary.BigEndian.AppendUint64(b, crc64nvme.Checksum(body))
+	}
+	h := New(algorithm)
+	h.Write(body)
+	return h.Sum(b)
 }
 
 // Combines reports whether the checksum of a whole follows from those of its parts.
@@ -85,37 +97,24 @@ func Combine(algorithm string, first, second []byte, size int64) []byte {
 	return out
 }
 
-// advance moves a reflected CRC over size zero bytes. One zero bit is a linear map of the register, here a matrix over
-// the field of two elements, whose power for many bits is made by squaring.
+// advance moves a reflected CRC over size zero bytes: it multiplies by x to the power of their bits, modulo the polynomial.
 func advance(poly uint64, bits int, crc uint64, size int64) uint64 {
-	times := func(m []uint64, v uint64) (sum uint64) {
-		for i := 0; v != 0; i, v = i+1, v>>1 {
-			if v&1 != 0 {
-				sum ^= m[i]
+	one := uint64(1) << (bits - 1) // reflected: the highest bit is the coefficient of x^0
+	times := func(a, b uint64) (product uint64) {
+		for m := one; a != 0; m >>= 1 {
+			if a&m != 0 {
+				product ^= b
+				a ^= m
 			}
+			b = b>>1 ^ poly*(b&1)
 		}
-		return sum
+		return product
 	}
-	m := make([]uint64, bits)
-	m[0] = poly
-	for i := 1; i < bits; i++ {
-		m[i] = 1 << (i - 1)
-	}
-	square := func() {
-		next := make([]uint64, bits)
-		for i := range next {
-			next[i] = times(m, m[i])
-		}
-		m = next
-	}
-	for range 3 { // to a byte
-		square()
-	}
-	for ; size > 0; size >>= 1 {
+	for power := one >> 8; size > 0; size >>= 1 {
 		if size&1 != 0 {
-			crc = times(m, crc)
+			crc = times(power, crc)
 		}
-		square()
+		power = times(power, power)
 	}
 	return crc
 }

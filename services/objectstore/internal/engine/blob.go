@@ -9,6 +9,7 @@ import (
 	"io"
 
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/body"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/seal"
 )
 
 // BlockSize is the unit of the checksums of a large body, bytes.
@@ -16,27 +17,39 @@ const BlockSize = body.BlockSize
 
 // Blob is a large body that is being written. Every Blob must end with Finish or Discard.
 type Blob struct {
-	e   *Engine
-	w   body.Writer
-	buf []byte
-	ext Extent
+	e    *Engine
+	w    body.Writer
+	buf  []byte // a block; of a sealed body, with room for the tags of its chunks
+	n    int    // bytes of the body in buf
+	seal *seal.Body
+	ext  Extent
 }
 
-// NewBlob starts a large body under a new random id.
-func (e *Engine) NewBlob() (*Blob, error) {
+// NewBlob starts a large body of an object under a new random id. Where bodies are encrypted, it can be read only as one
+// of this key's.
+func (e *Engine) NewBlob(bucket, key string) (*Blob, error) {
 	if err := errors.Join(e.Err(), e.checkSpace()); err != nil {
 		return nil, err
 	}
+	return e.newBlob(seal.Name{Bucket: bucket, Key: key})
+}
+
+func (e *Engine) newBlob(n seal.Name) (*Blob, error) {
 	var raw [16]byte
 	if _, err := rand.Read(raw[:]); err != nil {
 		return nil, err
 	}
-	id := hex.EncodeToString(raw[:])
-	w, err := e.bodies.Create(id)
-	if err != nil {
+	b := &Blob{e: e, ext: Extent{File: hex.EncodeToString(raw[:])}}
+	n.Body = b.ext.File
+	var err error
+	if b.ext.Seal, b.seal, err = e.newSeal(n); err != nil {
+		return nil, err
+	}
+	if b.w, err = e.bodies.Create(b.ext.File); err != nil {
 		return nil, e.bodyFailed(err)
 	}
-	return &Blob{e: e, w: w, buf: make([]byte, 0, BlockSize), ext: Extent{File: id}}, nil
+	b.buf = make([]byte, BlockSize)
+	return b, nil
 }
 
 // bodyFailed translates an error of the body store. When it is unknown what is durable, the
@@ -52,37 +65,50 @@ func (e *Engine) bodyFailed(err error) error {
 func (b *Blob) Write(p []byte) (int, error) {
 	total := len(p)
 	for len(p) > 0 {
-		n := copy(b.buf[len(b.buf):BlockSize], p)
-		b.buf, p = b.buf[:len(b.buf)+n], p[n:]
-		if len(b.buf) == BlockSize {
-			if err := b.writeBlock(); err != nil {
+		// A full block waits for the next byte: the last one of a sealed body is sealed as such.
+		if b.n == b.ext.perBlock() {
+			if err := b.writeBlock(false); err != nil {
 				return 0, err
 			}
 		}
+		n := copy(b.room(), p)
+		b.n, p = b.n+n, p[n:]
 	}
 	return total, nil
 }
 
-func (b *Blob) writeBlock() error {
-	if len(b.buf) == 0 {
+// room is where the next bytes of the body go.
+func (b *Blob) room() []byte {
+	if b.seal == nil {
+		return b.buf[b.n:]
+	}
+	return b.buf[seal.Offset(int64(b.n)):][:seal.PlainChunk-b.n%seal.PlainChunk]
+}
+
+func (b *Blob) writeBlock(last bool) error {
+	stored := b.buf[:b.n]
+	if b.seal != nil {
+		stored = b.seal.SealInPlace(b.buf, b.n, uint64(len(b.ext.Blocks))*chunksPerBlock, last)
+	}
+	if len(stored) == 0 {
 		return nil
 	}
 	if err := b.e.checkSpace(); err != nil {
 		return fmt.Errorf("write body: %w", err)
 	}
-	if _, err := b.w.Write(b.buf); err != nil {
+	if _, err := b.w.Write(stored); err != nil {
 		return b.e.bodyFailed(err)
 	}
-	b.ext.Blocks = append(b.ext.Blocks, crc32.Checksum(b.buf, castagnoli))
-	b.ext.Size += int64(len(b.buf))
-	b.buf = b.buf[:0]
+	b.ext.Blocks = append(b.ext.Blocks, crc32.Checksum(stored, castagnoli))
+	b.ext.Size += int64(len(stored))
+	b.n = 0
 	return nil
 }
 
 // Finish makes the body durable and gives the extent that a record must name. Until one does, the
 // body is garbage: Discard or the next open removes it.
 func (b *Blob) Finish() (Extent, error) {
-	if err := b.writeBlock(); err != nil {
+	if err := b.writeBlock(true); err != nil {
 		return b.ext, err
 	}
 	if err := b.w.Finish(); err != nil {
@@ -98,19 +124,25 @@ func (b *Blob) Discard() { b.w.Discard() }
 // byte of it is written, so the first damaged block is an error and not wrong bytes.
 func (h *Handle) copyExtents(w io.Writer, off, n int64) error {
 	var buf []byte
-	for i, x := range h.Object.Extents {
+	for i := range h.Object.Extents {
+		x := &h.Object.Extents[i]
 		if n <= 0 {
 			return nil
 		}
-		if off >= x.Size {
-			off -= x.Size
+		size := x.PlainSize()
+		if off >= size {
+			off -= size
 			continue
 		}
 		if buf == nil {
 			buf = make([]byte, BlockSize)
 		}
-		part := min(n, x.Size-off)
-		if err := copyExtent(w, h.bodies[i], x, off, part, buf); err != nil {
+		part := min(n, size-off)
+		opener, err := h.opener(x)
+		if err != nil {
+			return err
+		}
+		if err := copyExtent(w, h.bodies[i], x, opener, off, part, buf); err != nil {
 			return err
 		}
 		off, n = 0, n-part
@@ -121,26 +153,51 @@ func (h *Handle) copyExtents(w io.Writer, off, n int64) error {
 	return nil
 }
 
-func copyExtent(w io.Writer, r body.Reader, x Extent, off, n int64, buf []byte) error {
-	for n > 0 {
-		i := off / BlockSize
-		start := i * BlockSize
-		block := buf[:min(BlockSize, x.Size-start)]
-		if got, err := r.ReadAt(block, start); got < len(block) {
-			if errors.Is(err, io.EOF) {
-				return &CorruptError{body.Name(x.File), start + int64(got), "body is cut off"}
-			}
-			return fmt.Errorf("read body: %w", err)
-		}
-		if crc32.Checksum(block, castagnoli) != x.Blocks[i] {
-			return &CorruptError{body.Name(x.File), start, "block checksum mismatch"}
-		}
-		part := block[off-start:]
-		part = part[:min(n, int64(len(part)))]
-		if _, err := w.Write(part); err != nil {
+// bodyDamaged tells damage from what may pass.
+func bodyDamaged(file string, at int64, err error) error {
+	if errors.Is(err, body.ErrDamaged) {
+		return &CorruptError{body.Name(file), at, err.Error()}
+	}
+	return fmt.Errorf("read body: %w", err)
+}
+
+// copyExtent writes n bytes of one file from off on; opener is nil where it is not sealed.
+func copyExtent(w io.Writer, r body.Reader, x *Extent, opener *seal.Body, off, n int64, buf []byte) error {
+	for per := int64(x.perBlock()); n > 0; {
+		i := off / per
+		block, err := readBlock(r, x, i, buf)
+		if err != nil {
 			return err
 		}
-		off, n = off+int64(len(part)), n-int64(len(part))
+		at := off - i*per
+		part := min(n, per-at)
+		if opener != nil {
+			if block, err = openChunks(block, x, opener, i, at, part); err != nil {
+				return err
+			}
+			at = 0
+		}
+		if _, err := w.Write(block[at : at+part]); err != nil {
+			return err
+		}
+		off, n = off+part, n-part
 	}
 	return nil
+}
+
+// readBlock reads block i of a file and verifies it.
+func readBlock(r body.Reader, x *Extent, i int64, buf []byte) ([]byte, error) {
+	start := i * BlockSize
+	block := buf[:min(BlockSize, x.Size-start)]
+	got, err := r.ReadAt(block, start)
+	if got == len(block) && crc32.Checksum(block, castagnoli) == x.Blocks[i] || mendBlock(r, block, start, x.Blocks[i]) {
+		return block, nil
+	}
+	if got < len(block) {
+		if errors.Is(err, io.EOF) {
+			return nil, &CorruptError{body.Name(x.File), start + int64(got), "body is cut off"}
+		}
+		return nil, bodyDamaged(x.File, start, err)
+	}
+	return nil, &CorruptError{body.Name(x.File), start, "block checksum mismatch"}
 }

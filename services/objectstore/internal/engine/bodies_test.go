@@ -122,7 +122,7 @@ func TestBodiesElsewhere(t *testing.T) {
 		e.putFile(fmt.Sprint("k/", i), large)
 	}
 	e.putFile("k/0", large[:BlockSize+1]) // the body of the first one goes
-	if err := e.Delete(context.Background(), "bkt", "k/1", Cond{}); err != nil {
+	if err := removeKey(context.Background(), e, "k/1"); err != nil {
 		t.Fatal(err)
 	}
 	if n := len(m.ids()); n != 3 {
@@ -168,7 +168,7 @@ func TestBodyThatMayNotBeDurable(t *testing.T) {
 	defer e.done()
 	finish := func(failed error) error {
 		m.failed = failed
-		b, err := e.NewBlob()
+		b, err := e.NewBlob("bkt", "k")
 		if err != nil {
 			return err
 		}

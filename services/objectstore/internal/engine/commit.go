@@ -26,6 +26,14 @@ type Cond struct {
 	Size, Modified       int64
 	at                   position
 	atIsSet              bool // the record is at this place (reclaiming space)
+	// BypassGovernance is no condition: a governance retention does not protect what the write replaces or deletes.
+	BypassGovernance bool
+}
+
+// IsSet reports whether there is a condition.
+func (c Cond) IsSet() bool {
+	c.BypassGovernance = false
+	return c != Cond{}
 }
 
 // Check decides the condition against an object; nil is absent.
@@ -57,10 +65,16 @@ type op struct {
 	declare bool                          // writes the list of damages with unknown keys
 	roll    bool                          // write nothing; start a new segment
 
+	// byRule: of a client, on its key: the bucket's versioning, which is set when it is decided, says what record it
+	// becomes.
+	byRule     bool
+	versioning Versioning
+
 	upload string    // hidden key of an upload that must be there
 	parts  []partSeq // and of its parts, which must be these
 	then   *op       // written behind it, as one with it
 
+	rewrites  bool // the object stays and only gets other metadata
 	keepFiles bool // do not remove body files that the operation makes superfluous
 
 	done  chan struct{}
@@ -132,6 +146,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	}
 	defer close(e.stopped)
 	e.endCompleted()
+	e.markBuckets()
 	var alone *op
 	idle := time.NewTimer(0)
 	// The timer is created stopped and drained, so that Reset below is always safe.
@@ -187,21 +202,6 @@ func (e *Engine) Run(ctx context.Context) error {
 // exclusive reports whether the operation is a batch of its own.
 func (o *op) exclusive() bool { return o.flush || o.change != nil || o.declare || o.roll }
 
-// overlay is the state of keys after the operations of the batch that were decided so far.
-type overlay struct {
-	e    *Engine
-	keys map[name]*entry
-}
-
-type name struct{ bucket, key string }
-
-func (v *overlay) get(bucket, key string) (*entry, error) {
-	if n, ok := v.keys[name{bucket, key}]; ok {
-		return n, nil
-	}
-	return v.e.idx.object(bucket, key)
-}
-
 // commit decides, writes, syncs and applies a batch.
 func (e *Engine) commit(batch []*op) {
 	if err := e.Err(); err != nil {
@@ -234,7 +234,7 @@ func (e *Engine) commit(batch []*op) {
 	}
 	start := e.head.pos.off
 	// Later operations of the batch must see earlier ones, which the index does not have yet.
-	view := &overlay{e: e, keys: make(map[name]*entry, len(batch))}
+	view := e.newOverlay(len(batch))
 	next := e.head
 	buf := e.logBuffer(batch)
 	defer func() { e.reuseBuffer(buf) }()
@@ -247,16 +247,12 @@ func (e *Engine) commit(batch []*op) {
 		// at replay is lost data.
 		o.rec.seq, o.rec.batch = next.nextSeq, uint64(start)
 		next.nextSeq++
+		if o.versioning != Unversioned {
+			o.become()
+		}
 		pos := position{next.pos.seg, start + int64(len(buf))}
 		buf = append(o.rec.appendHead(buf, e.active.salt), o.rec.body...)
-		name := name{o.rec.bucket, o.rec.key}
-		switch o.rec.kind {
-		case kindPut, kindLost:
-			o.entry = entryOf(&o.rec, &o.obj, pos)
-			view.keys[name] = o.entry
-		case kindDelete:
-			view.keys[name] = nil
-		}
+		view.note(o, pos)
 		written = append(written, o)
 		if t := o.then; t != nil {
 			// Behind it in the same batch: of a torn batch a prefix may survive, and the object without the end of its
@@ -264,7 +260,7 @@ func (e *Engine) commit(batch []*op) {
 			t.rec.seq, t.rec.batch = next.nextSeq, uint64(start)
 			next.nextSeq++
 			buf = t.rec.appendHead(buf, e.active.salt)
-			view.keys[tombName(t)] = nil
+			view.set(t.rec.bucket, t.rec.key, nil)
 			written = append(written, t)
 		}
 	}
@@ -278,7 +274,7 @@ func (e *Engine) commit(batch []*op) {
 		}
 		stats.Sync = took
 		next.pos.off = start + int64(len(buf))
-		if err := e.apply(written, next); err != nil {
+		if err := e.apply(view, written, next); err != nil {
 			// The records are durable in the log, but the index lacks them. Answering would let
 			// later conditions be decided by an old state; only a reopen brings both together.
 			failAll(batch, e.fail(err))
@@ -291,7 +287,20 @@ func (e *Engine) commit(batch []*op) {
 	}
 }
 
-func tombName(o *op) name { return name{o.rec.bucket, o.rec.key} }
+// note puts what an operation makes of its record, at pos, into the overlay.
+func (v *overlay) note(o *op, pos position) {
+	switch o.rec.kind {
+	case kindPut, kindLost:
+		o.entry = entryOf(&o.rec, &o.obj, pos)
+		v.set(o.rec.bucket, o.rec.key, o.entry)
+		if o.versioning != Unversioned && v.newest != nil {
+			key, _ := clientKey(o.rec.key)
+			v.newest[name{o.rec.bucket, key}] = o.entry
+		}
+	case kindDelete:
+		v.set(o.rec.bucket, o.rec.key, nil)
+	}
+}
 
 // keepBuffers is the largest buffer, bytes, that the committer keeps from batch to batch.
 const keepBuffers = maxBatchBytes + maxInlineBytes
@@ -324,7 +333,7 @@ func failAll(batch []*op, err error) {
 // key. While lost writes may have created the key, the delete is written all the same, so that
 // a record of it cannot bring the key back.
 func (e *Engine) skipped(o *op) bool {
-	return o.rec.kind == kindDelete && o.prev == nil && !o.tombstone && e.uncertain(nil) == nil
+	return o.rec.kind == kindDelete && o.prev == nil && !o.tombstone && o.versioning == Unversioned && e.uncertain(nil) == nil
 }
 
 func (e *Engine) decide(v *overlay, o *op) (err error) {
@@ -339,11 +348,16 @@ func (e *Engine) decide(v *overlay, o *op) (err error) {
 	if !o.tombstone {
 		// The bucket is checked here and not only by the caller: it may have been deleted while
 		// the operation waited. A copied tombstone is kept even after its bucket is gone.
-		if _, err := e.Bucket(r.bucket); err != nil {
+		b, err := e.Bucket(r.bucket)
+		if err != nil {
 			return err
 		}
+		if o.byRule {
+			o.versioning = b.Versioning()
+		}
 	}
-	if o.prev, err = v.get(r.bucket, r.key); err != nil {
+	current, err := v.find(o)
+	if err != nil {
 		return err
 	}
 	if o.upload != "" {
@@ -352,7 +366,7 @@ func (e *Engine) decide(v *overlay, o *op) (err error) {
 		}
 	}
 	if r.kind == kindPut && !o.cond.atIsSet && e.batchFull != nil {
-		if err := e.checkCondition(o.cond, r.key, o.prev); err != nil {
+		if err := e.checkCondition(o.cond, r.key, current); err != nil {
 			return err // freeing space would not change this answer, so the client should not retry
 		}
 		return e.batchFull
@@ -364,7 +378,30 @@ func (e *Engine) decide(v *overlay, o *op) (err error) {
 	case o.tombstone || o.cond.atIsSet:
 		return nil
 	}
-	return e.checkCondition(o.cond, r.key, o.prev)
+	if err := e.checkCondition(o.cond, r.key, current); err != nil {
+		return err
+	}
+	if err := e.checkLock(o, o.prev); err != nil {
+		return err
+	}
+	return v.decideQuota(o)
+}
+
+// find finds the entry that an operation replaces, and gives the one that its condition is about.
+func (v *overlay) find(o *op) (current *entry, err error) {
+	r := &o.rec
+	if o.versioning != Enabled { // a new version replaces nothing
+		if o.prev, err = v.record(r.bucket, r.key); err != nil {
+			return nil, err
+		}
+	}
+	switch {
+	case o.versioning == Unversioned:
+		return o.prev, nil
+	case o.versioning == Enabled && !o.cond.IsSet():
+		return nil, nil // nobody asks
+	}
+	return v.current(r.bucket, r.key)
 }
 
 // checkCondition decides a condition of a key whose entry is x; nil is absent. Where a lost
@@ -372,7 +409,7 @@ func (e *Engine) decide(v *overlay, o *op) (err error) {
 // ErrUncertain. The exception is Absent on a known key: whatever was lost, the key was created
 // before, so the answer is ErrPrecondition.
 func (e *Engine) checkCondition(c Cond, key string, x *entry) error {
-	if c != (Cond{}) && !(c.Absent && x != nil) {
+	if c.IsSet() && !(c.Absent && x != nil) {
 		if err := e.uncertain(x); err != nil {
 			return err
 		}
@@ -453,11 +490,11 @@ func (e *Engine) roll() error {
 // apply updates the index with the records of ops, which are durable in the log, and advances
 // the head to next. The entries and the position go into one batch of the index: after a crash
 // the index is at some batch boundary, and replay continues there.
-func (e *Engine) apply(ops []*op, next checkpoint) error {
+func (e *Engine) apply(v *overlay, ops []*op, next checkpoint) error {
 	failpoint.Hit("objectstore.index.apply.before")
 	b := e.idx.db.NewBatch()
 	defer b.Close()
-	delta := map[uint64]int64{}
+	delta, sums := map[uint64]int64{}, e.sums.reset(e.idx)
 	var buckets map[string]Bucket
 	set := func(k, v []byte) error { return b.Set(k, v, nil) }
 	// Files that came to a completed object in this very batch, which the index does not show yet.
@@ -471,11 +508,14 @@ func (e *Engine) apply(ops []*op, next checkpoint) error {
 		} else if o.rec.kind == kindDamages {
 			err = e.applyDeclaration(b, o.rec.body)
 		} else {
-			err = e.applyObject(b, o, owned, &next, delta)
+			err = e.applyObject(b, v, o, owned, &next, delta, sums)
 		}
 		if err != nil {
 			return fmt.Errorf("update index: %w", err)
 		}
+	}
+	if err := e.applyVersions(b, v, ops, &next); err != nil {
+		return fmt.Errorf("update index: %w", err)
 	}
 	e.mu.Lock()
 	delta[next.pos.seg] += 0 // writes the entry of a new segment even when no object changed
@@ -495,7 +535,11 @@ func (e *Engine) apply(ops []*op, next checkpoint) error {
 			return fmt.Errorf("update index: %w", err)
 		}
 	}
+	err := e.applyTally(b, sums)
 	e.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("update index: %w", err)
+	}
 	if err := set([]byte{spaceCheckpoint}, next.encode()); err != nil {
 		return fmt.Errorf("update index: %w", err)
 	}
@@ -508,8 +552,7 @@ func (e *Engine) apply(ops []*op, next checkpoint) error {
 	failpoint.Hit("objectstore.index.apply.after")
 	e.sinceSync += max(0, next.pos.off-e.head.pos.off)
 	e.head = next
-	e.counts.objects.Store(next.objects)
-	e.counts.bytes.Store(next.bytes)
+	e.storeCounts()
 	e.counts.batches.Add(1)
 	e.counts.records.Add(int64(len(ops)))
 	e.mu.Lock()
@@ -529,6 +572,13 @@ func (e *Engine) apply(ops []*op, next checkpoint) error {
 		}
 	}
 	return nil
+}
+
+func (e *Engine) storeCounts() {
+	e.counts.objects.Store(e.head.objects)
+	e.counts.bytes.Store(e.head.bytes)
+	e.counts.hidden.Store(e.head.hidden)
+	e.counts.hiddenBytes.Store(e.head.hiddenBytes)
 }
 
 // ownedFiles gives the files of the completed objects among ops; nil for none.
@@ -566,10 +616,18 @@ func (x *index) isFileOfObject(file string) bool {
 	return mine || err != nil && !errors.Is(err, ErrNotFound)
 }
 
-// applyObject puts or removes one key.
-func (e *Engine) applyObject(b *pebble.Batch, o *op, owned map[string]bool, next *checkpoint, delta map[uint64]int64) error {
+// applyObject puts or removes one record.
+func (e *Engine) applyObject(b *pebble.Batch, v *overlay, o *op, owned map[string]bool, next *checkpoint, delta map[uint64]int64, sums *tally) error {
 	key := objectKey(o.rec.bucket, o.rec.key)
-	hidden := isHidden(o.rec.key)
+	hidden := isInternal(o.rec.key)
+	versioned := !hidden && v.versioned(o.rec.bucket)
+	count := func(objects, bytes int64) {
+		if versioned { // the current ones are counted by applyCurrent
+			next.hidden, next.hiddenBytes = next.hidden+objects, next.hiddenBytes+bytes
+		} else if !hidden {
+			next.objects, next.bytes = next.objects+objects, next.bytes+bytes
+		}
+	}
 	for _, x := range o.obj.Extents {
 		if hidden && (owned[x.File] || e.idx.isFileOfObject(x.File)) {
 			continue // a part that reclaiming has moved, whose object is complete
@@ -580,10 +638,10 @@ func (e *Engine) applyObject(b *pebble.Batch, o *op, owned map[string]bool, next
 	}
 	if p := o.prev; p != nil {
 		delta[p.pos.seg] -= p.recordSize()
-		if !hidden {
-			next.objects--
-			next.bytes -= p.size
+		if err := sums.count(o.rec.bucket, o.rec.key, p, -1); err != nil {
+			return err
 		}
+		count(-1, -p.size)
 		at := p.pos.off
 		// The old record is not needed any more, so its damage is not either. Damage that hides
 		// writes of unknown keys (Last > 0) stays until a repair.
@@ -608,13 +666,18 @@ func (e *Engine) applyObject(b *pebble.Batch, o *op, owned map[string]bool, next
 			}
 		}
 	}
-	if o.entry == nil {
-		return b.Delete(key, nil)
+	if o.entry != nil {
+		delta[o.entry.pos.seg] += o.entry.recordSize()
+		if err := sums.count(o.rec.bucket, o.rec.key, o.entry, 1); err != nil {
+			return err
+		}
+		count(1, o.entry.size)
 	}
-	delta[o.entry.pos.seg] += o.entry.recordSize()
-	if !hidden {
-		next.objects++
-		next.bytes += o.entry.size
+	switch {
+	case versioned && !isHidden(o.rec.key): // applyCurrent knows where the null version belongs
+		return nil
+	case o.entry == nil:
+		return b.Delete(key, nil)
 	}
 	return b.Set(key, o.entry.encode(make([]byte, 0, 128)), nil)
 }

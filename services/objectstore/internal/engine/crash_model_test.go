@@ -3,15 +3,19 @@ package engine
 import (
 	"bytes"
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/harness/crashfs"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/body"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/seal"
 )
 
 // crashKeys are all keys that a workload uses.
@@ -36,21 +40,49 @@ type session struct {
 	e  *Engine
 	// worlds[i] is what is to be seen after i effects, in the order of the log.
 	worlds []world
+	// count is the number of calls recorded, where fs is not the only disk; nil: fs counts.
+	count func() int
 	// issued and acked are the calls recorded when effect i began to be written and
 	// when its client could have been told.
 	issued, acked []int
 }
 
 func crashOptions(f *crashfs.FS) Options {
-	return Options{
+	opt := Options{
 		FS: f, IndexFS: crashVFS{f}, Dir: "/", IndexDir: "/index",
-		SegmentBytes: 6 << 10, InlineBytes: 2 << 10, ReclaimBelow: 0.6,
+		SegmentBytes: 6 << 10, InlineBytes: 2 << 10, ReclaimBelow: 0.6, Keys: crashKeyring.Load(),
 	}
+	if crashBodies != nil {
+		opt.Bodies = crashBodies(f)
+	}
+	return opt
 }
+
+// crashKeyring has the keys of the histories that are explored; nil: their bodies are not sealed.
+var crashKeyring atomic.Pointer[seal.Keys]
+
+// rotateCall makes another key the current one, and seals everything with it.
+func rotateCall(next *seal.Keys) call {
+	return call{func(e *Engine) error {
+		e.opt.Keys = next
+		_, err := e.Reseal(context.Background(), func(context.Context, int64) error { return nil })
+		return err
+	}, nil}
+}
+
+// crashBodies gives the store of large bodies on a disk; nil is the engine's own.
+var crashBodies func(*crashfs.FS) body.Store
 
 func openSession(f *crashfs.FS, now world) (*session, error) {
 	e, err := Open(crashOptions(f))
 	return &session{fs: f, e: e, worlds: []world{now}}, err
+}
+
+func (s *session) calls() int {
+	if s.count != nil {
+		return s.count()
+	}
+	return s.fs.Len()
 }
 
 func (s *session) now() world { return s.worlds[len(s.worlds)-1] }
@@ -78,11 +110,11 @@ func (s *session) together(calls ...call) []error {
 			early[i] = true
 		}
 	}
-	issued := s.fs.Len()
+	issued := s.calls()
 	if len(batch) > 0 {
 		s.e.commit(batch)
 	}
-	acked := s.fs.Len()
+	acked := s.calls()
 	errs := make([]error, len(calls))
 	for i, c := range calls {
 		if !early[i] {
@@ -96,7 +128,7 @@ func (s *session) together(calls ...call) []error {
 			case o := <-s.e.ops: // a call of several steps
 				s.e.commit([]*op{o})
 				close(o.done)
-				acked = s.fs.Len()
+				acked = s.calls()
 			}
 		}
 		if errs[i] == nil && c.effect != nil {
@@ -139,7 +171,7 @@ func look(e *Engine) (world, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := world{"": {body: string(b.Policy)}}
+	w := world{"": {body: string(b.Policy), user: string(b.Versioning())}}
 	page, err := e.List("bkt", ListQuery{Max: 1000})
 	if err != nil {
 		return nil, err
@@ -161,7 +193,7 @@ func look(e *Engine) (world, error) {
 			return nil, fmt.Errorf("%q: HEAD, LIST and GET differ: %v", x.Key, err)
 		}
 		total += o.Size
-		w[x.Key] = stored{o.ETag, body.String(), fmt.Sprint(o.Tags), fmt.Sprint(o.User)}
+		w[x.Key] = stored{o.ETag, body.String(), marks(&o), fmt.Sprint(o.User)}
 	}
 	for _, k := range crashKeys {
 		if _, listed := w[k]; !listed {
@@ -173,10 +205,16 @@ func look(e *Engine) (world, error) {
 	if err := lookUploads(e, w); err != nil {
 		return nil, err
 	}
-	if s := e.Stats(); s.Objects != int64(len(page.Objects)) || s.ObjectBytes != total {
-		return nil, fmt.Errorf("counters say %d objects and %d bytes, there are %d and %d", s.Objects, s.ObjectBytes, len(page.Objects), total)
+	versions, bytes, err := lookVersions(e, w)
+	if err != nil {
+		return nil, err
 	}
-	return w, tidy(e)
+	got := e.Stats()
+	want := Stats{Objects: int64(len(page.Objects)), ObjectBytes: total, Hidden: versions - int64(len(page.Objects)), HiddenBytes: bytes - total}
+	if got.Objects != want.Objects || got.ObjectBytes != want.ObjectBytes || got.Hidden != want.Hidden || got.HiddenBytes != want.HiddenBytes {
+		return nil, fmt.Errorf("counters say %+v, there is %+v", got, want)
+	}
+	return w, errors.Join(tidy(e), checkKeyUsage(e), checkUsage(e))
 }
 
 // lookUploads adds the open uploads and their parts, whose bytes it reads.
@@ -192,7 +230,7 @@ func lookUploads(e *Engine, w world) error {
 		}
 		w[uploadKey(u.Key, u.ID)] = stored{etag: u.Key}
 		for _, p := range parts {
-			h := &Handle{Object: p.Object, e: e}
+			h := &Handle{Object: p.Object, e: e, of: u.Key}
 			var body bytes.Buffer
 			err := h.openBodies(&entry{seq: p.Seq})
 			if err == nil {
@@ -206,6 +244,66 @@ func lookUploads(e *Engine, w world) error {
 		}
 	}
 	return nil
+}
+
+// checkUsage: what the engine counts of each bucket is what its records have.
+func checkUsage(e *Engine) error {
+	got, want, open := map[string]usage{}, map[string]usage{}, map[string]bool{}
+	for _, internal := range []bool{true, false} {
+		err := e.eachRecord(func(bucket, record string, x *entry) error {
+			u := want[bucket]
+			if _, id, ok := parseUploadKey(record); ok {
+				open[id] = true
+			} else if id, _, ok := parsePartKey(record); ok {
+				if !internal && open[id] {
+					u.add(0, x.size)
+				}
+			} else if !internal && !x.isMarker() {
+				u.add(1, x.size)
+			}
+			want[bucket] = u
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	for _, u := range e.Usage() {
+		got[u.Bucket] = usage{u.Objects, u.Bytes}
+		if _, ok := want[u.Bucket]; !ok {
+			want[u.Bucket] = usage{}
+		}
+	}
+	if !maps.Equal(got, want) {
+		return fmt.Errorf("the store counts %v by bucket, and has %v", got, want)
+	}
+	return nil
+}
+
+// checkKeyUsage: what the engine counts of each key is what its records have.
+func checkKeyUsage(e *Engine) error {
+	got, want := map[seal.Version]usage{}, map[seal.Version]usage{}
+	err := e.eachRecord(func(_, _ string, x *entry) error {
+		x.eachStored(func(v seal.Version, bytes int64) {
+			if bytes > 0 {
+				u := want[v]
+				u.add(1, bytes)
+				want[v] = u
+			}
+		})
+		return nil
+	})
+	for _, u := range e.KeyUsage() {
+		if u.Records != 0 || u.Bytes != 0 {
+			v := seal.Version{ID: u.Key}
+			_, _ = hex.Decode(v.Check[:], []byte(u.Check))
+			got[v] = usage{u.Records, u.Bytes}
+		}
+	}
+	if err == nil && !maps.Equal(got, want) {
+		err = fmt.Errorf("the store counts %v by key, and has %v", got, want)
+	}
+	return err
 }
 
 // tidy: every body belongs to an object, and the log can be read from its start.
@@ -268,20 +366,22 @@ func bucketCall() call {
 func policyCall(p string) call {
 	return call{
 		func(e *Engine) error { return e.SetPolicy(context.Background(), "bkt", []byte(p)) },
-		func(w world) { w[""] = stored{body: p} },
+		func(w world) { w[""] = stored{body: p, user: w[""].user} },
 	}
 }
 
 func putCall(key string, body []byte, etag string, c Cond) call {
 	o := sized(key, body)
 	o.ETag, o.User = etag, []Pair{{"etag", etag}}
+	var id string
 	return call{
 		func(e *Engine) error {
 			if int64(len(body)) <= e.InlineBytes() {
-				_, err := e.Put(context.Background(), o, body, c)
+				made, err := e.Put(context.Background(), o, body, c)
+				id = made.Version
 				return err
 			}
-			b, err := e.NewBlob()
+			b, err := e.NewBlob("bkt", key)
 			if err != nil {
 				return err
 			}
@@ -293,21 +393,27 @@ func putCall(key string, body []byte, etag string, c Cond) call {
 				o.Extents = []Extent{x}
 			}
 			if err == nil {
-				_, err = e.Put(context.Background(), o, nil, c)
+				o, err = e.Put(context.Background(), o, nil, c)
+				id = o.Version
 			}
 			if err != nil {
 				b.Discard()
 			}
 			return err
 		},
-		func(w world) { w[key] = stored{etag, string(body), "[]", fmt.Sprint(o.User)} },
+		func(w world) { w.write(key, id, stored{etag, string(body), "[]", fmt.Sprint(o.User)}) },
 	}
 }
 
 func deleteCall(key string) call {
+	var id string
 	return call{
-		func(e *Engine) error { return e.Delete(context.Background(), "bkt", key, Cond{}) },
-		func(w world) { delete(w, key) },
+		func(e *Engine) error {
+			d, err := e.Delete(context.Background(), "bkt", Deletion{Key: key, Modified: epoch, Expired: len(key)%2 == 0})
+			id = d.Made
+			return err
+		},
+		func(w world) { w.remove(key, id) },
 	}
 }
 
@@ -315,13 +421,13 @@ func tagCall(key, value string) call {
 	tags := []Pair{{"t", value}}
 	return call{
 		func(e *Engine) error {
-			err := e.SetTags(context.Background(), "bkt", key, tags)
+			_, err := e.SetTags(context.Background(), "bkt", key, "", tags)
 			if errors.Is(err, ErrNotFound) {
 				return fs.ErrNotExist
 			}
 			return err
 		},
-		func(w world) { x := w[key]; x.tags = fmt.Sprint(tags); w[key] = x },
+		func(w world) { w.tag(key, "", fmt.Sprint(tags)) },
 	}
 }
 
@@ -355,7 +461,7 @@ func (w world) forget(key, id string) {
 
 // completeCall makes an object of all parts of an upload.
 func completeCall(key, id, etag string, c Cond) call {
-	var body string
+	var body, made string
 	user := []Pair{{"etag", etag}}
 	return call{
 		func(e *Engine) error {
@@ -367,7 +473,8 @@ func completeCall(key, id, etag string, c Cond) call {
 			for _, p := range parts {
 				o.Size += p.Size
 			}
-			_, err = e.Complete(context.Background(), o, id, parts, c)
+			o, err = e.Complete(context.Background(), o, id, parts, c)
+			made = o.Version
 			return err
 		},
 		func(w world) {
@@ -377,7 +484,7 @@ func completeCall(key, id, etag string, c Cond) call {
 				}
 			}
 			w.forget(key, id)
-			w[key] = stored{etag, body, "[]", fmt.Sprint(user)}
+			w.write(key, made, stored{etag, body, "[]", fmt.Sprint(user)})
 		},
 	}
 }

@@ -18,6 +18,7 @@ func skip(kind crashfs.Kind, prefix string) func(crashfs.Op) bool {
 
 // TestStorePowerLossMutants: the matrix must fail when a step of the write order is left out.
 func TestStorePowerLossMutants(t *testing.T) {
+	defer collectLess()()
 	for _, c := range []struct {
 		name string
 		lie  func(crashfs.Op) bool
@@ -46,11 +47,11 @@ func TestStorePowerLossMutants(t *testing.T) {
 			for seed := max(1, c.from); seed <= c.from+6; seed++ {
 				crashSeed(t, m, c.lie, seed, 20, 6)
 				if m.failed() {
-					t.Logf("caught by seed %d after %d states: %.200s", seed, m.states.Load()+m.nested.Load(), m.failures[0])
+					t.Logf("caught by seed %d after %d states: %.200s", seed, m.count(), m.failures[0])
 					return
 				}
 			}
-			t.Errorf("not caught in %d states", m.states.Load()+m.nested.Load())
+			t.Errorf("not caught in %d states", m.count())
 		})
 	}
 }
@@ -58,6 +59,7 @@ func TestStorePowerLossMutants(t *testing.T) {
 // TestStoreIndexDamaged: the index is a cache of the log. A flipped bit in any of its
 // files, found when the store is opened, costs a rebuild and nothing else.
 func TestStoreIndexDamaged(t *testing.T) {
+	defer collectLess()()
 	f := crashfs.New()
 	s, err := openSession(f, nil)
 	if err != nil {

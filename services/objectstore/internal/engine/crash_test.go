@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"testing/cryptotest"
 
 	"lightmetrics.dev/lightmetrics/internal/harness/crashfs"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/seal"
 )
 
 // workload is a random history by seed: bodies in the log and in files, conditional
@@ -22,8 +24,8 @@ import (
 func workload(s *session, seed uint64, steps int) error {
 	rng := rand.New(rand.NewPCG(seed, 2))
 	key := func() string { return crashKeys[rng.IntN(len(crashKeys))] }
-	n := 0
-	etag := func() string { n++; return fmt.Sprintf("%d-%d", seed, n) }
+	made := 0
+	etag := func() string { made++; return fmt.Sprintf("%d-%d", seed, made) }
 	put := func() call {
 		size := rng.IntN(1500)
 		switch rng.IntN(8) {
@@ -40,11 +42,24 @@ func workload(s *session, seed uint64, steps int) error {
 	}
 	for range steps {
 		var calls []call
-		switch rng.IntN(20) {
+		n := rng.IntN(20)
+		if seed%2 == 0 && rng.IntN(2) == 0 {
+			n = 20
+		} else if rng.IntN(8) == 0 {
+			n = 21
+		}
+		switch n {
+		case 21:
+			calls = holdStep(s, rng, key, etag)
+		case 20:
+			calls = versionStep(s, rng, key, etag)
 		case 14, 15, 16, 17, 18:
 			calls = uploadStep(s, rng, key, etag)
 		case 19:
 			calls = []call{sweepCall()}
+			if keys := s.e.opt.Keys; keys != nil && rng.IntN(2) == 0 {
+				calls = []call{rotateCall(otherKey(keys))}
+			}
 		case 0:
 			calls = []call{sealCall(), reclaimCall()}
 		case 1:
@@ -68,7 +83,7 @@ func workload(s *session, seed uint64, steps int) error {
 			}
 		}
 		for _, err := range s.together(calls...) {
-			if err != nil && !errors.Is(err, ErrPrecondition) && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, ErrNoUpload) && !errors.Is(err, ErrPartChanged) {
+			if err != nil && !errors.Is(err, ErrPrecondition) && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, ErrNoUpload) && !errors.Is(err, ErrPartChanged) && !errors.Is(err, ErrLocked) {
 				return err
 			}
 		}
@@ -106,12 +121,32 @@ func uploadStep(s *session, rng *rand.Rand, key, etag func() string) (calls []ca
 	return calls
 }
 
+// otherKey gives the same keys with another current one.
+func otherKey(keys *seal.Keys) *seal.Keys {
+	var list []*seal.Key
+	current := ""
+	for _, v := range keys.Versions() {
+		k, _ := keys.Find(v)
+		if list = append(list, k); k != keys.Current() {
+			current = v.ID
+		}
+	}
+	other, err := seal.NewKeys(current, list...)
+	if err != nil {
+		panic(err)
+	}
+	return other
+}
+
 // matrix counts what was tried, and keeps the first failures.
 type matrix struct {
 	states, nested atomic.Int64
 	mu             sync.Mutex
 	failures       []string
 }
+
+// count gives how many disks were opened after a crash.
+func (m *matrix) count() int64 { return m.states.Load() + m.nested.Load() }
 
 func (m *matrix) fail(format string, args ...any) {
 	m.mu.Lock()
@@ -283,25 +318,39 @@ func (m *matrix) goOn(s *session, rng *rand.Rand, fail func(error)) {
 	}
 }
 
-// leastStates of the store alone in a run of the tests.
-const leastStates = 10_000
+const (
+	// leastStates of the store alone in a run of the tests. Histories are added until there are so many.
+	leastStates = 20_000
+	// mostSeeds is how many histories that may take. More would be needed only where histories have come to reach fewer
+	// states than they did, which must not go unseen.
+	mostSeeds = 30
+)
+
+// collectLess lets the collector of memory run less often: every state opens a store of its own, whose memory is dropped
+// at once, and collecting it took more than half of the time. It gives the function that undoes it.
+func collectLess() func() {
+	was := debug.SetGCPercent(800)
+	return func() { debug.SetGCPercent(was) }
+}
 
 // TestStorePowerLoss: power fails behind every call of random histories. What was acknowledged is
 // there byte for byte, what was not is absent or whole, in the order of the log; LIST, HEAD
 // and GET agree; and a second crash during recovery, or one behind it, changes nothing.
 func TestStorePowerLoss(t *testing.T) {
-	seeds, steps, perCall := uint64(11), 30, 5
+	states, seeds, steps, perCall := int64(leastStates), uint64(mostSeeds), 30, 5
 	if os.Getenv("LIGHTMETRICS_SOAK") != "" {
-		seeds, steps, perCall = 12, 60, 8
+		states, seeds, steps, perCall = 200_000, 200, 60, 8
 	}
+	defer collectLess()()
 	m := &matrix{}
-	calls := 0
-	for seed := uint64(1); seed <= seeds && !m.failed(); seed++ {
+	calls, seed := 0, uint64(0)
+	for m.count() < states && seed < seeds && !m.failed() {
+		seed++
 		calls += crashSeed(t, m, nil, seed, steps, perCall)
 	}
-	t.Logf("seeds 1 to %d: %d calls, %d crash states, and %d second crashes", seeds, calls, m.states.Load(), m.nested.Load())
-	if n := m.states.Load() + m.nested.Load(); n < leastStates && !m.failed() {
-		t.Errorf("only %d states, at least %d are promised", n, leastStates)
+	t.Logf("seeds 1 to %d: %d calls, %d crash states, %d of them second crashes", seed, calls, m.count(), m.nested.Load())
+	if n := m.count(); n < states && !m.failed() {
+		t.Errorf("only %d states, at least %d are promised", n, states)
 	}
 	for _, f := range m.failures {
 		t.Error(f)
@@ -311,6 +360,12 @@ func TestStorePowerLoss(t *testing.T) {
 // crashSeed explores one history; it gives how many calls it had.
 func crashSeed(t *testing.T, m *matrix, lie func(crashfs.Op) bool, seed uint64, steps, perCall int) int {
 	cryptotest.SetGlobalRandom(t, seed)
+	// Every other history is sealed, and its key is rotated.
+	crashKeyring.Store(nil)
+	if seed%2 == 0 {
+		crashKeyring.Store(testKeys(t, "one", "two"))
+	}
+	defer crashKeyring.Store(nil)
 	f := crashfs.New()
 	f.Lie = lie
 	s, err := openSession(f, nil)

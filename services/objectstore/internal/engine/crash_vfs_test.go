@@ -21,7 +21,8 @@ func (c crashVFS) wrap(name string, f vfs.File, err error) (pebblevfs.File, erro
 	if err != nil {
 		return nil, err
 	}
-	return &vfsFile{File: f, name: name}, nil
+	st, err := c.FS.Stat(name)
+	return &vfsFile{File: f, name: name, dir: st.Type.IsDir()}, err
 }
 
 func (c crashVFS) Create(name string, _ pebblevfs.DiskWriteCategory) (pebblevfs.File, error) {
@@ -80,6 +81,7 @@ func (crashVFS) GetDiskUsage(string) (pebblevfs.DiskUsage, error) {
 type vfsFile struct {
 	vfs.File
 	name      string
+	dir       bool
 	read, end int64
 }
 
@@ -100,7 +102,7 @@ func (f *vfsFile) Write(p []byte) (int, error) {
 
 func (f *vfsFile) Stat() (pebblevfs.FileInfo, error) {
 	n, err := f.Size()
-	return info{path.Base(f.name), n, false}, err
+	return info{path.Base(f.name), n, f.dir}, err
 }
 
 func (f *vfsFile) Preallocate(int64, int64) error    { return nil }

@@ -23,15 +23,23 @@ type Damage struct {
 	Offset int64  `json:"offset"`
 	Length int64  `json:"length"` // bytes; 0: something is missing there
 	Reason string `json:"reason"`
-	// Bucket and Key name the object, where they are known.
-	Bucket string `json:"bucket,omitempty"`
-	Key    string `json:"key,omitempty"`
+	// Bucket, Key and Version name the object, where they are known.
+	Bucket  string `json:"bucket,omitempty"`
+	Key     string `json:"key,omitempty"`
+	Version string `json:"version,omitempty"`
 	// First and Last bound the sequences of lost writes whose keys are unknown; 0: none.
 	First uint64 `json:"first_lost,omitempty"`
 	Last  uint64 `json:"last_lost,omitempty"`
 	// Declared: a record of the log lists this damage, so a rebuild of the index finds it even
 	// when the damaged place is gone.
 	Declared bool `json:"declared,omitempty"`
+}
+
+// of names the object of a record in a damage.
+func (d Damage) of(bucket, record string) Damage {
+	d.Bucket = bucket
+	d.Key, d.Version = clientKey(record)
+	return d
 }
 
 func (d Damage) err() error { return &CorruptError{d.File, d.Offset, d.Reason} }
@@ -72,7 +80,7 @@ func (s *damages) add(d Damage) (Damage, bool) {
 		w := &list[n-1]
 		end := max(w.Offset+w.Length, d.Offset+d.Length)
 		w.Offset = min(w.Offset, d.Offset)
-		w.Length, w.Reason, w.Bucket, w.Key = end-w.Offset, "many damaged places", "", ""
+		w.Length, w.Reason, w.Bucket, w.Key, w.Version = end-w.Offset, "many damaged places", "", "", ""
 		if d.Last > 0 {
 			w.First, w.Last = d.First, max(w.Last, d.Last)
 			s.unknown = max(s.unknown, d.Last)
@@ -181,7 +189,7 @@ func (e *Engine) quarantine(d Damage) {
 		return
 	}
 	e.opt.Log.Error("damage was found; everything else is served", "file", d.File, "offset", d.Offset, "length", d.Length,
-		"reason", d.Reason, "bucket", d.Bucket, "key", d.Key, "first_lost", d.First, "last_lost", d.Last)
+		"reason", d.Reason, "bucket", d.Bucket, "key", d.Key, "version", d.Version, "first_lost", d.First, "last_lost", d.Last)
 	b, err := json.Marshal(d)
 	if err == nil && e.idx.healthy() == nil {
 		err = e.idx.db.Set(damageKey(d), b, pebble.NoSync)
@@ -193,15 +201,15 @@ func (e *Engine) quarantine(d Damage) {
 
 // quarantineRead remembers damage that a read found, unless the object was replaced meanwhile:
 // then the place belongs to a record that nothing needs.
-func (e *Engine) quarantineRead(x *entry, bucket, key string, err error) {
+func (e *Engine) quarantineRead(x *entry, bucket, record string, err error) {
 	var bad *CorruptError
 	if !errors.As(err, &bad) || x.flags&flagLost != 0 {
 		return
 	}
-	if now, ierr := e.idx.object(bucket, key); ierr != nil || now == nil || now.pos != x.pos {
+	if now, ierr := e.idx.record(bucket, record); ierr != nil || now == nil || now.pos != x.pos {
 		return
 	}
-	d := Damage{File: bad.File, Offset: bad.Offset, Length: x.recordSize(), Reason: bad.Reason, Bucket: bucket, Key: key}
+	d := Damage{File: bad.File, Offset: bad.Offset, Length: x.recordSize(), Reason: bad.Reason}.of(bucket, record)
 	if strings.HasPrefix(d.File, body.Dir) {
 		// One entry per body: its blocks are not tracked one by one.
 		d.Offset, d.Length = 0, 0
@@ -301,7 +309,7 @@ func (e *Engine) MaybeOlder(seq uint64) bool { return seq <= e.damages.lastUnkno
 // absent key.
 func (e *Engine) uncertain(x *entry) error {
 	last := e.damages.lastUnknown()
-	if last == 0 || x != nil && x.seq > last {
+	if last == 0 || x != nil && x.made() > last {
 		return nil
 	}
 	return fmt.Errorf("%w: writes up to %d were lost with unknown keys", ErrUncertain, last)

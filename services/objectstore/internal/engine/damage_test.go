@@ -19,7 +19,7 @@ import (
 // damageHistory fills a store with every kind of record in several segments: bodies in
 // the log and in files, replaced, deleted, tagged, and copied by reclaiming. The last
 // records are not in the index yet, when flushed is false.
-func damageHistory(t *testing.T, flushed bool) *session {
+func damageHistory(t *testing.T, flushed, versioned bool) *session {
 	t.Helper()
 	s, err := openSession(crashfs.New(), nil)
 	if err != nil {
@@ -38,10 +38,20 @@ func damageHistory(t *testing.T, flushed bool) *session {
 	}
 	must(putCall("k/00", pattern(5000, 3), "file-0", Cond{}), putCall("k/01", pattern(2500, 4), "file-1", Cond{}))
 	must(deleteCall("k/02"), deleteCall("k/03"))
+	if versioned {
+		must(versioningCall(Enabled))
+		must(putCall("k/04", pattern(3000, 5), "v-4", Cond{}), putCall("k/09", pattern(400, 5), "v-9", Cond{}), deleteCall("k/10"))
+		must(putCall("k/09", pattern(500, 5), "w-9", Cond{}), deleteVersionCall("k/08", NullVersion))
+	}
 	must(flushCall())
 	must(policyCall("p2"))
 	must(putCall("k/04", pattern(900, 9), "b-4", Cond{}), tagCall("k/05", "x"))
 	must(reclaimCall())
+	if versioned {
+		must(versioningCall(Suspended))
+		must(deleteCall("k/11"), putCall("k/10", pattern(200, 6), "null-10", Cond{}))
+		must(deleteVersionCall("k/09", s.now().history("k/09")[0].ID), tagVersionCall("k/04", NullVersion, "y"))
+	}
 	must(putCall("k/06", pattern(800, 8), "b-6", Cond{}), putCall("k/03", pattern(10, 8), "b-3", Cond{}))
 	must(deleteCall("k/07"))
 	must(putCall("k/08", pattern(700, 7), "last", Cond{}))
@@ -298,13 +308,14 @@ func TestDamageIsContained(t *testing.T) {
 	if os.Getenv("LIGHTMETRICS_SOAK") != "" {
 		every = 1
 	}
-	for _, flushed := range []bool{true, false} {
-		s := damageHistory(t, flushed)
+	for i := range 4 {
+		flushed, versioned := i%2 == 0, i >= 2
+		s := damageHistory(t, flushed, versioned)
 		for _, lost := range []bool{false, true} {
 			if lost && flushed {
 				continue // the same log as of the other history
 			}
-			list := s.damages(t, every)
+			list := s.damages(t, every*(1+i/2))
 			var failures, done atomic.Int64
 			pool := newWorkers(runtime.GOMAXPROCS(0))
 			for _, d := range list {
@@ -319,13 +330,13 @@ func TestDamageIsContained(t *testing.T) {
 					}
 					if err := contained(d, s.now(), lost); err != nil {
 						failures.Add(1)
-						t.Errorf("index flushed: %t, lost: %t; %s: %v", flushed, lost, d.what, err)
+						t.Errorf("index flushed: %t, lost: %t, versioned: %t; %s: %v", flushed, lost, versioned, d.what, err)
 					}
 					done.Add(1)
 				}
 			}
 			pool.wait()
-			t.Logf("index flushed: %t, lost: %t: %d damaged disks", flushed, lost, done.Load())
+			t.Logf("index flushed: %t, lost: %t, versioned: %t: %d damaged disks", flushed, lost, versioned, done.Load())
 		}
 		s.e.abandon()
 	}
@@ -339,14 +350,14 @@ func TestDamagedRecordOfALargeObjectStopsNothing(t *testing.T) {
 		e := openTest(t, Options{Dir: dir})
 		e.put("other", pattern(100, 1))
 		e.putFile("large", pattern(BlockSize+5, 2))
-		x, err := e.idx.object("bkt", "large")
+		x, err := e.idx.current("bkt", "large")
 		if err != nil {
 			t.Fatal(err)
 		}
 		flipOnDisk(t, lastSegment(t, dir), x.pos.off+45)
 		if overwrite {
 			e.put("large", pattern(10, 3))
-		} else if err := e.Delete(ctx, "bkt", "large", Cond{}); err != nil {
+		} else if err := removeKey(ctx, e, "large"); err != nil {
 			t.Fatal(err)
 		}
 		e.put("next", pattern(10, 4))
@@ -450,10 +461,10 @@ func TestRepair(t *testing.T) {
 	if os.Getenv("LIGHTMETRICS_SOAK") != "" {
 		every = 1
 	}
-	s := damageHistory(t, false)
-	defer func() { s.e.abandon() }()
-	for _, lost := range []bool{false, true} {
-		list := s.damages(t, every)
+	for i := range 4 {
+		lost, versioned := i%2 == 1, i >= 2
+		s := damageHistory(t, false, versioned)
+		list := s.damages(t, every*(1+i/2))
 		var failures atomic.Int64
 		pool := newWorkers(runtime.GOMAXPROCS(0))
 		for _, d := range list {
@@ -468,10 +479,11 @@ func TestRepair(t *testing.T) {
 				}
 				if err := repaired(d, s.now()); err != nil {
 					failures.Add(1)
-					t.Errorf("index lost: %t; %s: %v", lost, d.what, err)
+					t.Errorf("index lost: %t, versioned: %t; %s: %v", lost, versioned, d.what, err)
 				}
 			}
 		}
 		pool.wait()
+		s.e.abandon()
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/body"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/seal"
 )
 
 // Options of an engine. The zero value of a field means its default.
@@ -31,6 +32,10 @@ type Options struct {
 	ReclaimBelow float64
 	// Reserve is the room that is kept for deletes, reclaiming and the index on a full disk; 0: none.
 	Reserve int64
+	// Keys seal the bodies of objects; nil: they are not sealed, and a store whose bodies are takes no new ones.
+	Keys *seal.Keys
+	// Now is the clock that decides whether a retention has ended; default: time.Now.
+	Now func() time.Time
 	// Observe sees every batch after its fsync; nil is none.
 	Observe func(BatchStats)
 }
@@ -81,6 +86,8 @@ type Engine struct {
 	// been reclaimed.
 	indexed bool
 
+	versioned map[string]bool // buckets that may have versions; owned by Open, then by the committer
+
 	footed map[uint64]bool // closed segments with a footer; owned by Open, then by Seal and Reclaim
 
 	// Owned by Open, then by the committer.
@@ -89,7 +96,8 @@ type Engine struct {
 	prepared  int64  // where the zeros behind the active segment's records end; see prepare
 	sinceSync int64  // log bytes since the last index flush
 	scratch   []byte // of the last batch
-	batchFull error  // ErrFull when there was no space for objects at the start of the batch
+	sums      tally
+	batchFull error // ErrFull when there was no space for objects at the start of the batch
 	mark      struct {
 		file             vfs.File
 		was              mark // at open
@@ -102,19 +110,23 @@ type Engine struct {
 	tombs    map[uint64]int64 // bytes of tombstones per segment
 	length   map[uint64]int64 // of closed segments; the active one's is head.pos.off
 	buckets  map[string]Bucket
-	end      position      // copy of head.pos for readers
-	endSeq   uint64        // copy of head.nextSeq
-	changed  chan struct{} // closed and replaced when end grows
-	floor    func() uint64 // first sequence that readers still need; nil: none
+	sealedBy map[seal.Version]usage
+	usage    map[string]usage // by bucket
+	end      position         // copy of head.pos for readers
+	endSeq   uint64           // copy of head.nextSeq
+	changed  chan struct{}    // closed and replaced when end grows
+	floor    func() uint64    // first sequence that readers still need; nil: none
 
 	counts struct {
-		objects, bytes, fsyncs, batches, records atomic.Int64
+		objects, bytes, hidden, hiddenBytes, fsyncs, batches, records atomic.Int64
 	}
 }
 
 // Stats are the figures of an engine.
 type Stats struct {
-	Objects, ObjectBytes     int64
+	Objects, ObjectBytes int64
+	// Hidden counts versions that are not the current one, and delete markers; HiddenBytes is the sum of their sizes.
+	Hidden, HiddenBytes      int64
 	Segments                 int
 	LogBytes, LiveBytes      int64
 	Fsyncs, Batches, Records int64
@@ -128,12 +140,15 @@ type Stats struct {
 	ReserveBytes int64
 	// FreeBytes of the disk, the reserve not counted; -1 when it is not known.
 	FreeBytes int64
+	// StaleBytes are not sealed with the current key; LockedBytes are, with one that was not given.
+	StaleBytes, LockedBytes int64
 }
 
 // Stats gives the figures now.
 func (e *Engine) Stats() Stats {
 	s := Stats{
 		Objects: e.counts.objects.Load(), ObjectBytes: e.counts.bytes.Load(),
+		Hidden: e.counts.hidden.Load(), HiddenBytes: e.counts.hiddenBytes.Load(),
 		Fsyncs: e.counts.fsyncs.Load(), Batches: e.counts.batches.Load(), Records: e.counts.records.Load(),
 		Poisoned: e.Err() != nil, IndexDiskBytes: e.idx.diskBytes(),
 		Damaged: e.damages.kept.Load(), Uncertain: e.Uncertain() != nil, Full: e.CheckSpace() != nil,
@@ -142,6 +157,12 @@ func (e *Engine) Stats() Stats {
 		s.FreeBytes = free
 	} else {
 		s.FreeBytes = -1
+	}
+	s.StaleBytes = e.StaleBytes()
+	for _, u := range e.KeyUsage() {
+		if !u.Given {
+			s.LockedBytes += u.Bytes
+		}
 	}
 	e.space.mu.Lock()
 	s.ReserveBytes = e.space.held
@@ -158,6 +179,9 @@ func (e *Engine) Stats() Stats {
 	}
 	return s
 }
+
+// FS is the file system of the store's directory.
+func (e *Engine) FS() vfs.FS { return e.fs }
 
 // Err gives the reason why the store refuses all writes; nil when it takes them.
 func (e *Engine) Err() error {

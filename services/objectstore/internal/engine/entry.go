@@ -3,6 +3,7 @@ package engine
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -17,15 +18,82 @@ type entry struct {
 	size     int64
 	modified int64 // unix nanoseconds
 	etag     string
-	files    []string // of the body; kept here, so that a write never has to read an old record
+	lock     Lock
+	sum      uint8         // the kind of its checksum; see sumCode
+	files    []string      // of the body; kept here, so that a write never has to read an old record
+	version  string        // id of the version; empty: the null version, or a bucket without versions
+	order    uint64        // of the version: the sequence that made it; 0: before versioning was on
+	sealed   []sealedBytes // what of the body is sealed, by version of the key; nil: nothing
 }
 
 func (e *entry) recordSize() int64 { return int64(e.headLen) + int64(e.bodyLen) }
 
-const entryVersion = 2
+const (
+	entryVersion = 2
+	// entryWithFields has fields, as metadata has them, before the ETag. Entries without any are written without: those of
+	// buckets that use nothing of it stay as they were.
+	entryWithFields = 3
+)
+
+// fields appends to b what only some entries have. The numbers are those of the metadata.
+func (e *entry) fields(b []byte) []byte {
+	switch {
+	case e.version != "":
+		b = appendField(b, metaVersion, []byte(e.version))
+	case e.order != 0:
+		b = appendOrder(b, e.order)
+	}
+	if e.lock != (Lock{}) {
+		b = appendField(b, metaLock, appendLock(nil, e.lock))
+	}
+	if e.sum != 0 {
+		b = appendField(b, metaSum, []byte{e.sum})
+	}
+	if len(e.sealed) > 0 {
+		b = appendField(b, metaSealedBytes, appendSealed(nil, e.sealed))
+	}
+	return b
+}
+
+func (e *entry) readFields(b []byte) error {
+	s := scanner{b: b}
+	for len(s.b) > 0 && !s.bad {
+		id := s.num()
+		v := scanner{b: s.bytes()}
+		switch id {
+		case metaVersion:
+			e.version = v.rest()
+			if !ValidVersionID(e.version) {
+				return fmt.Errorf("%w: index entry of a version without an id", ErrCorrupt)
+			}
+			e.order = orderOf(e.version)
+		case metaOrder:
+			e.order = v.num()
+		case metaSealedBytes:
+			e.sealed = v.sealed()
+		case metaLock:
+			e.lock = v.lock()
+		case metaSum:
+			e.sum = v.byte()
+		default:
+			return fmt.Errorf("%w: index entry with the field %d, which is not known", ErrCorrupt, id)
+		}
+		s.bad = s.bad || v.bad
+	}
+	if s.bad {
+		return fmt.Errorf("%w: index entry ends early", ErrCorrupt)
+	}
+	return nil
+}
 
 func (e *entry) encode(b []byte) []byte {
-	b = append(b, entryVersion, e.flags)
+	var room [96]byte // holds a version, a lock and a checksum; what is sealed may take more
+	fields := e.fields(room[:0])
+	if len(fields) == 0 {
+		b = append(b, entryVersion, e.flags)
+	} else {
+		b = append(b, entryWithFields, e.flags)
+	}
 	for _, v := range [...]uint64{
 		e.seq, e.pos.seg, uint64(e.pos.off), uint64(e.headLen), uint64(e.bodyLen), uint64(e.size), uint64(e.modified),
 	} {
@@ -35,12 +103,15 @@ func (e *entry) encode(b []byte) []byte {
 	for _, f := range e.files {
 		b = appendText(b, f)
 	}
+	if len(fields) > 0 {
+		b = append(binary.AppendUvarint(b, uint64(len(fields))), fields...)
+	}
 	return append(b, e.etag...)
 }
 
 func decodeEntry(b []byte) (entry, error) {
 	var e entry
-	if len(b) < 2 || b[0] != entryVersion {
+	if len(b) < 2 || b[0] != entryVersion && b[0] != entryWithFields {
 		return e, fmt.Errorf("%w: index entry of an unknown version", ErrCorrupt)
 	}
 	e.flags = b[1]
@@ -51,6 +122,11 @@ func decodeEntry(b []byte) (entry, error) {
 	e.size, e.modified = int64(s.num()), int64(s.num())
 	for n := s.num(); n > 0 && !s.bad; n-- {
 		e.files = append(e.files, s.text())
+	}
+	if b[0] == entryWithFields {
+		if err := e.readFields(s.bytes()); err != nil {
+			return e, err
+		}
 	}
 	if s.bad {
 		return e, fmt.Errorf("%w: index entry ends early", ErrCorrupt)
@@ -66,12 +142,41 @@ type Brief struct {
 	ETag     string
 	Modified time.Time
 	Seq      uint64
+	Version  string // id of the version; empty: the null version, or a bucket without versions
 	// Damaged: its bytes were found damaged, or lost; reading it is an error.
 	Damaged bool
+	// Checksum has its algorithm and type, but not its value.
+	Checksum Checksum
 }
 
 func (e *entry) brief(key string) Brief {
-	return Brief{Key: key, Size: e.size, ETag: e.etag, Modified: time.Unix(0, e.modified), Seq: e.seq}
+	return Brief{Key: key, Size: e.size, ETag: e.etag, Modified: time.Unix(0, e.modified), Seq: e.seq, Version: e.version, Checksum: sumOf(e.sum)}
+}
+
+// sumAlgorithms are the algorithms by their code in the index. New ones go to the end.
+var sumAlgorithms = [...]string{"", "CRC32", "CRC32C", "CRC64NVME", "MD5", "SHA1", "SHA256", "SHA512", "XXHASH128", "XXHASH3", "XXHASH64"}
+
+// sumComposite is added to the code of a checksum that is made of those of parts.
+const sumComposite = 1 << 7
+
+// sumCode encodes algorithm and type of a checksum in a byte, for the index; 0 is none, or one that the table lacks.
+func sumCode(c Checksum) uint8 {
+	code := uint8(max(0, slices.Index(sumAlgorithms[:], c.Algorithm)))
+	if code != 0 && c.Type == "COMPOSITE" {
+		code |= sumComposite
+	}
+	return code
+}
+
+func sumOf(code uint8) Checksum {
+	i := int(code &^ sumComposite)
+	if i == 0 || i >= len(sumAlgorithms) {
+		return Checksum{}
+	}
+	if code&sumComposite != 0 {
+		return Checksum{Algorithm: sumAlgorithms[i], Type: "COMPOSITE"}
+	}
+	return Checksum{Algorithm: sumAlgorithms[i], Type: "FULL_OBJECT"}
 }
 
 // flagLost is of the index: the object was lost, and its record only names it.
@@ -84,16 +189,25 @@ const flagUpload uint8 = 1 << 6
 func entryOf(r *record, o *Object, pos position) *entry {
 	x := &entry{
 		seq: r.seq, pos: pos, headLen: r.headLen(), bodyLen: int(r.bodyLen), flags: r.flags,
-		size: o.Size, modified: o.Modified.UnixNano(), etag: o.ETag,
+		size: o.Size, modified: o.Modified.UnixNano(), etag: o.ETag, sum: sumCode(o.Checksum),
+	}
+	if !isInternal(r.key) {
+		x.lock = o.Lock // an upload has that of the object which it will make, and can be aborted
 	}
 	for _, f := range o.Extents {
 		x.files = append(x.files, f.File)
 	}
+	x.sealed = sealedBytesOf(r, o)
 	if r.kind == kindLost {
 		x.flags |= flagLost
 	}
 	if o.Upload != "" {
 		x.flags |= flagUpload
+	}
+	if _, x.version = clientKey(r.key); x.version != "" {
+		x.order = orderOf(x.version)
+	} else {
+		x.order = o.Order
 	}
 	return x
 }

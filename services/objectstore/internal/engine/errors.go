@@ -3,6 +3,9 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/body"
 )
 
 // Decisions that callers branch on.
@@ -27,15 +30,35 @@ var (
 	ErrUncertain = errors.New("not decidable: the log is damaged")
 	// ErrFull: the disk is full but for the reserve. Deletes work.
 	ErrFull = errors.New("disk is full")
+	// ErrUnavailable: places of bodies do not answer; the request may be sent again.
+	ErrUnavailable = body.ErrUnavailable
 	// ErrIndexDamaged: the index has to be built again from the log.
 	ErrIndexDamaged = errors.New("index is damaged")
 	// ErrNoUpload: the multipart upload does not exist, or has ended.
 	ErrNoUpload = errors.New("no such upload")
 	// ErrPartChanged: a part was replaced between reading and completing.
 	ErrPartChanged = errors.New("a part was replaced meanwhile")
+	// ErrNoKey: bytes are encrypted with a key that was not given, or would have to be encrypted and there is no key.
+	ErrNoKey = errors.New("no key")
+	// ErrLocked: a retention or a legal hold protects the object.
+	ErrLocked = errors.New("protected by object lock")
+	// ErrLockNeedsVersions: object lock can be turned on only in a bucket with versioning.
+	ErrLockNeedsVersions = errors.New("object lock needs versioning")
+	// ErrLockOn: the versioning of a bucket with object lock cannot be suspended.
+	ErrLockOn = errors.New("object lock is on")
+	// ErrQuota: the write would let its bucket grow beyond its quota. Deletes work.
+	ErrQuota = errors.New("the bucket's quota is used up")
 	// ErrTooLarge: a record's name or metadata is over its limit.
 	ErrTooLarge = errors.New("too large")
 )
+
+// MarkerError says that the version which was asked for is a delete marker. Version is its id; empty: the null version.
+type MarkerError struct {
+	Version  string
+	Modified time.Time
+}
+
+func (e *MarkerError) Error() string { return "the version is a delete marker" }
 
 // CorruptError names the place of damaged bytes.
 type CorruptError struct {

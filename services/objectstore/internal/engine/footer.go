@@ -11,7 +11,6 @@ import (
 	"io"
 	"io/fs"
 	"slices"
-	"strings"
 
 	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
 )
@@ -383,7 +382,8 @@ func (e *Engine) collectAroundDamage(w *footerWriter, sc *logScanner, r record, 
 		r, known = sc.correctRecord(due)
 	}
 	if known && r.kind != kindBuckets && r.kind != kindDamages {
-		d.Length, d.Bucket, d.Key = r.size(), r.bucket, r.key
+		d = d.of(r.bucket, r.key)
+		d.Length = r.size()
 		sc.skipTo(at + r.size())
 		w.out.NextSeq = max(due, r.seq+1)
 		w.out.Damages = append(w.out.Damages, d)
@@ -402,20 +402,10 @@ func (e *Engine) collectAroundDamage(w *footerWriter, sc *logScanner, r record, 
 	}
 	sc.skipTo(to)
 	w.out.Damages = append(w.out.Damages, d)
-	return e.entriesIn(pos.seg, at, to, func(bucket, key string, x *entry) error {
-		return w.add(footerItem{key: objectKey(bucket, key)[1:], seq: x.seq, entry: x.encode(nil)})
-	})
-}
-
-// entriesIn calls fn for the objects whose records are in a part of a segment. It reads the whole
-// index, which is acceptable because it happens only for damage.
-func (e *Engine) entriesIn(seg uint64, from, to int64, fn func(bucket, key string, x *entry) error) error {
-	return e.idx.scan(spaceObject, func(name, value []byte) error {
-		x, err := decodeEntry(value)
-		if err != nil || x.pos.seg != seg || x.pos.off < from || x.pos.off >= to {
-			return err
+	return e.eachRecord(func(bucket, key string, x *entry) error {
+		if x.pos.seg != pos.seg || x.pos.off < at || x.pos.off >= to {
+			return nil
 		}
-		bucket, key, _ := strings.Cut(string(name), "\x00")
-		return fn(bucket, key, &x)
+		return w.add(footerItem{key: objectKey(bucket, key)[1:], seq: x.seq, entry: x.encode(nil)})
 	})
 }

@@ -17,17 +17,22 @@ import (
 // log position that it brings the index to, and a flush makes a prefix of the batches durable.
 // After a crash the log is replayed from the position that the index has. Key spaces:
 const (
-	spaceCheckpoint = 'c' // position, next sequence, totals
-	spaceBuckets    = 'b' // the list of buckets
-	spaceDamage     = 'd' // file @ offset -> Damage as JSON
-	spaceFile       = 'f' // body file -> nothing
-	spaceBuilding   = 'i' // there while the index is built
-	spaceObject     = 'o' // bucket 0x00 key -> entry
-	spaceSegment    = 's' // segment -> bytes of live records, bytes of tombstones, salt, first sequence
+	spaceCheckpoint  = 'c' // position, next sequence, totals
+	spaceBuckets     = 'b' // the list of buckets
+	spaceDamage      = 'd' // file @ offset -> Damage as JSON
+	spaceFile        = 'f' // body file -> nothing
+	spaceBuilding    = 'i' // there while the index is built
+	spaceBucketUsage = 'q' // bucket -> objects and versions, bytes
+	spaceUploadUsage = 'u' // bucket 0x00 id -> whether the upload is open, bytes of its parts
+	spaceKeyUsage    = 'k' // id and check value of a key version -> records, bytes
+	spaceAside       = 'n' // bucket 0x00 key -> entry of a null version that is not the current one
+	spaceObject      = 'o' // bucket 0x00 key -> entry; hidden keys too, and of a key with versions the current one's
+	spaceSegment     = 's' // segment -> bytes of live records, bytes of tombstones, salt, first sequence
+	spaceVersioned   = 'w' // bucket that may have versions -> nothing
 )
 
 // indexVersion is the version of all values; an index of another version is built again.
-const indexVersion = 2
+const indexVersion = 3
 
 // checkpoint is the position of the log up to which the index has every record, with totals.
 type checkpoint struct {
@@ -36,11 +41,13 @@ type checkpoint struct {
 	nextSeq uint64
 	objects int64
 	bytes   int64 // sum of object sizes
+	// hidden counts versions that are not the current one, and delete markers; hiddenBytes is the sum of their sizes.
+	hidden, hiddenBytes int64
 }
 
 func (c checkpoint) encode() []byte {
 	b := []byte{indexVersion}
-	for _, v := range [...]uint64{c.pos.seg, uint64(c.pos.off), uint64(c.salt), c.nextSeq, uint64(c.objects), uint64(c.bytes)} {
+	for _, v := range [...]uint64{c.pos.seg, uint64(c.pos.off), uint64(c.salt), c.nextSeq, uint64(c.objects), uint64(c.bytes), uint64(c.hidden), uint64(c.hiddenBytes)} {
 		b = binary.AppendUvarint(b, v)
 	}
 	return b
@@ -54,6 +61,9 @@ func decodeCheckpoint(b []byte) (checkpoint, error) {
 	c := checkpoint{
 		pos:  position{s.num(), int64(s.num())},
 		salt: uint32(s.num()), nextSeq: s.num(), objects: int64(s.num()), bytes: int64(s.num()),
+	}
+	if len(s.b) > 0 { // an index of a release without versions ends here
+		c.hidden, c.hiddenBytes = int64(s.num()), int64(s.num())
 	}
 	if s.bad {
 		return c, fmt.Errorf("%w: index checkpoint ends early", ErrCorrupt)
@@ -264,25 +274,14 @@ func (x *index) get(key []byte, use func([]byte) error) error {
 	return err
 }
 
-// object gives the entry of an object; nil when the key is absent.
-func (x *index) object(bucket, key string) (*entry, error) {
-	var e entry
-	err := x.get(objectKey(bucket, key), func(v []byte) (err error) {
-		e, err = decodeEntry(v)
-		return err
-	})
-	if errors.Is(err, ErrNotFound) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	return &e, nil
+// scan calls fn for every key of a space, in order.
+func (x *index) scan(space byte, fn func(name, value []byte) error) error {
+	return x.scanFrom(space, "", fn)
 }
 
-// scan calls fn for every key of a space, in order.
-func (x *index) scan(space byte, fn func(name, value []byte) error) (err error) {
-	it, err := x.db.NewIter(&pebble.IterOptions{LowerBound: []byte{space}, UpperBound: []byte{space + 1}})
+// scanFrom calls fn for the keys of a space from a name on, in order.
+func (x *index) scanFrom(space byte, name string, fn func(name, value []byte) error) (err error) {
+	it, err := x.db.NewIter(&pebble.IterOptions{LowerBound: spaceKey(space, name), UpperBound: []byte{space + 1}})
 	if err != nil {
 		return fmt.Errorf("read index: %w", err)
 	}

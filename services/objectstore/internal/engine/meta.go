@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"time"
+
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/seal"
 )
 
 // Pair is a name and a value.
@@ -19,8 +21,9 @@ type Checksum struct {
 // Extent is a body file, or a part of a body.
 type Extent struct {
 	File   string   // 32 hex digits
-	Size   int64    // bytes
-	Blocks []uint32 // CRC32C of every BlockSize bytes, the last block may be short
+	Size   int64    // bytes of the file; those of the body are PlainSize
+	Blocks []uint32 // CRC32C of every BlockSize bytes of the file, the last block may be short
+	Seal   *Seal    // how the file is encrypted; nil: it is not
 }
 
 // Object describes a stored object.
@@ -37,6 +40,14 @@ type Object struct {
 	PartSizes   []int64 // multipart: the size of each part; nil for a plain object
 	Extents     []Extent
 	Upload      string // multipart: the id of the upload that made it
+	Lock        Lock
+	CRC64       []byte // of a part: its CRC64NVME, where its Checksum is another one, or none
+	// Version is the id of the version; empty: it is the null version, or the bucket has no versions.
+	Version string
+	// Order is the sequence of the write that made the null version of a bucket with versions, which tags do not change;
+	// 0: it was written before versioning was on, and so is older than every version.
+	Order uint64
+	Seal  *Seal // how a body in the log is encrypted; nil: it is not, or there is none
 }
 
 // Fields of the metadata. A field is its number, a length and bytes.
@@ -51,6 +62,18 @@ const (
 	metaExtent
 	metaPart
 	metaUpload
+	metaOrder   // 11
+	metaVersion // 12; of index entries only: in a record the version is part of the key
+)
+
+// Fields of locks, of checksums that the store adds, and of encryption (sealed.go).
+const (
+	metaLock         uint64 = 16
+	metaCRC64        uint64 = 17 // of a part
+	metaSum          uint64 = 18 // of index entries only: the kind of the checksum
+	metaSealedExtent uint64 = 20
+	metaSeal         uint64 = 21
+	metaSealedBytes  uint64 = 22 // of index entries only: stored bytes by version of the key
 )
 
 // metaOptional is the first number of fields that may be skipped by who does not know them.
@@ -90,23 +113,48 @@ func encodeMeta(o *Object) []byte {
 		b = appendPair(b, metaTag, p)
 	}
 	if c := o.Checksum; c.Algorithm != "" {
-		b = appendField(b, metaChecksum, appendText(appendText(appendText(nil, c.Algorithm), c.Type), c.Value))
+		b = appendSum(b, c)
 	}
 	if o.Upload != "" {
 		b = appendField(b, metaUpload, []byte(o.Upload))
 	}
+	if o.Lock != (Lock{}) {
+		b = appendField(b, metaLock, appendLock(nil, o.Lock))
+	}
+	if o.CRC64 != nil {
+		b = appendField(b, metaCRC64, o.CRC64)
+	}
+	if o.Order != 0 {
+		b = appendOrder(b, o.Order)
+	}
 	for _, n := range o.PartSizes {
 		b = appendField(b, metaPart, num(n))
 	}
+	if o.Seal != nil {
+		b = appendField(b, metaSeal, o.Seal.encode(nil))
+	}
 	for _, x := range o.Extents {
-		v := appendText(nil, x.File)
+		field, v := metaExtent, appendText(nil, x.File)
 		v = binary.AppendUvarint(v, uint64(x.Size))
+		if x.Seal != nil {
+			field, v = metaSealedExtent, x.Seal.encode(v)
+		}
 		for _, c := range x.Blocks {
 			v = binary.LittleEndian.AppendUint32(v, c)
 		}
-		b = appendField(b, metaExtent, v)
+		b = appendField(b, field, v)
 	}
 	return b
+}
+
+func appendSum(b []byte, c Checksum) []byte {
+	v := make([]byte, 0, 128) // on the stack: most objects have a checksum
+	return appendField(b, metaChecksum, appendText(appendText(appendText(v, c.Algorithm), c.Type), c.Value))
+}
+
+func appendOrder(b []byte, order uint64) []byte {
+	var tmp [binary.MaxVarintLen64]byte
+	return appendField(b, metaOrder, tmp[:binary.PutUvarint(tmp[:], order)])
 }
 
 // scanner reads varints and texts. It remembers the first failure, so that callers check once
@@ -126,6 +174,16 @@ func (s *scanner) num() uint64 {
 	return v
 }
 
+func (s *scanner) byte() byte {
+	if len(s.b) == 0 {
+		s.bad = true
+		return 0
+	}
+	c := s.b[0]
+	s.b = s.b[1:]
+	return c
+}
+
 func (s *scanner) bytes() []byte {
 	n := s.num()
 	if n > uint64(len(s.b)) {
@@ -138,6 +196,9 @@ func (s *scanner) bytes() []byte {
 }
 
 func (s *scanner) text() string { return string(s.bytes()) }
+
+// rest gives all that was not read.
+func (s *scanner) rest() string { return string(s.b) }
 
 // decodeMeta reads the metadata of an object.
 func decodeMeta(b []byte) (Object, error) {
@@ -165,8 +226,16 @@ func decodeMeta(b []byte) (Object, error) {
 			o.PartSizes = append(o.PartSizes, int64(v.num()))
 		case metaUpload:
 			o.Upload = string(v.b)
-		case metaExtent:
-			o.Extents = append(o.Extents, decodeExtent(&v))
+		case metaLock:
+			o.Lock = v.lock()
+		case metaCRC64:
+			o.CRC64 = append([]byte(nil), v.b...)
+		case metaOrder:
+			o.Order = v.num()
+		case metaExtent, metaSealedExtent:
+			o.Extents = append(o.Extents, decodeExtent(&v, id == metaSealedExtent))
+		case metaSeal:
+			o.Seal = decodeSeal(&v)
 		default:
 			if id >= metaOptional {
 				continue
@@ -184,8 +253,15 @@ func decodeMeta(b []byte) (Object, error) {
 	return o, nil
 }
 
-func decodeExtent(v *scanner) Extent {
+func decodeExtent(v *scanner, sealed bool) Extent {
 	x := Extent{File: v.text(), Size: int64(v.num())}
+	if sealed {
+		x.Seal = decodeSeal(v)
+		if _, ok := seal.Plain(x.Size); !ok {
+			v.bad = true
+			return x
+		}
+	}
 	// Reads index Blocks by offset, so the number of checksums must fit the size.
 	if len(v.b)%4 != 0 || x.Size < 0 || int64(len(v.b)/4) != (x.Size+BlockSize-1)/BlockSize {
 		v.bad = true

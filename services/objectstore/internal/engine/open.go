@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"path/filepath"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	pebblevfs "github.com/cockroachdb/pebble/v2/vfs"
@@ -13,6 +14,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/body"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/seal"
 )
 
 // Open opens the store in a directory, or creates it. It takes the lock, makes durable what an
@@ -24,7 +26,7 @@ func Open(opt Options) (_ *Engine, err error) {
 		opt: opt, fs: opt.FS,
 		ops: make(chan *op, maxBatchOps), stopped: make(chan struct{}), changed: make(chan struct{}),
 		segments: map[uint64]*segment{}, live: map[uint64]int64{}, tombs: map[uint64]int64{}, length: map[uint64]int64{},
-		footed: map[uint64]bool{},
+		footed: map[uint64]bool{}, versioned: map[string]bool{},
 	}
 	if e.bodies = opt.Bodies; e.bodies == nil {
 		e.bodies = body.NewFiles(e.fs, func() { e.counts.fsyncs.Add(1) })
@@ -74,6 +76,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
 	}
 	if o.SegmentBytes <= 0 {
 		o.SegmentBytes = defaultSegmentBytes
@@ -252,7 +257,9 @@ var errForeignIndex = errors.New("the index is not of this log")
 // salt and first sequence that the index has kept.
 func (e *Engine) loadCheckpoint(numbers []uint64) error {
 	e.live, e.tombs, e.buckets = map[uint64]int64{}, map[uint64]int64{}, map[string]Bucket{}
+	e.sealedBy, e.usage = map[seal.Version]usage{}, map[string]usage{}
 	e.head, e.indexed = checkpoint{nextSeq: 1}, false
+	clear(e.versioned)
 	e.damages.clear()
 	err := e.idx.get([]byte{spaceCheckpoint}, func(v []byte) (err error) {
 		e.head, err = decodeCheckpoint(v)
@@ -308,6 +315,15 @@ func (e *Engine) loadCheckpoint(numbers []uint64) error {
 			// reported as damaged and not as absent.
 			e.quarantine(Damage{File: segName(num), Length: maxSegment, Reason: fmt.Sprintf("the segment is missing, with %d bytes in use", u.live)})
 		}
+	}
+	if err := e.loadUsage(); err != nil {
+		return err
+	}
+	if err := e.idx.scan(spaceVersioned, func(name, _ []byte) error {
+		e.versioned[string(name)] = true
+		return nil
+	}); err != nil {
+		return err
 	}
 	return e.loadBuckets()
 }

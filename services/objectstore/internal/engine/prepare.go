@@ -64,7 +64,7 @@ func (e *Engine) cutPrepared() error {
 
 // isUnused reports whether a segment has only zeros from off to end.
 func isUnused(s *segment, off, end int64) bool {
-	b := make([]byte, 64<<10)
+	b := make([]byte, min(64<<10, max(0, end-off)))
 	for off < end {
 		n, err := s.file.ReadAt(b[:min(int64(len(b)), end-off)], off)
 		if n == 0 || err != nil && !errors.Is(err, io.EOF) {

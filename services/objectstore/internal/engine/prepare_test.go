@@ -214,7 +214,7 @@ func TestZerosLeaveTheRoomOfRecords(t *testing.T) {
 			t.Fatalf("record %d: %v", i, err)
 		}
 	}
-	if err := e.Delete(context.Background(), "bkt", "1", Cond{}); err != nil {
+	if err := removeKey(context.Background(), e, "1"); err != nil {
 		t.Errorf("a deletion: %v", err)
 	}
 }

@@ -9,22 +9,10 @@ import (
 	"io/fs"
 	"math/bits"
 	"sync"
+	"time"
 
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/body"
 )
-
-// Peek gives what the index knows of an object; nil when the key is absent.
-func (e *Engine) Peek(bucket, key string) (*Brief, error) {
-	if _, err := e.Bucket(bucket); err != nil {
-		return nil, err
-	}
-	x, err := e.idx.object(bucket, key)
-	if err != nil || x == nil {
-		return nil, err
-	}
-	b := x.brief(key)
-	return &b, nil
-}
 
 // CheckCond decides a condition against the present state. It saves reading the body of a write
 // that will be refused; the write itself decides the condition again.
@@ -32,7 +20,7 @@ func (e *Engine) CheckCond(bucket, key string, c Cond) error {
 	if _, err := e.Bucket(bucket); err != nil {
 		return err
 	}
-	x, err := e.idx.object(bucket, key)
+	x, err := e.idx.current(bucket, key)
 	if err != nil {
 		return err
 	}
@@ -50,6 +38,17 @@ func (e *Engine) segmentOf(n uint64) *segment {
 }
 
 var errMoved = errors.New("the record was moved")
+
+// find gives the entry of a version of a key: of the current one when version is empty. nil: there is none.
+func (x *index) find(bucket, key, version string) (*entry, error) {
+	switch version {
+	case "":
+		return x.current(bucket, key)
+	case NullVersion:
+		return x.record(bucket, key)
+	}
+	return x.record(bucket, recordKey(key, version))
+}
 
 // readRecord reads as many bytes of an entry's record as b has, at least its head, and verifies the head. The body that
 // it gives is a part of b.
@@ -79,7 +78,7 @@ func (e *Engine) readRecord(x *entry, bucket, key string, b []byte) (record, []b
 		return bad(err.Error())
 	}
 	// A valid record at the wrong place is as bad as a damaged one: it would be another object.
-	if r.seq != x.seq || r.bucket != bucket || r.key != key || int(r.bodyLen) != x.bodyLen {
+	if r.seq != x.seq || r.bucket != bucket || r.key != recordKey(key, x.version) || int(r.bodyLen) != x.bodyLen {
 		return bad("the record is not the one that the index names")
 	}
 	if r.kind == kindLost {
@@ -112,19 +111,20 @@ func lostError(body []byte, seg *segment, x *entry) error {
 
 func objectOf(r *record) (Object, error) {
 	o, err := decodeMeta(r.meta)
-	o.Bucket, o.Key, o.Seq = r.bucket, r.key, r.seq
+	o.Bucket, o.Seq = r.bucket, r.seq
+	o.Key, o.Version = clientKey(r.key)
 	return o, err
 }
 
-// lookup calls fn with the entry of a key. When reclaiming moved the record between the lookup
+// lookup calls fn with the entry of a version of a key; an empty version is the current one. When reclaiming moved the record between the lookup
 // and fn's read of it, it tries again with the new entry. The number of attempts is bounded, so
 // that an index that names a missing segment ends in an error.
-func (e *Engine) lookup(bucket, key string, fn func(*entry) error) error {
+func (e *Engine) lookup(bucket, key, version string, fn func(*entry) error) error {
 	for range 100 {
 		if _, err := e.Bucket(bucket); err != nil {
 			return err
 		}
-		x, err := e.idx.object(bucket, key)
+		x, err := e.idx.find(bucket, key, version)
 		if err != nil {
 			return err
 		}
@@ -134,17 +134,24 @@ func (e *Engine) lookup(bucket, key string, fn func(*entry) error) error {
 			}
 			return fmt.Errorf("get %q: %w", key, ErrNotFound)
 		}
-		if err = fn(x); !errors.Is(err, errMoved) {
-			e.quarantineRead(x, bucket, key, err)
+		if x.isMarker() {
+			return &MarkerError{x.version, time.Unix(0, x.modified)}
+		}
+		if err = e.mended(x, fn); !errors.Is(err, errMoved) {
+			e.quarantineRead(x, bucket, recordKey(key, x.version), err)
 			return err
 		}
 	}
 	return &CorruptError{bucket + "/" + key, 0, "the index names a segment that is missing"}
 }
 
-// Stat gives an object's description.
-func (e *Engine) Stat(bucket, key string) (o Object, err error) {
-	err = e.lookup(bucket, key, func(x *entry) error {
+// Stat gives the description of an object's current version.
+func (e *Engine) Stat(bucket, key string) (Object, error) { return e.StatVersion(bucket, key, "") }
+
+// StatVersion gives the description of a version, named by its id or NullVersion. The error is a *MarkerError for a delete
+// marker.
+func (e *Engine) StatVersion(bucket, key, version string) (o Object, err error) {
+	err = e.lookup(bucket, key, version, func(x *entry) error {
 		if o, err = e.readHead(x, bucket, key); err != nil {
 			return err
 		}
@@ -160,16 +167,21 @@ func (e *Engine) Stat(bucket, key string) (o Object, err error) {
 type Handle struct {
 	Object Object
 	e      *Engine
+	of     string // key of the object that a part is for, which its body was sealed under; empty: that of Object
 	entry  *entry
-	body   []byte  // a part of memory
+	body   []byte  // as it is stored: a part of memory
+	opened bool    // body was sealed, and is not any more
 	memory *[]byte // the record
 	bodies []body.Reader
 }
 
-// Get opens an object. An inline body is read and verified at once.
-func (e *Engine) Get(bucket, key string) (*Handle, error) {
+// Get opens the current version of an object. An inline body is read and verified at once.
+func (e *Engine) Get(bucket, key string) (*Handle, error) { return e.GetVersion(bucket, key, "") }
+
+// GetVersion opens a version, named by its id or NullVersion. The error is a *MarkerError for a delete marker.
+func (e *Engine) GetVersion(bucket, key, version string) (*Handle, error) {
 	h := &Handle{e: e}
-	err := e.lookup(bucket, key, func(x *entry) error {
+	err := e.lookup(bucket, key, version, func(x *entry) error {
 		h.entry = x
 		h.giveBack() // of an attempt that met a moved record
 		h.memory = takeMemory(x.headLen + x.bodyLen)
@@ -219,16 +231,21 @@ func takeMemory(n int) *[]byte {
 }
 
 func (h *Handle) giveBack() {
-	if h.memory == nil {
+	returnMemory(h.memory)
+	h.memory, h.body = nil, nil
+}
+
+// returnMemory takes back what takeMemory gave; nil is nothing.
+func returnMemory(b *[]byte) {
+	if b == nil {
 		return
 	}
-	switch n := len(*h.memory); {
+	switch n := len(*b); {
 	case n == smallRecord:
-		smallRecords.Put(h.memory)
+		smallRecords.Put(b)
 	case n <= largestKept:
-		largeRecords.Put(h.memory)
+		largeRecords.Put(b)
 	}
-	h.memory, h.body = nil, nil
 }
 
 // openBodies opens all bodies at once, so that the object can be read to its end after it was
@@ -242,13 +259,13 @@ func (h *Handle) openBodies(x *entry) error {
 		}
 		h.Close()
 		if errors.Is(err, fs.ErrNotExist) {
-			now, ierr := h.e.idx.object(h.Object.Bucket, h.Object.Key)
+			now, ierr := h.e.idx.record(h.Object.Bucket, recordKey(h.Object.Key, h.Object.Version))
 			if ierr == nil && (now == nil || now.seq != x.seq) {
 				return errMoved
 			}
 			return &CorruptError{body.Name(ext.File), 0, "the body is missing"}
 		}
-		return fmt.Errorf("open body: %w", err)
+		return bodyDamaged(ext.File, 0, err)
 	}
 	return nil
 }
@@ -259,12 +276,16 @@ func (h *Handle) Copy(w io.Writer, off, n int64) error {
 	if off < 0 || n < 0 || off+n > h.Object.Size {
 		return fmt.Errorf("read %q: range %d+%d of %d bytes", h.Object.Key, off, n, h.Object.Size)
 	}
+	var err error
 	if h.bodies == nil {
-		_, err := w.Write(h.body[off : off+n])
-		return err
+		if err = h.openBody(); err == nil {
+			_, err = w.Write(h.body[off : off+n])
+			return err
+		}
+	} else {
+		err = h.copyExtents(w, off, n)
 	}
-	err := h.copyExtents(w, off, n)
-	h.e.quarantineRead(h.entry, h.Object.Bucket, h.Object.Key, err)
+	h.e.quarantineRead(h.entry, h.Object.Bucket, recordKey(h.Object.Key, h.Object.Version), err)
 	return err
 }
 

@@ -86,7 +86,7 @@ func (e *Engine) buildFromFooters(numbers []uint64) (bool, error) {
 		return false, nil
 	}
 	slices.Sort(closed)
-	b := &rebuild{e: e, named: map[position]Damage{}}
+	b := &rebuild{e: e, named: map[position]Damage{}, sums: tally{idx: e.idx}}
 	defer b.close()
 	for _, num := range closed {
 		if ok, err := b.openFooter(num); !ok || err != nil {
@@ -94,6 +94,9 @@ func (e *Engine) buildFromFooters(numbers []uint64) (bool, error) {
 		}
 	}
 	if err := b.merge(); err != nil {
+		return false, err
+	}
+	if err := b.makeCurrent(); err != nil {
 		return false, err
 	}
 	return true, b.finish()
@@ -107,6 +110,7 @@ type rebuild struct {
 	runs    runHeap
 	named   map[position]Damage // damages whose key is known, by the place of their record
 	next    checkpoint
+	sums    tally
 }
 
 func (b *rebuild) close() {
@@ -282,8 +286,16 @@ func (b *rebuild) putEntry(batch *pebble.Batch, it footerItem) error {
 		return fmt.Errorf("%s: %w", footerName(x.pos.seg), err)
 	}
 	b.e.live[x.pos.seg] += x.recordSize()
-	_, key, _ := strings.Cut(string(it.key), "\x00")
-	if !isHidden(key) {
+	bucket, key, _ := strings.Cut(string(it.key), "\x00")
+	if err := b.sums.count(bucket, key, &x, 1); err != nil {
+		return err
+	}
+	switch {
+	case x.version != "" || x.isMarker():
+		b.e.versioned[bucket] = true // makeCurrent looks at them when all are there
+		b.next.hidden++
+		b.next.hiddenBytes += x.size
+	case !isHidden(key):
 		b.next.objects++
 		b.next.bytes += x.size
 	}
@@ -293,14 +305,54 @@ func (b *rebuild) putEntry(batch *pebble.Batch, it footerItem) error {
 	for _, f := range x.files {
 		// Hidden keys come first, so the entry of a completed object comes behind those of its parts.
 		var owner []byte
-		if !isHidden(key) && len(x.files) > 0 && x.flags&flagUpload != 0 {
+		if !isInternal(key) && x.flags&flagUpload != 0 {
 			owner = []byte(fileOfObject)
 		}
 		if err := batch.Set(spaceKey(spaceFile, f), owner, nil); err != nil {
 			return err
 		}
 	}
-	return batch.Set(append([]byte{spaceObject}, it.key...), it.entry, nil)
+	space := spaceObject
+	if x.isMarker() && x.version == "" {
+		space = spaceAside
+	}
+	return batch.Set(append([]byte{byte(space)}, it.key...), it.entry, nil)
+}
+
+// makeCurrent enters the current version of each key that has versions. Until then a null version is where the current
+// one belongs, unless it is a delete marker.
+func (b *rebuild) makeCurrent() error {
+	v := b.e.newOverlay(0)
+	batch := b.e.idx.db.NewBatch()
+	defer func() { _ = batch.Close() }()
+	for bucket := range b.e.versioned {
+		if err := batch.Set(spaceKey(spaceVersioned, bucket), nil, nil); err != nil {
+			return err
+		}
+		base, last := len(objectKey(bucket, "")), ""
+		err := b.e.idx.eachVersion(bucket, "", "", func(k, _ []byte) (bool, error) {
+			key, _ := clientKey(string(k[base:]))
+			if key == last {
+				return true, nil
+			}
+			last = key
+			v.newest = map[name]*entry{}
+			if err := b.e.applyCurrent(batch, v, name{bucket, key}, &b.next); err != nil || batch.Len() < rebuildBatch {
+				return true, err
+			}
+			err := batch.Commit(pebble.NoSync)
+			_ = batch.Close()
+			batch = b.e.idx.db.NewBatch()
+			return true, err
+		})
+		if err != nil {
+			return fmt.Errorf("build index: %w", err)
+		}
+	}
+	if err := batch.Commit(pebble.NoSync); err != nil {
+		return fmt.Errorf("build index: %w", err)
+	}
+	return nil
 }
 
 // finish writes the use of the segments, the lists of buckets and damages, and the position
@@ -335,6 +387,12 @@ func (b *rebuild) finish() error {
 		if err := batch.Set(segmentKey(f.Segment), u.encode(), nil); err != nil {
 			return err
 		}
+	}
+	e.mu.Lock()
+	err := e.applyTally(batch, &b.sums)
+	e.mu.Unlock()
+	if err != nil {
+		return err
 	}
 	if buckets.BucketsSeq > 0 {
 		var err error

@@ -129,7 +129,7 @@ func (e *Engine) copyLiveRecords(ctx context.Context, seg *segment, size int64, 
 func (e *Engine) skipDamagedRecord(sc *logScanner, r record, at int64, bad *CorruptError) (kept bool, err error) {
 	d := Damage{File: bad.File, Offset: at, Reason: bad.Reason}
 	if r.kind == kindPut || r.kind == kindLost {
-		x, err := e.idx.object(r.bucket, r.key)
+		x, err := e.idx.record(r.bucket, r.key)
 		if err != nil {
 			return false, err
 		}
@@ -137,7 +137,8 @@ func (e *Engine) skipDamagedRecord(sc *logScanner, r record, at int64, bad *Corr
 		if x == nil || x.pos != (position{sc.seg.number, at}) {
 			return false, nil
 		}
-		d.Length, d.Bucket, d.Key = r.size(), r.bucket, r.key
+		d = d.of(r.bucket, r.key)
+		d.Length = r.size()
 	} else {
 		sc.skipTo(sc.findRecord(0, nil))
 		d.Length = sc.off - at
@@ -212,7 +213,7 @@ func (c *copier) relocate(r record, at position) error {
 	o := &op{rec: record{kind: r.kind, flags: r.flags | flagQuiet, bucket: r.bucket, key: r.key, meta: r.meta}}
 	switch r.kind {
 	case kindPut, kindLost:
-		x, err := c.e.idx.object(r.bucket, r.key)
+		x, err := c.e.idx.record(r.bucket, r.key)
 		if err != nil || x == nil || x.pos != at {
 			return err
 		}
@@ -227,7 +228,7 @@ func (c *copier) relocate(r record, at position) error {
 		if c.oldest {
 			return nil
 		}
-		x, err := c.e.idx.object(r.bucket, r.key)
+		x, err := c.e.idx.record(r.bucket, r.key)
 		if err != nil || x != nil {
 			return err
 		}

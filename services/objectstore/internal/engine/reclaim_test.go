@@ -20,7 +20,7 @@ func TestDeletedStaysDeletedWithoutTheIndex(t *testing.T) {
 	fill("old/gone")
 	fill("old/1")
 	fill("old/2") // the first segment: 2 of 3 live
-	if err := e.Delete(ctx, "bkt", "old/gone", Cond{}); err != nil {
+	if err := removeKey(ctx, e, "old/gone"); err != nil {
 		t.Fatal(err)
 	}
 	for range 4 { // the second one: the tombstone, and what is replaced
@@ -99,7 +99,7 @@ func TestCopiesGiveWay(t *testing.T) {
 	ctx := context.Background()
 	e := openTest(t, Options{Dir: t.TempDir()})
 	e.put("k", []byte("old"))
-	old, err := e.idx.object("bkt", "k")
+	old, err := e.idx.current("bkt", "k")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func TestCopiesGiveWay(t *testing.T) {
 		t.Errorf("the copy of a tombstone over an object: %v", err)
 	}
 	e.want("k", []byte("newer"))
-	if err := e.Delete(ctx, "bkt", "k", Cond{}); err != nil {
+	if err := removeKey(ctx, e, "k"); err != nil {
 		t.Fatal(err)
 	}
 	if err := copied(); !errors.Is(err, ErrPrecondition) {
@@ -196,7 +196,7 @@ func TestOneDamagedRecordDoesNotStopReclaiming(t *testing.T) {
 		e.put("again", pattern(6<<10, byte(i)))
 	}
 	want["again"] = pattern(6<<10, 11)
-	x, err := e.idx.object("bkt", "keep/0")
+	x, err := e.idx.current("bkt", "keep/0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,7 +221,7 @@ func TestOneDamagedRecordDoesNotStopReclaiming(t *testing.T) {
 	if _, err := e.body("keep/0"); !errors.Is(err, ErrCorrupt) {
 		t.Errorf("the damaged object: %v", err)
 	}
-	if err := e.Delete(ctx, "bkt", "keep/0", Cond{}); err != nil {
+	if err := removeKey(ctx, e, "keep/0"); err != nil {
 		t.Fatal(err)
 	}
 	if freed, err := e.Reclaim(ctx); err != nil || freed == 0 || e.segments[x.pos.seg] != nil {
@@ -239,7 +239,7 @@ func TestNothingIsReclaimedWhileKeysAreUnknown(t *testing.T) {
 	o := Options{Dir: dir, SegmentBytes: 16 << 10, InlineBytes: 8 << 10, ReclaimBelow: 0.9}
 	e := openTest(t, o)
 	place := func(key string) *entry {
-		x, err := e.idx.object("bkt", key)
+		x, err := e.idx.current("bkt", key)
 		if err != nil || x == nil {
 			t.Fatal(key, err)
 		}

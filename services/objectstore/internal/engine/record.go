@@ -21,7 +21,9 @@ const (
 const (
 	flagFile      uint8 = 1 << 0 // the body is in files
 	flagQuiet     uint8 = 1 << 1 // written again by tagging or by reclaiming space: no event
-	knownFlags          = flagFile | flagQuiet
+	flagMarker    uint8 = 1 << 2 // a delete marker
+	flagExpired   uint8 = 1 << 5 // deleted by a lifecycle rule
+	knownFlags          = flagFile | flagQuiet | flagMarker | flagExpired
 	recordMagic         = 0xA7
 	headSize            = 40
 	maxBucketLen        = 63
@@ -59,6 +61,9 @@ type record struct {
 	batch   uint64
 	body    []byte // nil after decodeHead
 }
+
+// isObject reports whether the record is of a key, and no list.
+func (r *record) isObject() bool { return r.kind != kindBuckets && r.kind != kindDamages }
 
 func (r *record) headLen() int { return headSize + len(r.bucket) + len(r.key) + len(r.meta) }
 func (r *record) size() int64  { return int64(r.headLen()) + int64(r.bodyLen) }

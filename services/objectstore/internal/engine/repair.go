@@ -94,30 +94,44 @@ func (p *repair) writeLosses() error {
 		if l.Earlier {
 			continue // an earlier repair wrote the record of its loss
 		}
-		now, err := e.idx.object(l.Bucket, l.Key)
+		key := recordKey(l.Key, l.Version)
+		now, err := e.idx.record(l.Bucket, key)
 		if err != nil {
 			return err
 		}
 		if now == nil || now.pos != l.entry.pos {
 			continue // it was salvaged
 		}
-		d := Damage{File: segName(l.entry.pos.seg), Offset: l.entry.pos.off, Length: l.entry.recordSize(), Reason: l.Reason, Bucket: l.Bucket, Key: l.Key}
-		body, err := json.Marshal(d)
-		if err != nil {
+		o := Object{Size: l.Size, ETag: l.ETag, Modified: time.Unix(0, l.entry.modified), Lock: l.entry.lock}
+		if l.Version == "" {
+			o.Order = l.entry.order
+		}
+		w := &op{obj: o, cond: Cond{at: l.entry.pos, atIsSet: true}, keepFiles: true}
+		w.rec = record{kind: kindPut, flags: flagQuiet | flagMarker, bucket: l.Bucket, key: key, meta: encodeMeta(&o)}
+		if !l.entry.isMarker() {
+			if err := w.rec.lose(l); err != nil {
+				return err
+			}
+		}
+		if err := e.submit(p.ctx, w); err != nil {
 			return err
 		}
-		o := Object{Size: l.Size, ETag: l.ETag, Modified: time.Unix(0, l.entry.modified)}
-		err = e.submit(p.ctx, &op{
-			rec: record{kind: kindLost, flags: flagQuiet, bucket: l.Bucket, key: l.Key, meta: encodeMeta(&o),
-				body: body, bodyLen: uint32(len(body)), bodyCRC: crc32.Checksum(body, castagnoli)},
-			obj: o, cond: Cond{at: l.entry.pos, atIsSet: true}, keepFiles: true,
-		})
-		if err != nil {
-			return err
+		if l.entry.isMarker() {
+			p.out.Salvaged++ // the index has all that there is of a delete marker
+		} else {
+			p.out.Lost = append(p.out.Lost, l)
 		}
-		p.out.Lost = append(p.out.Lost, l)
 	}
 	return nil
+}
+
+// lose makes the record that of a loss.
+func (r *record) lose(l LostObject) error {
+	d := Damage{File: segName(l.entry.pos.seg), Offset: l.entry.pos.off, Length: l.entry.recordSize(), Reason: l.Reason}.of(l.Bucket, r.key)
+	body, err := json.Marshal(d)
+	r.kind, r.flags = kindLost, flagQuiet
+	r.body, r.bodyLen, r.bodyCRC = body, uint32(len(body)), crc32.Checksum(body, castagnoli)
+	return err
 }
 
 // moveSegments takes damaged segments out of the log, and forgets those that are missing.

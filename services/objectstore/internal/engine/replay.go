@@ -76,8 +76,7 @@ func (e *Engine) replay(numbers []uint64) error {
 		return err
 	}
 	e.end, e.endSeq = e.head.pos, e.head.nextSeq
-	e.counts.objects.Store(e.head.objects)
-	e.counts.bytes.Store(e.head.bytes)
+	e.storeCounts()
 	return e.declareNewDamage()
 }
 
@@ -92,7 +91,10 @@ func (e *Engine) findFooters(numbers []uint64) error {
 		}
 		// Nothing of an unfinished attempt may count: the replay counts every record itself.
 		clear(e.live)
+		clear(e.sealedBy)
+		clear(e.usage)
 		clear(e.tombs)
+		clear(e.versioned)
 	}
 	names, err := vfs.Names(e.fs, footerDir)
 	for _, n := range names {
@@ -158,12 +160,12 @@ func (e *Engine) startSegment(numbers []uint64) error {
 	next := e.head
 	e.segments[num], e.active = s, s
 	next.pos, next.salt = position{num, segHeaderSize}, s.salt
-	return e.apply(nil, next)
+	return e.apply(e.newOverlay(0), nil, next)
 }
 
 func (e *Engine) replaySegment(seg *segment, from, size int64, last bool) error {
 	sc := newScanner(seg, from, size)
-	p := &replayer{e: e, seg: seg, sc: sc, view: &overlay{e: e, keys: map[name]*entry{}}, next: e.head}
+	p := &replayer{e: e, seg: seg, sc: sc, view: e.newOverlay(0), next: e.head}
 	for {
 		r, at, err := sc.next()
 		var bad *CorruptError
@@ -201,8 +203,8 @@ type replayer struct {
 
 func (p *replayer) flush(to int64) error {
 	p.next.pos.off = max(to, p.next.pos.off)
-	err := p.e.apply(p.ops, p.next)
-	clear(p.view.keys)
+	err := p.e.apply(p.view, p.ops, p.next)
+	p.view.clear()
 	p.ops = p.ops[:0]
 	p.next = p.e.head
 	return err
@@ -243,7 +245,7 @@ func (p *replayer) skipDamage(r record, at int64, bad *CorruptError) error {
 		r, known = p.sc.correctRecord(p.next.nextSeq)
 	}
 	if known && r.seq >= p.next.nextSeq {
-		d := Damage{File: file, Offset: at, Length: r.size(), Reason: bad.Reason, Bucket: r.bucket, Key: r.key}
+		d := Damage{File: file, Offset: at, Length: r.size(), Reason: bad.Reason}.of(r.bucket, r.key)
 		p.sc.skipTo(at + r.size())
 		// These two replace a whole list, so their content is needed and not only their place.
 		if r.kind == kindBuckets || r.kind == kindDamages {
@@ -314,15 +316,14 @@ func (v *overlay) toOp(r record, pos position) (*op, error) {
 	r.body = nil // the index does not need it, and the scanner reuses its memory
 	o := &op{rec: r}
 	var err error
-	if o.prev, err = v.get(r.bucket, r.key); err != nil {
+	if o.prev, err = v.record(r.bucket, r.key); err != nil {
 		return nil, err
 	}
 	if r.kind != kindDelete {
 		if o.obj, err = decodeMeta(r.meta); err != nil {
 			return nil, err
 		}
-		o.entry = entryOf(&r, &o.obj, pos)
 	}
-	v.keys[name{r.bucket, r.key}] = o.entry
+	v.note(o, pos)
 	return o, nil
 }

@@ -58,6 +58,14 @@ var errUnreadable = errors.New("unreadable")
 // the end. A *CorruptError names a damaged record: the record is returned with it when its head
 // is whole, the scanner does not move, and the caller continues with skipTo.
 func (s *logScanner) next() (record, int64, error) {
+	r, at, err := s.readNext()
+	if err != nil && !errors.Is(err, io.EOF) && s.mend() {
+		return s.readNext()
+	}
+	return r, at, err
+}
+
+func (s *logScanner) readNext() (record, int64, error) {
 	at := s.off
 	if at >= s.end {
 		return record{}, at, io.EOF
@@ -184,7 +192,7 @@ func (s *logScanner) findRecord(from uint64, want func(*record) bool) int64 {
 	const longest = headSize + maxBucketLen + maxHiddenLen + maxMetaLen
 	// Each step reads one longest head more than it searches, so that a head which begins at
 	// the end of a step is whole.
-	b := make([]byte, step+longest)
+	b := make([]byte, min(step+longest, max(0, s.end-s.off)))
 	for at := s.off + 1; at < s.end; at += step {
 		n, err := s.seg.file.ReadAt(b[:min(int64(len(b)), s.end-at)], at)
 		if err != nil && !errors.Is(err, io.EOF) && n == 0 {

@@ -18,7 +18,7 @@ import (
 
 const (
 	segMagic      = "LMSEGLOG"
-	segVersion    = 3 // 1 had no records of lost objects, 2 no uploads
+	segVersion    = 4 // 1 had no records of lost objects, 2 no uploads, 3 no versions
 	segHeaderSize = 40
 	logDir        = "log"
 	// tailLimit, bytes, is more than one batch can hold; a longer damaged tail is no torn write.
@@ -119,7 +119,11 @@ func openSegment(fsys vfs.FS, number uint64) (*segment, error) {
 	s := &segment{number: number, file: f}
 	s.refs.Store(1)
 	h := make([]byte, segHeaderSize)
-	if _, err := f.ReadAt(h, 0); err != nil {
+	_, err = f.ReadAt(h, 0)
+	if (err != nil || !wholeHeader(h, number)) && mendFrom(f, h, 0, func() bool { return wholeHeader(h, number) }) {
+		err = nil
+	}
+	if err != nil {
 		s.bad, s.saltUnknown = &CorruptError{segName(number), 0, "header cannot be read: " + err.Error()}, true
 		return s, nil
 	}

@@ -83,7 +83,7 @@ func TestReserve(t *testing.T) {
 	if !errors.Is(err, ErrFull) || len(keys) < 40 || e.Stats().ReserveBytes != 1<<20 {
 		t.Fatalf("after %d objects: %v, %+v", len(keys), err, e.Stats())
 	}
-	if _, err := e.NewBlob(); !errors.Is(err, ErrFull) {
+	if _, err := e.NewBlob("bkt", "k"); !errors.Is(err, ErrFull) {
 		t.Errorf("a large object: %v", err)
 	}
 	if _, err := e.Put(ctx, sized(keys[0], nil), nil, Cond{Absent: true}); !errors.Is(err, ErrPrecondition) {
@@ -91,7 +91,7 @@ func TestReserve(t *testing.T) {
 	}
 	fsys.room.Store(0)
 	for _, k := range keys[1:] {
-		if err := e.Delete(ctx, "bkt", k, Cond{}); err != nil {
+		if err := removeKey(ctx, e, k); err != nil {
 			t.Fatalf("delete: %v", err)
 		}
 	}

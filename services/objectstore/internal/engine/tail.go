@@ -10,10 +10,14 @@ import (
 
 // Event is a change of a key, read from the log: an object written or removed.
 type Event struct {
-	Seq      uint64
-	Bucket   string
-	Key      string
+	Seq    uint64
+	Bucket string
+	Key    string
+	// Version is the id of the version, NullVersion for that of a bucket whose versioning is suspended, or empty.
+	Version  string
 	Removed  bool
+	Marker   bool // with Removed: a delete marker was made
+	Expired  bool // with Removed: by a lifecycle rule
 	Size     int64
 	ETag     string
 	Modified time.Time // zero for a removal
@@ -147,9 +151,10 @@ func (e *Engine) segmentEnd(n uint64) int64 {
 }
 
 func eventOf(r *record) (Event, bool, error) {
-	ev := Event{Seq: r.seq, Bucket: r.bucket, Key: r.key}
+	ev := Event{Seq: r.seq, Bucket: r.bucket, Expired: r.flags&flagExpired != 0}
+	ev.Key, ev.Version = clientKey(r.key)
 	switch {
-	case r.flags&flagQuiet != 0 || r.kind >= kindBuckets || isHidden(r.key):
+	case r.flags&flagQuiet != 0 || r.kind >= kindBuckets || isHidden(ev.Key):
 		return ev, false, nil
 	case r.kind == kindDelete:
 		ev.Removed = true
@@ -157,6 +162,11 @@ func eventOf(r *record) (Event, bool, error) {
 	}
 	o, err := decodeMeta(r.meta)
 	ev.Size, ev.ETag, ev.Modified = o.Size, o.ETag, o.Modified
+	if o.Order != 0 {
+		ev.Version = NullVersion
+	}
+	ev.Marker = r.flags&flagMarker != 0
+	ev.Removed = ev.Marker
 	return ev, err == nil, err
 }
 

@@ -111,7 +111,7 @@ func (e *Engine) Upload(bucket, key, id string) (Object, error) {
 // isFinished reports whether the object of an upload is complete. Its tombstone can be missing then, when the power
 // failed within the batch of both.
 func (e *Engine) isFinished(bucket, key, id string) bool {
-	x, err := e.idx.object(bucket, key)
+	x, err := e.idx.current(bucket, key)
 	if err != nil || x == nil || x.flags&flagUpload == 0 {
 		return false
 	}
@@ -122,7 +122,10 @@ func (e *Engine) isFinished(bucket, key, id string) bool {
 // PutPart stores a part, which replaces an earlier one of its number. Its extents are given to the engine as by Put.
 func (e *Engine) PutPart(ctx context.Context, bucket, key, id string, p Part) (Part, error) {
 	p.Bucket, p.Key = bucket, partKey(id, p.Number)
-	var err error
+	err := checkNames(bucket, key, p.Extents)
+	if err != nil {
+		return p, fmt.Errorf("put part of %q: %w", key, err)
+	}
 	p.Object, err = e.put(ctx, &op{upload: uploadKey(key, id)}, p.Object, nil, flagQuiet)
 	return p, err
 }
@@ -242,21 +245,52 @@ func (e *Engine) Uploads(bucket string, q UploadQuery) (page UploadPage, err err
 // the checksum of the whole, and gets the files of the parts. ErrNoUpload: the upload is gone; ErrPartChanged: a part
 // was replaced since it was read. The condition is decided together with the write.
 func (e *Engine) Complete(ctx context.Context, o Object, id string, parts []Part, c Cond) (Object, error) {
-	o.Upload, o.PartSizes, o.Extents = id, nil, nil
-	w := &op{cond: c, upload: uploadKey(o.Key, id)}
-	for _, p := range parts {
-		o.PartSizes = append(o.PartSizes, p.Size)
-		o.Extents = append(o.Extents, p.Extents...)
-		w.parts = append(w.parts, partSeq{partKey(id, p.Number), p.Seq})
+	out, err := e.completeOnce(ctx, o, id, parts, c)
+	for try := 0; errors.Is(err, ErrPartChanged) && try < completeTries; try++ {
+		// Reclaiming, or a rotation of keys, may have written a part again; the client has not.
+		var ferr error
+		if parts, ferr = e.partsAsTheyAre(o.Bucket, id, parts); ferr != nil {
+			return out, ferr
+		}
+		out, err = e.completeOnce(ctx, o, id, parts, c)
 	}
-	w.then = &op{rec: record{kind: kindDelete, flags: flagQuiet, bucket: o.Bucket, key: w.upload}}
-	out, err := e.put(ctx, w, o, nil, 0)
 	if err != nil {
 		return out, err
 	}
 	// The object is durable. What is left of the upload is garbage, which SweepUploads removes if this does not.
 	if err := e.removeParts(ctx, o.Bucket, id); err != nil {
 		e.opt.Log.Warn("remove the parts of a completed upload", "bucket", o.Bucket, "key", o.Key, "error", err)
+	}
+	return out, nil
+}
+
+// completeTries bounds how often a completion is tried again because parts were moved.
+const completeTries = 10
+
+func (e *Engine) completeOnce(ctx context.Context, o Object, id string, parts []Part, c Cond) (Object, error) {
+	o.Upload, o.PartSizes, o.Extents = id, nil, nil
+	w := &op{cond: c, byRule: true, upload: uploadKey(o.Key, id)}
+	for _, p := range parts {
+		o.PartSizes = append(o.PartSizes, p.Size)
+		o.Extents = append(o.Extents, p.Extents...)
+		w.parts = append(w.parts, partSeq{partKey(id, p.Number), p.Seq})
+	}
+	w.then = &op{rec: record{kind: kindDelete, flags: flagQuiet, bucket: o.Bucket, key: w.upload}}
+	return e.put(ctx, w, o, nil, 0)
+}
+
+// partsAsTheyAre reads parts again. ErrPartChanged: the client has written one of them since.
+func (e *Engine) partsAsTheyAre(bucket, id string, parts []Part) ([]Part, error) {
+	out := make([]Part, len(parts))
+	for i, p := range parts {
+		now, err := e.Stat(bucket, partKey(id, p.Number))
+		if errors.Is(err, ErrNotFound) || err == nil && (now.ETag != p.ETag || now.Size != p.Size || !now.Modified.Equal(p.Modified)) {
+			return nil, fmt.Errorf("part %d of upload %q: %w", p.Number, id, ErrPartChanged)
+		}
+		if err != nil {
+			return nil, err
+		}
+		out[i] = Part{p.Number, now}
 	}
 	return out, nil
 }
@@ -269,7 +303,7 @@ type partSeq struct {
 
 // decideUpload checks that the upload of an operation is there, and that its parts are those that were read.
 func (v *overlay) decideUpload(o *op) error {
-	x, err := v.get(o.rec.bucket, o.upload)
+	x, err := v.record(o.rec.bucket, o.upload)
 	if err != nil {
 		return err
 	}
@@ -280,7 +314,7 @@ func (v *overlay) decideUpload(o *op) error {
 		return ErrNoUpload
 	}
 	for _, p := range o.parts {
-		switch x, err := v.get(o.rec.bucket, p.key); {
+		switch x, err := v.record(o.rec.bucket, p.key); {
 		case err != nil:
 			return err
 		case x == nil || x.seq != p.seq:

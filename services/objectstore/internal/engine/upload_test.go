@@ -3,6 +3,7 @@ package engine
 import (
 	"bytes"
 	"context"
+	"crypto/md5"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -27,11 +28,11 @@ func (e *testEngine) begin(key string) string {
 // part stores a part.
 func (e *testEngine) part(key, id string, n int, body []byte) error {
 	e.t.Helper()
-	return putPart(e.Engine, key, id, n, body, fmt.Sprintf("etag-%d-%d", n, len(body)))
+	return putPart(e.Engine, key, id, n, body, fmt.Sprintf("etag-%d-%x", n, md5.Sum(body)))
 }
 
 func putPart(e *Engine, key, id string, n int, body []byte, etag string) error {
-	b, err := e.NewBlob()
+	b, err := e.NewBlob("bkt", key)
 	if err != nil {
 		return err
 	}
@@ -110,11 +111,14 @@ func TestUpload(t *testing.T) {
 	if _, err := e.Complete(ctxUp, whole("k", chosen), id, chosen, Cond{Match: "nothing"}); !errors.Is(err, ErrPrecondition) {
 		t.Errorf("complete with another ETag: %v", err)
 	}
-	if err := e.part("k", id, 7, two); err != nil {
+	if err := e.part("k", id, 7, []byte("another body")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := e.Complete(ctxUp, whole("k", chosen), id, chosen, Cond{}); !errors.Is(err, ErrPartChanged) {
 		t.Errorf("complete with a part that was replaced: %v", err)
+	}
+	if err := e.part("k", id, 7, two); err != nil {
+		t.Fatal(err)
 	}
 	list = e.parts("k", id)
 	chosen = []Part{list[0], list[2], list[3]}
@@ -156,14 +160,14 @@ func TestUpload(t *testing.T) {
 	e.done()
 	e = openTest(t, opt)
 	check("opened again")
-	if err := e.SetTags(ctxUp, "bkt", "k", []Pair{{"t", "1"}}); err != nil {
+	if _, err := e.SetTags(ctxUp, "bkt", "k", "", []Pair{{"t", "1"}}); err != nil {
 		t.Fatal(err)
 	}
 	check("tagged")
 	for i := range 40 { // old records to reclaim
 		e.put("filler", pattern(8000, byte(i)))
 	}
-	if err := e.Delete(ctxUp, "bkt", "filler", Cond{}); err != nil {
+	if err := removeKey(ctxUp, e, "filler"); err != nil {
 		t.Fatal(err)
 	}
 	for more := true; more; {
@@ -190,7 +194,7 @@ func TestUpload(t *testing.T) {
 		e = openTest(t, opt)
 		check("without " + lost)
 	}
-	if err := e.Delete(ctxUp, "bkt", "k", Cond{}); err != nil {
+	if err := removeKey(ctxUp, e, "k"); err != nil {
 		t.Fatal(err)
 	}
 	if err := e.AbortUpload(ctxUp, "bkt", "other", other); err != nil {
@@ -289,7 +293,7 @@ func TestSweepUploads(t *testing.T) {
 	if _, err := e.Upload("bkt", "k", id); err != nil {
 		t.Errorf("an upload of a bucket that stays: %v", err)
 	}
-	if err := e.Delete(ctxUp, "bkt", "torn", Cond{}); err != nil {
+	if err := removeKey(ctxUp, e, "torn"); err != nil {
 		t.Fatal(err)
 	}
 	if err := e.DeleteBucket(ctxUp, "bkt"); err != nil || e.files() != 0 {
@@ -357,7 +361,7 @@ func TestHiddenKeysAreHidden(t *testing.T) {
 	if _, err := e.Engine.Put(ctxUp, Object{Bucket: "bkt", Key: hidden, Modified: epoch}, nil, Cond{}); !errors.Is(err, ErrTooLarge) {
 		t.Errorf("put: %v", err)
 	}
-	if err := e.Delete(ctxUp, "bkt", hidden, Cond{}); !errors.Is(err, ErrTooLarge) {
+	if err := removeKey(ctxUp, e, hidden); !errors.Is(err, ErrTooLarge) {
 		t.Errorf("delete: %v", err)
 	}
 	many := []Deletion{{Key: hidden}}
@@ -460,7 +464,7 @@ func TestTornCompleteEndsItsUpload(t *testing.T) {
 	e = openTest(t, opt)
 	defer func() { e.done() }()
 	e.want("torn", []byte("whole"))
-	if err := e.Delete(ctxUp, "bkt", "torn", Cond{}); err != nil {
+	if err := removeKey(ctxUp, e, "torn"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := e.Complete(ctxUp, whole("torn", parts), id, parts, Cond{Absent: true}); !errors.Is(err, ErrNoUpload) {

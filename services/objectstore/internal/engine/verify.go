@@ -8,16 +8,16 @@ import (
 	"io/fs"
 	"maps"
 	"slices"
-	"strings"
 )
 
 // LostObject is an object whose bytes cannot be read.
 type LostObject struct {
-	Bucket string `json:"bucket"`
-	Key    string `json:"key"`
-	Size   int64  `json:"size"`
-	ETag   string `json:"etag"`
-	Reason string `json:"reason"`
+	Bucket  string `json:"bucket"`
+	Key     string `json:"key"`
+	Version string `json:"version,omitempty"`
+	Size    int64  `json:"size"`
+	ETag    string `json:"etag"`
+	Reason  string `json:"reason"`
 	// Earlier: a repair has written down the loss before.
 	Earlier bool `json:"earlier,omitempty"`
 
@@ -44,22 +44,22 @@ func (e *Engine) Verify(ctx context.Context) (Verified, error) {
 	if err != nil {
 		return v, fmt.Errorf("verify: %w", err)
 	}
-	err = e.idx.scan(spaceObject, func(name, value []byte) error {
-		x, err := decodeEntry(value)
-		if err = errors.Join(err, ctx.Err()); err != nil {
+	err = e.eachRecord(func(bucket, record string, x *entry) error {
+		if err := ctx.Err(); err != nil {
 			return err
 		}
-		bucket, key, _ := strings.Cut(string(name), "\x00")
-		if !isHidden(key) {
-			v.Objects++
-			v.ObjectBytes += x.size
-		} else if id, _, ok := parsePartKey(key); ok && !uploads[id] {
+		if id, _, ok := parsePartKey(record); ok && !uploads[id] {
 			return nil // left by a crash; its file may have gone with the object
 		}
-		err = e.readWhole(bucket, key)
+		if !isInternal(record) && !x.isMarker() {
+			v.Objects++
+			v.ObjectBytes += x.size
+		}
+		err := e.readWhole(bucket, record, x)
 		var bad *CorruptError
 		if errors.As(err, &bad) {
-			v.Lost = append(v.Lost, LostObject{bucket, key, x.size, x.etag, bad.Error(), x.flags&flagLost != 0, &x})
+			key, version := clientKey(record)
+			v.Lost = append(v.Lost, LostObject{bucket, key, version, x.size, x.etag, bad.Error(), x.flags&flagLost != 0, x})
 			return nil
 		}
 		return err
@@ -94,13 +94,25 @@ func (e *Engine) openUploads() (map[string]bool, error) {
 	return ids, err
 }
 
-func (e *Engine) readWhole(bucket, key string) error {
-	h, err := e.Get(bucket, key)
+func (e *Engine) readWhole(bucket, record string, x *entry) error {
+	key, version := clientKey(record)
+	if version == "" && !isHidden(record) {
+		version = NullVersion
+	}
+	if x.isMarker() {
+		_, err := e.readHead(x, bucket, key)
+		if errors.Is(err, errMoved) {
+			return nil // it was copied, and so was whole
+		}
+		e.quarantineRead(x, bucket, record, err)
+		return err
+	}
+	h, err := e.GetVersion(bucket, key, version)
 	if err != nil {
 		return err
 	}
 	defer h.Close()
-	return h.Copy(io.Discard, 0, h.Object.Size)
+	return h.verifyStored()
 }
 
 func (e *Engine) verifySegment(ctx context.Context, num uint64, v *Verified) error {
@@ -114,11 +126,13 @@ func (e *Engine) verifySegment(ctx context.Context, num uint64, v *Verified) err
 	end := e.segmentEnd(num)
 	e.mu.RUnlock()
 	sc := newScanner(s, segHeaderSize, end)
+	next := s.firstSeq
 	for ctx.Err() == nil {
 		r, at, err := sc.next()
 		var bad *CorruptError
 		switch {
 		case errors.Is(err, io.EOF):
+			e.verifyEnd(s, end, next)
 			return e.verifyFooter(num)
 		case errors.As(err, &bad):
 			if r.kind != 0 {
@@ -126,12 +140,29 @@ func (e *Engine) verifySegment(ctx context.Context, num uint64, v *Verified) err
 			} else {
 				sc.skipTo(sc.findRecord(0, nil))
 			}
-			e.quarantine(Damage{File: bad.File, Offset: at, Length: sc.off - at, Reason: bad.Reason, Bucket: r.bucket, Key: r.key})
+			e.quarantine(Damage{File: bad.File, Offset: at, Length: sc.off - at, Reason: bad.Reason}.of(r.bucket, r.key))
 		default:
 			v.Records++
 		}
+		if r.kind != 0 {
+			next = r.seq + 1
+		}
 	}
 	return ctx.Err()
+}
+
+// verifyEnd finds records that are missing behind end, where those of the next segment tell of them. The index knows what
+// they did, and may have no use for them; one that is built from the log would not.
+func (e *Engine) verifyEnd(s *segment, end int64, next uint64) {
+	after := e.segmentOf(s.number + 1)
+	if after == nil {
+		return
+	}
+	defer after.release()
+	if after.firstSeq > next && !e.damages.in(segName(s.number)) {
+		e.quarantine(Damage{File: segName(s.number), Offset: end,
+			Reason: fmt.Sprintf("ends before record %d, but the next segment begins with %d", next, after.firstSeq)})
+	}
 }
 
 func (e *Engine) verifyFooter(num uint64) error {

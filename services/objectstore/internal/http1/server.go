@@ -9,6 +9,7 @@ package http1
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net"
@@ -40,6 +41,8 @@ var defaults = timeouts{head: 10 * time.Second, idle: 2 * time.Minute, write: ti
 type Server struct {
 	Handler http.Handler
 	Log     *slog.Logger
+	// TLS is the configuration of connections; nil serves in the clear. There is no HTTP/2: it must offer http/1.1 alone.
+	TLS *tls.Config
 
 	timeouts timeouts // zero: the defaults
 
@@ -113,6 +116,9 @@ func (s *Server) accept(ctx context.Context, l net.Listener) error {
 }
 
 func (s *Server) start(ctx context.Context, nc net.Conn) {
+	if s.TLS != nil {
+		nc = tls.Server(nc, s.TLS)
+	}
 	c := newConn(ctx, s, nc)
 	s.mu.Lock()
 	s.conns[c] = struct{}{}
@@ -124,7 +130,9 @@ func (s *Server) start(ctx context.Context, nc net.Conn) {
 			delete(s.conns, c)
 			s.mu.Unlock()
 		}()
-		c.serve()
+		if c.handshake(ctx) {
+			c.serve()
+		}
 	})
 }
 

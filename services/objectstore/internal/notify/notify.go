@@ -5,6 +5,7 @@ package notify
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -15,8 +16,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -24,6 +23,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 	"lightmetrics.dev/lightmetrics/internal/platform/run"
+	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
 )
 
@@ -46,7 +46,8 @@ type Hook struct {
 type Options struct {
 	Engine *engine.Engine
 	Hook   Hook
-	Dir    string // keeps the position
+	FS     vfs.FS // of the store's directory
+	Dir    string // in FS; keeps the position
 	Region string
 	Log    *slog.Logger
 	Client *http.Client
@@ -66,7 +67,8 @@ type Sender struct {
 // ValidEvent reports whether an event's name is known.
 func ValidEvent(name string) bool {
 	switch strings.TrimPrefix(name, "s3:") {
-	case "ObjectCreated:*", "ObjectCreated:Put", "ObjectRemoved:*", "ObjectRemoved:Delete":
+	case "ObjectCreated:*", "ObjectCreated:Put", "ObjectRemoved:*", "ObjectRemoved:Delete", "ObjectRemoved:DeleteMarkerCreated",
+		"LifecycleExpiration:*", "LifecycleExpiration:Delete", "LifecycleExpiration:DeleteMarkerCreated":
 		return true
 	}
 	return false
@@ -81,11 +83,11 @@ type saved struct {
 func New(o Options) (*Sender, error) {
 	// The name may be a URL with slashes, so the file is named by a hash of it.
 	sum := sha256.Sum256([]byte(o.Hook.Name))
-	s := &Sender{Options: o, file: filepath.Join(o.Dir, hex.EncodeToString(sum[:8])+".json")}
-	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+	s := &Sender{Options: o, file: o.Dir + "/" + hex.EncodeToString(sum[:8]) + ".json"}
+	if err := vfs.EnsureDir(o.FS, o.Dir); err != nil {
 		return nil, fmt.Errorf("webhook %s: %w", o.Hook.Name, err)
 	}
-	b, err := os.ReadFile(s.file)
+	b, _, err := vfs.ReadFile(o.FS, s.file, 0)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		end, _ := o.Engine.End()
@@ -113,19 +115,20 @@ func (s *Sender) save() error {
 		return err
 	}
 	failpoint.Hit("objectstore.webhook.cursor.before")
-	f, err := os.CreateTemp(s.Dir, "position-*")
+	temp := s.Dir + "/position-" + rand.Text()
+	f, err := s.FS.Create(temp)
 	if err != nil {
 		return fmt.Errorf("webhook %s: %w", s.Hook.Name, err)
 	}
-	_, err = f.Write(b)
+	_, err = f.WriteAt(b, 0)
 	failpoint.Hit("objectstore.webhook.cursor.written")
 	err = errors.Join(err, f.Sync(), f.Close())
 	failpoint.Hit("objectstore.webhook.cursor.synced")
 	if err == nil {
-		err = os.Rename(f.Name(), s.file)
+		err = s.FS.Rename(temp, s.file)
 	}
 	if err != nil {
-		_ = os.Remove(f.Name())
+		_ = s.FS.Remove(temp)
 		return fmt.Errorf("webhook %s: save position: %w", s.Hook.Name, err)
 	}
 	failpoint.Hit("objectstore.webhook.cursor.after")
@@ -184,7 +187,14 @@ func (s *Sender) matches(e *engine.Event) bool {
 }
 
 func name(e *engine.Event) string {
-	if e.Removed {
+	switch {
+	case e.Marker && e.Expired:
+		return "LifecycleExpiration:DeleteMarkerCreated"
+	case e.Marker:
+		return "ObjectRemoved:DeleteMarkerCreated"
+	case e.Removed && e.Expired:
+		return "LifecycleExpiration:Delete"
+	case e.Removed:
 		return "ObjectRemoved:Delete"
 	}
 	return "ObjectCreated:Put"
@@ -268,6 +278,7 @@ type s3Event struct {
 		Key       string `json:"key"` // query-escaped, '/' kept
 		Size      int64  `json:"size"`
 		ETag      string `json:"eTag,omitempty"`
+		VersionID string `json:"versionId,omitempty"`
 		Sequencer string `json:"sequencer"` // 16 hex digits, grows
 	} `json:"object"`
 }
@@ -284,6 +295,7 @@ func (s *Sender) encode(events []engine.Event) []byte {
 		r.S3.Bucket.Name, r.S3.Bucket.ARN = e.Bucket, "arn:aws:s3:::"+e.Bucket
 		r.S3.Object.Key = strings.ReplaceAll(url.QueryEscape(e.Key), "%2F", "/")
 		r.S3.Object.Size, r.S3.Object.ETag = e.Size, e.ETag
+		r.S3.Object.VersionID = e.Version
 		seq := strings.ToUpper(strconv.FormatUint(e.Seq, 16))
 		r.S3.Object.Sequencer = strings.Repeat("0", 16-len(seq)) + seq
 		m.Records = append(m.Records, r)

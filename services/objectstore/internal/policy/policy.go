@@ -1,5 +1,5 @@
 // Package policy parses and evaluates a subset of AWS policies: Allow and Deny, principals by user
-// name, actions and resources with wildcards, and a few conditions. A policy with anything else is
+// name, actions and resources with wildcards, and conditions. A policy with anything else is
 // refused when it is set, never ignored: an unknown condition could be what protects an object.
 package policy
 
@@ -34,27 +34,27 @@ type Statement struct {
 // Texts is one string or a list.
 type Texts []string
 
-// UnmarshalJSON takes a string, a boolean or a list of strings.
+// UnmarshalJSON takes a string, a boolean, a number, or a list of them.
 func (t *Texts) UnmarshalJSON(b []byte) error {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.UseNumber() // as it was written
 	var one any
-	if err := json.Unmarshal(b, &one); err != nil {
+	if err := d.Decode(&one); err != nil {
 		return err
 	}
-	switch v := one.(type) {
-	case string:
-		*t = Texts{v}
-	case bool:
-		*t = Texts{fmt.Sprint(v)}
-	case []any:
-		for _, x := range v {
-			s, ok := x.(string)
-			if !ok {
-				return fmt.Errorf("want strings, not %T", x)
-			}
-			*t = append(*t, s)
+	list, ok := one.([]any)
+	if !ok {
+		list = []any{one}
+	}
+	for _, x := range list {
+		switch v := x.(type) {
+		case string:
+			*t = append(*t, v)
+		case bool, json.Number:
+			*t = append(*t, fmt.Sprint(v))
+		default:
+			return fmt.Errorf("want a string or a list, not %T", x)
 		}
-	default:
-		return fmt.Errorf("want a string or a list, not %T", one)
 	}
 	return nil
 }
@@ -91,24 +91,18 @@ func (p *Principal) UnmarshalJSON(b []byte) error {
 
 // Request is what a policy decides about.
 type Request struct {
+	// User is who asks; "" is nobody, an anonymous request.
 	User     string
 	Action   string  // such as s3:PutObject
 	Resource string  // arn:aws:s3:::bucket/key
 	Context  []Value // condition keys that are present
+	// Lookup gives the values of the condition keys that are not in Context; nil values: the request does not have it.
+	// It may be nil. Keys come in the case of the policy.
+	Lookup func(key string) []string
 }
 
 // Value is a condition key of a request, with its value.
 type Value struct{ Key, Value string }
-
-var contextKeys = []string{"s3:if-none-match", "s3:if-match", "s3:ObjectCreationOperation", "s3:x-amz-copy-source", "s3:prefix", principalKey}
-
-// principalKey is the condition key of the ARN of who asks. This store has one account.
-const (
-	principalKey  = "aws:PrincipalArn"
-	arnBeforeUser = "arn:aws:iam::000000000000:user/"
-)
-
-var operators = []string{"Null", "Bool", "StringEquals", "StringNotEquals", "StringLike", "StringNotLike"}
 
 // Error is the reason why a policy is refused. Message is AWS's, Detail says where and what.
 type Error struct{ Message, Detail string }
@@ -127,7 +121,15 @@ const (
 
 // Parse reads a policy and refuses what is not supported. With bucket set it must be a
 // bucket's policy: principals given, and no resource of another bucket.
-func Parse(b []byte, bucket string) (*Document, error) {
+func Parse(b []byte, bucket string) (*Document, error) { return parse(b, bucket, nil) }
+
+// ParseNew is Parse for a bucket's policy that is to be set. It refuses besides what would not do what it says: users that
+// are not known, actions that are none, and actions that fit neither the resources nor the conditions of their statement.
+func ParseNew(b []byte, bucket string, known func(user string) bool) (*Document, error) {
+	return parse(b, bucket, known)
+}
+
+func parse(b []byte, bucket string, known func(user string) bool) (*Document, error) {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
 	var doc Document
@@ -142,6 +144,15 @@ func Parse(b []byte, bucket string) (*Document, error) {
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return nil, refuse(badJSON, "text behind the document")
 	}
+	// A bucket's policy that is stored already stays in force as it was read.
+	if isNew := bucket == "" || known != nil; isNew {
+		if err := refuseTwice(b); err != nil {
+			return nil, err
+		}
+		if err := doc.refuseVariables(); err != nil {
+			return nil, err
+		}
+	}
 	switch {
 	case doc.Statement == nil:
 		return nil, refuse("Missing required field Statement", "no statement")
@@ -151,7 +162,14 @@ func Parse(b []byte, bucket string) (*Document, error) {
 		return nil, refuse("The policy must contain a valid version string", "version %q: want 2012-10-17", *doc.Version)
 	}
 	for i, s := range doc.Statement {
-		if err := s.check(bucket); err != nil {
+		err := s.checkPrincipals(known)
+		if err == nil {
+			err = s.check(bucket)
+		}
+		if err == nil && known != nil {
+			err = s.checkSense()
+		}
+		if err != nil {
 			err.Detail = fmt.Sprintf("statement %d: %s", i, err.Detail)
 			return nil, err
 		}
@@ -187,17 +205,7 @@ func (s *Statement) check(bucket string) *Error {
 			return refuse(badResource, "resource %q is not of bucket %q", r, bucket)
 		}
 	}
-	for op, keys := range s.Condition {
-		if !slices.Contains(operators, op) {
-			return refuse("Invalid Condition type : "+op, "condition operator %q is not supported", op)
-		}
-		for k := range keys {
-			if !slices.ContainsFunc(contextKeys, func(c string) bool { return strings.EqualFold(c, k) }) {
-				return refuse("Policy has an invalid condition key", "condition key %q is not supported", k)
-			}
-		}
-	}
-	return nil
+	return s.checkConditions()
 }
 
 // Decision of a document.
@@ -249,37 +257,6 @@ func (s *Statement) applies(r Request) bool {
 		}
 	}
 	return true
-}
-
-func holds(op string, want Texts, key string, r Request) bool {
-	var have string
-	present := false
-	for _, v := range r.Context {
-		if strings.EqualFold(v.Key, key) {
-			have, present = v.Value, true
-		}
-	}
-	// It follows from the user, so that requests need not carry it.
-	if strings.EqualFold(key, principalKey) {
-		have, present = arnBeforeUser+r.User, true
-	}
-	anyOf := func(same func(string) bool) bool { return present && slices.ContainsFunc(want, same) }
-	switch op {
-	case "Null":
-		return slices.Contains(want, fmt.Sprint(!present))
-	case "Bool":
-		return anyOf(func(w string) bool { return strings.EqualFold(w, have) })
-	case "StringEquals":
-		return anyOf(func(w string) bool { return w == have })
-	// As in AWS, a negated operator also holds when the key is absent.
-	case "StringNotEquals":
-		return !anyOf(func(w string) bool { return w == have })
-	case "StringLike":
-		return anyOf(func(w string) bool { return Like(w, have) })
-	case "StringNotLike":
-		return !anyOf(func(w string) bool { return Like(w, have) })
-	}
-	return false
 }
 
 // Like reports whether s matches a pattern in which * is any text and ? any one byte. It goes back

@@ -10,37 +10,35 @@ import (
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3err"
 )
 
-// parsedPolicy is a bucket's policy as text and parsed.
-type parsedPolicy struct {
-	text string
-	doc  *policy.Document
-}
-
-// bucketPolicy gives a bucket's parsed policy. Parsing is cached by the policy's text, so a policy
-// that changed is parsed again.
+// bucketPolicy gives a bucket's parsed policy.
 func (s *Server) bucketPolicy(b engine.Bucket) (*policy.Document, error) {
 	if len(b.Policy) == 0 {
 		return nil, nil
 	}
-	s.policyMu.RLock()
-	p, ok := s.policies[b.Name]
-	s.policyMu.RUnlock()
-	if ok && p.text == string(b.Policy) {
-		return p.doc, nil
-	}
-	doc, err := policy.Parse(b.Policy, b.Name)
-	if err != nil {
-		return nil, err // it was valid when it was set; the caller denies rather than guesses
-	}
-	s.policyMu.Lock()
-	s.policies[b.Name] = parsedPolicy{string(b.Policy), doc}
-	s.policyMu.Unlock()
-	return doc, nil
+	// It was valid when it was set: where it is not, the caller denies rather than guesses.
+	return s.policies.get(b.Name, b.Policy, func(text []byte) (*policy.Document, error) { return policy.Parse(text, b.Name) })
 }
 
 // authorize decides whether the caller may do action on a bucket, or on a key in it. A missing
 // bucket has no policy.
 func (c *call) authorize(action, bucket, key string, ctx []policy.Value) error {
+	return c.authorizeOn(action, bucket, key, "", ctx)
+}
+
+// authorizeOn is authorize for a version of the key, which conditions may ask about; an empty one is that of the request, or the
+// current.
+func (c *call) authorizeOn(action, bucket, key, version string, ctx []policy.Value) error {
+	err := c.decide(action, bucket, key, version, ctx)
+	if err != nil {
+		c.noteDenial(action, bucket, key)
+	}
+	return err
+}
+
+// may is authorize for what decides no request on its own, such as whether a header is shown: a denial is not logged.
+func (c *call) may(action, key string) bool { return c.decide(action, c.bucket, key, "", nil) == nil }
+
+func (c *call) decide(action, bucket, key, version string, ctx []policy.Value) error {
 	var doc *policy.Document
 	b, err := c.Engine.Bucket(bucket)
 	if err == nil {
@@ -52,17 +50,41 @@ func (c *call) authorize(action, bucket, key string, ctx []policy.Value) error {
 	if doc == nil && c.user.Policy == nil {
 		return nil
 	}
-	req := policy.Request{User: c.user.Name, Action: "s3:" + action, Resource: "arn:aws:s3:::" + bucket, Context: ctx}
+	req := policy.Request{User: c.user.Name, Action: "s3:" + action, Resource: "arn:aws:s3:::" + bucket, Context: ctx,
+		Lookup: func(name string) []string { return c.conditionValues(name, bucket, key, version) }}
 	if key != "" {
 		req.Resource = "arn:aws:s3:::" + bucket + "/" + key
 	}
 	own, shared := c.user.Policy.Decide(req), doc.Decide(req)
+	if c.anonymous && shared == policy.Allow && doc.IsPublic() && c.publicAccess(b).RestrictPublicBuckets {
+		shared = policy.Silent
+	}
+	allowed := own != policy.Deny && shared != policy.Deny
 	// A user without a policy of its own may do everything that is not denied.
-	if own == policy.Deny || shared == policy.Deny || c.user.Policy != nil && own != policy.Allow && shared != policy.Allow {
-		c.noteDenial(action, bucket, key)
-		return s3err.AccessDenied
+	if allowed && c.user.Policy != nil && own != policy.Allow && shared != policy.Allow {
+		allowed = c.grantedByACL(b, action)
+	}
+	if !allowed {
+		return c.explainDenial(req, own, shared)
 	}
 	return nil
+}
+
+// explainDenial says who may not do what, where a policy denies it: whoever has signed knows the names in it. Nobody is told more
+// than that it is denied.
+func (c *call) explainDenial(req policy.Request, own, shared policy.Decision) error {
+	by := ""
+	switch {
+	case c.anonymous:
+	case shared == policy.Deny:
+		by = "a resource-based policy"
+	case own == policy.Deny:
+		by = "an identity-based policy"
+	}
+	if by == "" {
+		return s3err.AccessDenied
+	}
+	return s3err.AccessDenied.With("User: %s is not authorized to perform: %s on resource: %q with an explicit deny in %s", req.User, req.Action, req.Resource, by)
 }
 
 // maxDenials bounds the kinds of denied requests that are remembered.
@@ -71,6 +93,9 @@ const maxDenials = 1000
 // noteDenial logs the first denied request of a kind, so that a policy that lacks something is seen and
 // a client that asks on does not fill the log. Only who is known gets this far.
 func (c *call) noteDenial(action, bucket, key string) {
+	if c.anonymous {
+		return
+	}
 	family := key
 	for i, n := 0, 0; i < len(key); i++ {
 		if key[i] == '/' {
@@ -112,22 +137,12 @@ func writeContext(h http.Header) []policy.Value {
 	return ctx
 }
 
-// absent is the answer for a key that is not there. Who may not list the bucket is not told whether a
-// key exists, as on AWS. The decision has no s3:prefix, as there, so that a policy that allows only
-// listings under prefixes has to allow this on its own.
-func (c *call) absent(err error) error {
-	if !errors.Is(err, engine.ErrNotFound) {
-		return err
-	}
-	if denied := c.authorize("ListBucket", c.bucket, "", nil); denied != nil {
-		return denied
-	}
-	return err
-}
-
 func (c *call) getPolicy() error {
 	if err := c.authorize("GetBucketPolicy", c.bucket, "", nil); err != nil {
 		return err
+	}
+	if c.anonymous {
+		return notAllowed(c.r.Method)
 	}
 	b, err := c.Engine.Bucket(c.bucket)
 	if err != nil {
@@ -145,19 +160,28 @@ func (c *call) putPolicy() error {
 	if err := c.authorize("PutBucketPolicy", c.bucket, "", nil); err != nil {
 		return err
 	}
-	if _, err := c.Engine.Bucket(c.bucket); err != nil {
+	b, err := c.Engine.Bucket(c.bucket)
+	if err != nil {
 		return err
+	}
+	// Who is nobody must not decide who may do what, whatever a policy allows.
+	if c.anonymous {
+		return notAllowed(c.r.Method)
 	}
 	body, err := c.readAll(maxPolicyBytes)
 	if err != nil {
 		return err
 	}
-	if _, err := policy.Parse(body, c.bucket); err != nil {
+	doc, err := policy.ParseNew(body, c.bucket, c.isUser)
+	if err != nil {
 		var bad *policy.Error
 		if !errors.As(err, &bad) {
 			return err
 		}
 		return s3err.MalformedPolicy.With("%s", bad.Message).Detail("Detail", bad.Detail)
+	}
+	if err := c.checkPublicPolicy(b, doc); err != nil {
+		return err
 	}
 	return c.setPolicy(body)
 }
@@ -167,6 +191,9 @@ const maxPolicyBytes = 20 << 10
 func (c *call) deletePolicy() error {
 	if err := c.authorize("DeleteBucketPolicy", c.bucket, "", nil); err != nil {
 		return err
+	}
+	if c.anonymous {
+		return notAllowed(c.r.Method)
 	}
 	return c.setPolicy(nil)
 }

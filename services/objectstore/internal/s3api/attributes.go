@@ -35,8 +35,12 @@ func attributesOf(h http.Header) ([]string, error) {
 // getAttributes serves GetObjectAttributes.
 func (c *call) getAttributes() error {
 	// As on AWS both are needed: who may not read an object does not get its size and checksum either.
+	version, err := c.version()
+	if err != nil {
+		return err
+	}
 	for _, action := range [...]string{"GetObject", "GetObjectAttributes"} {
-		if err := c.authorize(action, c.bucket, c.key, nil); err != nil {
+		if err := c.authorizeVersion(action, c.bucket, c.key, version, nil); err != nil {
 			return err
 		}
 	}
@@ -47,10 +51,11 @@ func (c *call) getAttributes() error {
 	if err != nil {
 		return err
 	}
-	o, err := c.Engine.Stat(c.bucket, c.key)
+	o, err := c.Engine.StatVersion(c.bucket, c.key, version)
 	if err != nil {
-		return c.absent(err)
+		return c.absent(version, err)
 	}
+	c.setVersion(c.bucket, versionHeader, o.Version)
 	if err := readConditionsOf(c.r.Header).check(o.ETag, o.Modified); err != nil {
 		return err
 	}

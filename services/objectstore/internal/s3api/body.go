@@ -28,6 +28,8 @@ type upload struct {
 	size int64
 	etag string
 	sum  engine.Checksum
+	// crc64 is the default checksum, for a part of an upload that has none; nil: not needed.
+	crc64 []byte
 	// The memory that is given back.
 	buffers *sync.Pool
 	buffer  *[]byte
@@ -54,13 +56,23 @@ type digest struct {
 	wantSum    string // from a header; "" when it comes in the trailer
 	inTrailer  bool
 	computed   bool // the client gave none: this store's own
+	both       bool // the default checksum is needed beside that of the algorithm, if there is one
 	trailers   []string
 	decodedLen int64
 
-	md5, sha, sum hash.Hash // of a body in pieces; sha and sum are nil unless needed
-	gotMD5        [md5.Size]byte
-	gotSHA        [sha256.Size]byte // the payload's, and the checksum's where that is SHA256: computed once
-	gotSum        []byte            // of other algorithms
+	md5, sha, sum, crc64 hash.Hash // of a body in pieces; but for md5 they are nil unless needed
+	gotMD5               [md5.Size]byte
+	gotSHA               [sha256.Size]byte // the payload's, and the checksum's where that is SHA256: computed once
+	gotSum               []byte            // of other algorithms
+	gotCRC64             []byte            // of both
+	room                 [8]byte           // for the default checksum
+}
+
+// byDefault gives a body the checksum that it gets when its client gives none.
+func (d *digest) byDefault() {
+	if d.algorithm == "" {
+		d.algorithm, d.computed = checksum.Default, true
+	}
 }
 
 func (d *digest) needsSHA() bool { return d.wantSHA != nil || d.algorithm == "SHA256" }
@@ -80,9 +92,10 @@ func (d *digest) whole(body []byte) {
 		d.gotMD5, d.gotSHA = md5.Sum(body), sha256.Sum256(body)
 	}
 	if d.algorithm != "" && d.algorithm != "SHA256" {
-		h := checksum.New(d.algorithm)
-		h.Write(body)
-		d.gotSum = h.Sum(nil)
+		d.gotSum = checksum.Append(d.room[:0], d.algorithm, body)
+	}
+	if d.both {
+		d.gotCRC64 = checksum.Append(nil, checksum.Default, body)
 	}
 }
 
@@ -101,6 +114,9 @@ func (d *digest) begin() {
 	if d.algorithm != "" && d.algorithm != "SHA256" {
 		d.sum = checksum.New(d.algorithm)
 	}
+	if d.both {
+		d.crc64 = checksum.New(checksum.Default)
+	}
 }
 
 func (d *digest) write(p []byte) {
@@ -111,6 +127,9 @@ func (d *digest) write(p []byte) {
 	if d.sum != nil {
 		d.sum.Write(p)
 	}
+	if d.crc64 != nil {
+		d.crc64.Write(p)
+	}
 }
 
 func (d *digest) end() {
@@ -120,6 +139,9 @@ func (d *digest) end() {
 	}
 	if d.sum != nil {
 		d.gotSum = d.sum.Sum(nil)
+	}
+	if d.crc64 != nil {
+		d.gotCRC64 = d.crc64.Sum(nil)
 	}
 }
 
@@ -135,12 +157,8 @@ func (d *digest) checksumText() string {
 func (c *call) readExpectations() (*digest, error) {
 	h := c.r.Header
 	d := &digest{wantSHA: c.auth.SHA256, decodedLen: c.r.ContentLength}
-	if vs := h["Content-Md5"]; len(vs) > 0 {
-		b, err := base64.StdEncoding.DecodeString(vs[0])
-		if err != nil || len(b) != md5.Size || len(vs) > 1 {
-			return nil, s3err.InvalidDigest.Detail("Content-MD5", strings.Join(vs, ","))
-		}
-		d.wantMD5 = b
+	if err := d.md5Header(h); err != nil {
+		return nil, err
 	}
 	if c.auth.Chunked() {
 		n, err := strconv.ParseInt(h.Get("X-Amz-Decoded-Content-Length"), 10, 64)
@@ -160,6 +178,20 @@ func (c *call) readExpectations() (*digest, error) {
 		return nil, err
 	}
 	return d, nil
+}
+
+// md5Header reads Content-MD5.
+func (d *digest) md5Header(h http.Header) error {
+	vs := h["Content-Md5"]
+	if len(vs) == 0 {
+		return nil
+	}
+	b, err := base64.StdEncoding.DecodeString(vs[0])
+	if err != nil || len(b) != md5.Size || len(vs) > 1 {
+		return s3err.InvalidDigest.Detail("Content-MD5", strings.Join(vs, ","))
+	}
+	d.wantMD5 = b
+	return nil
 }
 
 // checksum finds the one x-amz-checksum-* of a request.
@@ -326,7 +358,7 @@ func (c *call) receiveWithin(d *digest, inline int64) (*upload, error) {
 		err = c.receiveFile(u, d, src)
 	}
 	if err == nil {
-		u.etag = hex.EncodeToString(d.gotMD5[:])
+		u.etag, u.crc64 = hex.EncodeToString(d.gotMD5[:]), d.gotCRC64
 		u.sum, err = d.verify(src.trailer())
 	}
 	if err != nil {
@@ -372,7 +404,7 @@ func (c *call) receiveFile(u *upload, d *digest, src *source) error {
 	}
 	buf := c.buffer(128 << 10)
 	u.buffers, u.buffer, u.share = &c.buffers, buf, s
-	if u.blob, err = c.Engine.NewBlob(); err != nil {
+	if u.blob, err = c.Engine.NewBlob(c.bucket, c.key); err != nil {
 		return err
 	}
 	d.begin()
@@ -438,6 +470,10 @@ func (c *call) buffer(n int) *[]byte {
 
 // readAll reads and verifies a small body, such as XML.
 func (c *call) readAll(limit int64) ([]byte, error) {
+	if c.auth.Payload == sigv4.StreamUnsignedTrailer && c.key == "" && c.r.Method == http.MethodPut {
+		// As on AWS: what sets something of a bucket is signed as a whole.
+		return nil, s3err.UnsignedSetting
+	}
 	d, err := c.readExpectations()
 	if err != nil {
 		return nil, err

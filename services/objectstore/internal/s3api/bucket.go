@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -34,35 +35,64 @@ func (c *call) listBuckets() error {
 	if err := c.authorize("ListAllMyBuckets", "*", "", nil); err != nil {
 		return err
 	}
-	type bucket struct{ Name, CreationDate string }
+	most, err := c.maxBuckets()
+	if err != nil {
+		return err
+	}
+	type bucket struct{ Name, CreationDate, BucketRegion string }
 	var out struct {
-		XMLName xml.Name `xml:"http://s3.amazonaws.com/doc/2006-03-01/ ListAllMyBucketsResult"`
-		Owner   struct{ ID, DisplayName string }
-		Buckets struct{ Bucket []bucket }
-		Prefix  string `xml:",omitempty"`
+		XMLName           xml.Name `xml:"http://s3.amazonaws.com/doc/2006-03-01/ ListAllMyBucketsResult"`
+		Owner             struct{ ID, DisplayName string }
+		Buckets           struct{ Bucket []bucket }
+		Prefix            string `xml:",omitempty"`
+		ContinuationToken string `xml:",omitempty"`
 	}
 	out.Owner.ID, out.Owner.DisplayName = c.user.Name, c.user.Name
 	out.Prefix = c.query.get("prefix")
-	for _, b := range c.Engine.Buckets() { // there are at most 100: one page holds all
-		if strings.HasPrefix(b.Name, out.Prefix) {
-			out.Buckets.Bucket = append(out.Buckets.Bucket, bucket{b.Name, stamp(b.Created)})
+	list, after := &out.Buckets.Bucket, c.query.get("continuation-token")
+	for _, b := range c.Engine.Buckets() { // by name
+		if !strings.HasPrefix(b.Name, out.Prefix) || b.Name <= after {
+			continue
 		}
+		if len(*list) == most {
+			out.ContinuationToken = (*list)[most-1].Name // the last that is there
+			break
+		}
+		*list = append(*list, bucket{b.Name, stamp(b.Created), c.Region})
 	}
 	return c.writeXML(out)
+}
+
+// maxBuckets reads max-buckets; there are fewer buckets than the most that it may be.
+func (c *call) maxBuckets() (int, error) {
+	const most = 10000
+	text := c.query.get("max-buckets")
+	if !c.query.has("max-buckets") {
+		return most, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > most {
+		return 0, s3err.Argument("max-buckets", text, "Argument max-buckets must be an integer between 1 and 10000.")
+	}
+	return n, nil
 }
 
 func (c *call) createBucket() error {
 	if err := c.authorize("CreateBucket", c.bucket, "", nil); err != nil {
 		return err
 	}
-	if err := checkNewBucketACL(c.r.Header); err != nil {
+	settings, err := c.newBucketACL()
+	if err != nil {
+		return err
+	}
+	lock, err := c.newBucketLock()
+	if err != nil {
 		return err
 	}
 	body, err := c.readAll(maxSettingBytes)
 	if err != nil {
 		return err
 	}
-	var settings map[string][]byte
 	if len(body) > 0 {
 		var conf struct {
 			XMLName            xml.Name `xml:"CreateBucketConfiguration"`
@@ -73,7 +103,8 @@ func (c *call) createBucket() error {
 		switch {
 		case xml.Unmarshal(body, &conf) != nil:
 			return s3err.MalformedXML
-		case conf.LocationConstraint != "" && conf.LocationConstraint != c.Region:
+		// The first region of all has no name here on AWS.
+		case conf.LocationConstraint != "" && (conf.LocationConstraint != c.Region || c.OnlyRegion && conf.LocationConstraint == "us-east-1"):
 			return s3err.InvalidLocation.Detail("LocationConstraint", conf.LocationConstraint)
 		case conf.Location != nil || conf.Bucket != nil:
 			return s3err.NotImplemented.With("Location and Bucket of CreateBucketConfiguration are not implemented.")
@@ -87,8 +118,11 @@ func (c *call) createBucket() error {
 			return err
 		}
 		if text != nil {
-			settings = map[string][]byte{settingTagging: text}
+			settings[settingTagging] = text
 		}
+	}
+	if lock != nil {
+		settings[engine.SettingLock] = lock
 	}
 	err = c.Engine.CreateBucketWith(c.r.Context(), engine.Bucket{Name: c.bucket, Created: c.Now(), Settings: settings})
 	if errors.Is(err, engine.ErrTooLarge) {
@@ -116,7 +150,11 @@ func (c *call) deleteBucket() error {
 	if err := c.authorizeBucket("DeleteBucket"); err != nil {
 		return err
 	}
+	versioned := c.versioned(c.bucket)
 	if err := c.Engine.DeleteBucket(c.r.Context(), c.bucket); err != nil {
+		if versioned && errors.Is(err, engine.ErrBucketNotEmpty) {
+			return s3err.BucketNotEmpty.With("The bucket you tried to delete is not empty. You must delete all versions in the bucket.")
+		}
 		return err
 	}
 	c.w.WriteHeader(http.StatusNoContent)
@@ -135,14 +173,4 @@ func (c *call) bucketLocation() error {
 		XMLName xml.Name `xml:"http://s3.amazonaws.com/doc/2006-03-01/ LocationConstraint"`
 		Region  string   `xml:",chardata"`
 	}{Region: region})
-}
-
-// bucketVersioning says that versioning was never turned on.
-func (c *call) bucketVersioning() error {
-	if err := c.authorizeBucket("GetBucketVersioning"); err != nil {
-		return err
-	}
-	return c.writeXML(struct {
-		XMLName xml.Name `xml:"http://s3.amazonaws.com/doc/2006-03-01/ VersioningConfiguration"`
-	}{})
 }

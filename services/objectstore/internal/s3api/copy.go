@@ -3,6 +3,7 @@ package s3api
 import (
 	"encoding/hex"
 	"encoding/xml"
+	"errors"
 	"net/url"
 	"slices"
 	"strings"
@@ -12,23 +13,51 @@ import (
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3err"
 )
 
-// copySource reads x-amz-copy-source: /bucket/key, percent-encoded.
-func copySource(v string) (bucket, key string, err error) {
-	v, versions, _ := strings.Cut(v, "?")
-	if versions != "" {
-		return "", "", s3err.NotImplemented.With("Versions are not implemented.")
+// copied is what a copy copies; an empty version is the current one.
+type copied struct{ bucket, key, version string }
+
+const versionOfSource = "?versionId="
+
+// copySource reads x-amz-copy-source: /bucket/key?versionId=id, percent-encoded.
+func copySource(v string) (s copied, err error) {
+	if _, query, found := strings.Cut(v, "?"); found && !strings.HasPrefix(query, versionOfSource[1:]) {
+		return s, s3err.NotImplemented.With("Parameters of x-amz-copy-source but versionId are not implemented.")
 	}
 	p, uerr := url.PathUnescape(v)
-	bucket, key, ok := strings.Cut(strings.TrimPrefix(p, "/"), "/")
+	// The question mark too may have come encoded.
+	if i := strings.LastIndex(p, versionOfSource); i >= 0 {
+		p, s.version = p[:i], p[i+len(versionOfSource):]
+		if err := checkVersion(s.version); err != nil {
+			return s, err
+		}
+	}
+	var ok bool
+	s.bucket, s.key, ok = strings.Cut(strings.TrimPrefix(p, "/"), "/")
 	switch {
 	case uerr != nil:
-		return "", "", s3err.Argument("x-amz-copy-source", v, "Invalid copy source encoding")
-	case !validBucket(bucket):
-		return "", "", s3err.Argument("x-amz-copy-source", v, "Invalid copy source bucket name")
-	case !ok || key == "":
-		return "", "", s3err.Argument("x-amz-copy-source", key, "Invalid copy source object key")
+		return s, s3err.Argument("x-amz-copy-source", v, "Invalid copy source encoding")
+	case !validBucket(s.bucket):
+		return s, s3err.Argument("x-amz-copy-source", v, "Invalid copy source bucket name")
+	case !ok || s.key == "":
+		return s, s3err.Argument("x-amz-copy-source", s.key, "Invalid copy source object key")
 	}
-	return bucket, key, validKey(key)
+	return s, validKey(s.key)
+}
+
+// openSource opens what is copied, and names its version in the answer.
+func (c *call) openSource(s copied) (*engine.Handle, error) {
+	h, err := c.Engine.GetVersion(s.bucket, s.key, s.version)
+	var marker *engine.MarkerError
+	switch {
+	case errors.As(err, &marker):
+		return nil, s3err.InvalidRequest.With("The source of a copy request may not specifically refer to a delete marker by version id.")
+	case errors.Is(err, engine.ErrNotFound) && s.version != "":
+		return nil, noSuchVersion(s.key, s.version)
+	case err != nil:
+		return nil, err
+	}
+	c.setVersion(s.bucket, "X-Amz-Copy-Source-Version-Id", h.Object.Version)
+	return h, nil
 }
 
 func (c *call) copyObject() error {
@@ -37,7 +66,7 @@ func (c *call) copyObject() error {
 	if err != nil {
 		return err
 	}
-	fromBucket, fromKey, err := copySource(h.Get("X-Amz-Copy-Source"))
+	source, err := copySource(h.Get("X-Amz-Copy-Source"))
 	if err != nil {
 		return err
 	}
@@ -45,13 +74,13 @@ func (c *call) copyObject() error {
 	if algorithm != "" && checksum.New(algorithm) == nil {
 		return errNoAlgorithm
 	}
-	if err := c.authorize("GetObject", fromBucket, fromKey, nil); err != nil {
+	if err := c.authorizeVersion("GetObject", source.bucket, source.key, source.version, nil); err != nil {
 		return err
 	}
 	if err := c.checkConditionEarly(cond); err != nil {
 		return err
 	}
-	src, err := c.Engine.Get(fromBucket, fromKey)
+	src, err := c.openSource(source)
 	if err != nil {
 		return err
 	}
@@ -79,11 +108,23 @@ func (c *call) copyObject() error {
 		given := o
 		o.Headers, o.User = withRedirectOf(&given, from.Headers), from.User
 	}
-	if !replace && !replaceTags && fromBucket == c.bucket && fromKey == c.key && h.Get(redirectHeader) == "" {
+	if !replace && !replaceTags && source == (copied{bucket: c.bucket, key: c.key}) && h.Get(redirectHeader) == "" {
 		return s3err.InvalidRequest.With("This copy request is illegal because it is trying to copy an object to itself without changing the object's metadata, storage class, website redirect location or encryption attributes.")
+	}
+	if !replaceTags && len(from.Tags) > 0 {
+		// Both are needed as on AWS: conditions of policies go by tags.
+		if err := c.authorizeVersion("GetObjectTagging", source.bucket, source.key, source.version, nil); err != nil {
+			return err
+		}
+		if err := c.authorize("PutObjectTagging", c.bucket, c.key, nil); err != nil {
+			return err
+		}
 	}
 	if !replaceTags {
 		o.Tags = from.Tags
+	}
+	if err := c.Engine.CheckQuota(c.bucket, c.key, from.Size); err != nil {
+		return err
 	}
 	u, err := c.copyBody(src, algorithm)
 	if err != nil {
@@ -93,6 +134,7 @@ func (c *call) copyObject() error {
 	if o, err = c.store(o, u, cond); err != nil {
 		return err
 	}
+	c.setMade(o.Version)
 	return c.writeCopyResult(o)
 }
 
@@ -110,6 +152,7 @@ func withRedirectOf(given *engine.Object, source []engine.Pair) []engine.Pair {
 }
 
 func (c *call) writeCopyResult(o engine.Object) error {
+	c.setEncryption(o.Sealed())
 	out := struct {
 		XMLName      xml.Name `xml:"http://s3.amazonaws.com/doc/2006-03-01/ CopyObjectResult"`
 		ETag         string
@@ -137,6 +180,9 @@ func (c *call) copyBody(src *engine.Handle, algorithm string) (*upload, error) {
 	if algorithm == "" {
 		algorithm = from.Checksum.Algorithm
 	}
+	if algorithm == "" {
+		algorithm = checksum.Default
+	}
 	d := &digest{decodedLen: from.Size, algorithm: algorithm}
 	pr := &source{Reader: &blockReader{h: src, size: from.Size}}
 	u := &upload{size: from.Size}
@@ -150,9 +196,7 @@ func (c *call) copyBody(src *engine.Handle, algorithm string) (*upload, error) {
 		u.release()
 		return nil, err
 	}
-	if algorithm != "" {
-		u.sum = engine.Checksum{Algorithm: algorithm, Type: "FULL_OBJECT", Value: d.checksumText()}
-	}
+	u.sum = engine.Checksum{Algorithm: algorithm, Type: fullObject, Value: d.checksumText()}
 	u.etag = hex.EncodeToString(d.gotMD5[:])
 	return u, nil
 }

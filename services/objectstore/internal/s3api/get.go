@@ -13,8 +13,19 @@ import (
 
 // getObject serves GET and HEAD.
 func (c *call) getObject() error {
-	if err := c.authorize("GetObject", c.bucket, c.key, nil); err != nil {
+	version, err := c.version()
+	if err != nil {
 		return err
+	}
+	if err := c.authorizeVersion("GetObject", c.bucket, c.key, version, nil); err != nil {
+		return err
+	}
+	for _, name := range responseParams {
+		if v := c.query.get(name); v != "" {
+			if err := checkField(name, v); err != nil {
+				return err
+			}
+		}
 	}
 	head := c.r.Method == http.MethodHead
 	if c.query.has("partNumber") {
@@ -27,17 +38,17 @@ func (c *call) getObject() error {
 	}
 	var o engine.Object
 	var body *engine.Handle
-	var err error
 	if head {
-		o, err = c.Engine.Stat(c.bucket, c.key)
-	} else if body, err = c.Engine.Get(c.bucket, c.key); err == nil {
+		o, err = c.Engine.StatVersion(c.bucket, c.key, version)
+	} else if body, err = c.Engine.GetVersion(c.bucket, c.key, version); err == nil {
 		defer body.Close()
 		o = body.Object
 	}
 	if err != nil {
-		return c.absent(err)
+		return c.absent(version, err)
 	}
 	h := c.w.Header()
+	c.setVersion(c.bucket, versionHeader, o.Version)
 	if c.Engine.MaybeOlder(o.Seq) {
 		c.setHeader(uncertainHeader, "true")
 	}
@@ -63,6 +74,7 @@ func (c *call) getObject() error {
 		return err
 	}
 	c.writeObjectHeaders(h, &o, status)
+	c.setExpiration(&o)
 	if status == http.StatusPartialContent {
 		c.setHeader("Content-Range", fmt.Sprintf("bytes %d-%d/%d", off, off+n-1, o.Size))
 	}
@@ -78,7 +90,8 @@ func (c *call) getObject() error {
 func (c *call) writeObjectHeaders(h http.Header, o *engine.Object, status int) {
 	c.setHeader("Accept-Ranges", "bytes")
 	c.setHeader("X-Amz-Storage-Class", "STANDARD")
-	c.setEncryption()
+	c.setEncryption(o.Sealed())
+	c.setLockHeaders(o.Lock)
 	c.setHeader("Content-Type", "binary/octet-stream")
 	for _, p := range o.Headers {
 		h.Set(p.Name, p.Value)
@@ -213,7 +226,7 @@ func (c *call) send(body *engine.Handle, off, n int64, status int) error {
 		return nil
 	case !w.begun:
 		// Nothing was sent yet, so these headers of the object must not go with the error.
-		for _, name := range []string{"ETag", "Last-Modified", "Content-Length", "Content-Range", "Content-Encoding", "Cache-Control", "Expires"} {
+		for _, name := range []string{"ETag", versionHeader, "Last-Modified", "Content-Length", "Content-Range", "Content-Encoding", "Cache-Control", "Expires"} {
 			delete(c.w.Header(), name)
 		}
 		return err

@@ -2,9 +2,12 @@ package s3api
 
 import (
 	"net/http"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
+
+	"golang.org/x/net/http/httpguts"
 
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3err"
@@ -24,7 +27,7 @@ const redirectHeader = "X-Amz-Website-Redirect-Location"
 // refusedHeaders are prefixes of the canonical names of headers that ask for guarantees which the store does not give.
 // Ignoring one would pretend to give the guarantee.
 var refusedHeaders = []string{
-	"X-Amz-Server-Side-Encryption", "X-Amz-Object-Lock", "X-Amz-Bucket-Object-Lock", "X-Amz-Grant",
+	"X-Amz-Server-Side-Encryption", "X-Amz-Object-Lock", "X-Amz-Bucket-Object-Lock",
 	"X-Amz-Write-Offset-Bytes", "X-Amz-Copy-Source-Server-Side", "X-Amz-Mfa", "X-Amz-Rename-Source",
 }
 
@@ -35,15 +38,21 @@ const sseHeader = "X-Amz-Server-Side-Encryption"
 func (s *Server) isHarmless(low, value string) bool {
 	switch low {
 	case "x-amz-server-side-encryption":
-		return s.EncryptedAtRest && value == "AES256"
-	case "x-amz-bucket-object-lock-enabled":
-		return strings.EqualFold(value, "false")
+		return s.encrypts() && value == "AES256"
 	}
 	return false
 }
 
+// lockHeaders are the headers of object lock that operations read, by the operation's name.
+var lockHeaders = map[string][]string{
+	"CreateBucket":          {bucketLockHeader},
+	"PutObject":             {lockModeHeader, lockUntilHeader, lockHoldHeader},
+	"CopyObject":            {lockModeHeader, lockUntilHeader, lockHoldHeader},
+	"CreateMultipartUpload": {lockModeHeader, lockUntilHeader, lockHoldHeader},
+}
+
 // refuseHeaders is called for every operation before it does anything.
-func (s *Server) refuseHeaders(method string, h http.Header) error {
+func (s *Server) refuseHeaders(op, method string, h http.Header) error {
 	for name := range h {
 		if len(name) < 6 || name[:6] != "X-Amz-" {
 			continue
@@ -53,7 +62,7 @@ func (s *Server) refuseHeaders(method string, h http.Header) error {
 			return s3err.NotImplemented.With("The header %s is not implemented.", strings.ToLower(name))
 		}
 		for _, p := range refusedHeaders {
-			if !strings.HasPrefix(name, p) {
+			if !strings.HasPrefix(name, p) || slices.Contains(lockHeaders[op], name) {
 				continue
 			}
 			if low := strings.ToLower(name); !s.isHarmless(low, h.Get(name)) {
@@ -97,6 +106,15 @@ func readStoredHeaders(h http.Header, o *engine.Object) error {
 	sort.Slice(o.User, func(i, j int) bool { return o.User[i].Name < o.User[j].Name })
 	if total > maxUserMetadata {
 		return metadataTooLarge(total, maxUserMetadata)
+	}
+	return nil
+}
+
+// checkField refuses what came elsewhere, such as in a query, and cannot be a header: an object with it would be one that
+// clients cannot read.
+func checkField(name, value string) error {
+	if !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(value) {
+		return s3err.Argument(name, value, "%q cannot be a header with this value.", name)
 	}
 	return nil
 }

@@ -47,6 +47,8 @@ func appendXML(b []byte, s string) []byte {
 			b = append(b, "&gt;"...)
 		case r == '"':
 			b = append(b, "&#34;"...)
+		case r == utf8.RuneError: // of a parameter that is not UTF-8, too
+			b = utf8.AppendRune(b, r)
 		case r < 0x20, r == 0xFFFE, r == 0xFFFF:
 			b = append(strconv.AppendInt(append(b, "&#"...), int64(r), 10), ';')
 		default:
@@ -72,11 +74,11 @@ func appendURL(b []byte, s string) []byte {
 	return b
 }
 
-// listQuery reads the parameters that both versions of ListObjects have, and checks that the caller
+// listQuery reads the parameters that all listings of objects have, and checks that the caller
 // may list.
-func (c *call) listQuery() (engine.ListQuery, error) {
+func (c *call) listQuery(action string) (engine.ListQuery, error) {
 	q := engine.ListQuery{Prefix: c.query.get("prefix"), Delimiter: c.query.get("delimiter"), Max: maxListKeys}
-	if err := c.authorize("ListBucket", c.bucket, "", []policy.Value{{Key: "s3:prefix", Value: q.Prefix}}); err != nil {
+	if err := c.authorize(action, c.bucket, "", []policy.Value{{Key: "s3:prefix", Value: q.Prefix}}); err != nil {
 		return q, err
 	}
 	if text := c.query.get("max-keys"); text != "" {
@@ -96,7 +98,7 @@ func (c *call) listQuery() (engine.ListQuery, error) {
 }
 
 func (c *call) listV2() error {
-	q, err := c.listQuery()
+	q, err := c.listQuery("ListBucket")
 	if err != nil {
 		return err
 	}
@@ -113,7 +115,7 @@ func (c *call) listV2() error {
 	if err != nil {
 		return err
 	}
-	l := c.listing(q)
+	l := c.listing("ListBucketResult", q)
 	l.name("Prefix", q.Prefix)
 	l.elem("KeyCount", strconv.Itoa(len(page.Objects)+len(page.Prefixes)))
 	if token != "" {
@@ -129,7 +131,7 @@ func (c *call) listV2() error {
 }
 
 func (c *call) listV1() error {
-	q, err := c.listQuery()
+	q, err := c.listQuery("ListBucket")
 	if err != nil {
 		return err
 	}
@@ -138,7 +140,7 @@ func (c *call) listV1() error {
 	if err != nil {
 		return err
 	}
-	l := c.listing(q)
+	l := c.listing("ListBucketResult", q)
 	// Version 1 repeats the prefix as it came, also under encoding-type=url: clients of
 	// version 1 decode every other name of the answer, but not this one.
 	l.elem("Prefix", q.Prefix)
@@ -149,10 +151,10 @@ func (c *call) listV1() error {
 	return c.sendListing(l, page, true)
 }
 
-// listing starts an answer with the elements that both versions have.
-func (c *call) listing(q engine.ListQuery) *listing {
+// listing starts an answer with the elements that all have.
+func (c *call) listing(root string, q engine.ListQuery) *listing {
 	l := &listing{b: make([]byte, 0, 4096), url: c.query.get("encoding-type") == "url"}
-	l.raw("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<ListBucketResult xmlns=\"" + xmlns + "\">")
+	l.raw("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<" + root + " xmlns=\"" + xmlns + "\">")
 	l.elem("Name", c.bucket)
 	if q.Delimiter != "" {
 		l.name("Delimiter", q.Delimiter)
@@ -172,6 +174,10 @@ func (c *call) sendListing(l *listing, page engine.ListPage, owner bool) error {
 		l.name("Key", o.Key)
 		l.elem("LastModified", stamp(o.Modified))
 		l.elem("ETag", `"`+o.ETag+`"`)
+		if o.Checksum.Algorithm != "" {
+			l.elem("ChecksumAlgorithm", o.Checksum.Algorithm)
+			l.elem("ChecksumType", o.Checksum.Type)
+		}
 		l.elem("Size", strconv.FormatInt(o.Size, 10))
 		if owner {
 			l.raw("<Owner>")
@@ -185,20 +191,29 @@ func (c *call) sendListing(l *listing, page engine.ListPage, owner bool) error {
 		}
 		l.raw("</Contents>")
 	}
-	for _, p := range page.Prefixes {
+	l.prefixes(page.Prefixes)
+	l.raw("</ListBucketResult>")
+	c.writeListing(l, damaged, page.Uncertain)
+	return nil
+}
+
+func (l *listing) prefixes(list []string) {
+	for _, p := range list {
 		l.raw("<CommonPrefixes>")
 		l.name("Prefix", p)
 		l.raw("</CommonPrefixes>")
 	}
-	l.raw("</ListBucketResult>")
+}
+
+// writeListing sends a listing with so many damaged objects, of which some may be missing when uncertain.
+func (c *call) writeListing(l *listing, damaged int, uncertain bool) {
 	h := c.w.Header()
 	h.Set("Content-Type", "application/xml")
 	if damaged > 0 {
 		h.Set(damagedHeader, strconv.Itoa(damaged))
 	}
-	if page.Uncertain {
+	if uncertain {
 		h.Set(incompleteHeader, "true")
 	}
 	_, _ = c.w.Write(l.b) // the client went away: nothing to do
-	return nil
 }

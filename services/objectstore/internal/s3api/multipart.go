@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -83,7 +82,7 @@ func (c *call) createUpload() error {
 	if err != nil {
 		return err
 	}
-	c.setEncryption()
+	c.setEncryption(c.Engine.Seals())
 	if o.Checksum.Algorithm != "" {
 		c.setHeader("X-Amz-Checksum-Algorithm", o.Checksum.Algorithm)
 		c.setHeader("X-Amz-Checksum-Type", o.Checksum.Type)
@@ -124,14 +123,19 @@ func (c *call) partNumber() (int, error) {
 	return n, nil
 }
 
-func (c *call) uploadPart() error {
+// writtenPart gives the number of the part that the request writes, once its sender may write it and the bucket is there.
+func (c *call) writtenPart() (int, error) {
 	if err := c.authorizeUpload(false); err != nil {
-		return err
+		return 0, err
 	}
 	if _, err := c.Engine.Bucket(c.bucket); err != nil {
-		return err
+		return 0, err
 	}
-	n, err := c.partNumber()
+	return c.partNumber()
+}
+
+func (c *call) uploadPart() error {
+	n, err := c.writtenPart()
 	if err != nil {
 		return err
 	}
@@ -146,6 +150,9 @@ func (c *call) uploadPart() error {
 	if err := d.ofUpload(up.Checksum); err != nil {
 		return err
 	}
+	if err := c.Engine.CheckPartQuota(c.bucket, id, n, d.decodedLen); err != nil {
+		return err
+	}
 	u, err := c.receiveWithin(d, -1) // the parts of an object are files
 	if err != nil {
 		return err
@@ -156,18 +163,34 @@ func (c *call) uploadPart() error {
 		return err
 	}
 	c.setHeader("ETag", `"`+p.ETag+`"`)
-	c.setEncryption()
-	if p.Checksum.Algorithm != "" {
-		c.w.Header().Set(checksum.Header(p.Checksum.Algorithm), p.Checksum.Value)
+	c.setEncryption(c.Engine.Seals())
+	sum := p.Checksum
+	if sum.Algorithm == "" {
+		sum = defaultSum(p.CRC64)
+	}
+	if sum.Algorithm != "" {
+		c.w.Header().Set(checksum.Header(sum.Algorithm), sum.Value)
 	}
 	c.w.WriteHeader(http.StatusOK)
 	return nil
 }
 
-// ofUpload gives the digest of a part the algorithm of its upload.
+// defaultSum gives the default checksum that is kept beside that of a part; nil: none.
+func defaultSum(crc64 []byte) engine.Checksum {
+	if crc64 == nil {
+		return engine.Checksum{}
+	}
+	return engine.Checksum{Algorithm: checksum.Default, Value: base64.StdEncoding.EncodeToString(crc64)}
+}
+
+// ofUpload gives the digest of a part the algorithm of its upload. The object of an upload without one gets the default
+// checksum, so that of the parts is kept, whatever else their clients give.
 func (d *digest) ofUpload(want engine.Checksum) error {
 	switch {
-	case want.Algorithm == "" || want.Algorithm == d.algorithm:
+	case want.Algorithm == "":
+		d.both = d.algorithm != checksum.Default
+		return nil
+	case want.Algorithm == d.algorithm:
 		return nil
 	case d.algorithm == "" && want.Type == fullObject:
 		d.algorithm, d.computed = want.Algorithm, true
@@ -182,7 +205,7 @@ func (d *digest) ofUpload(want engine.Checksum) error {
 
 // storePart commits a body as a part.
 func (c *call) storePart(id string, n int, u *upload) (engine.Part, error) {
-	p := engine.Part{Number: n, Object: engine.Object{Size: u.size, ETag: u.etag, Checksum: u.sum, Modified: c.Now()}}
+	p := engine.Part{Number: n, Object: engine.Object{Size: u.size, ETag: u.etag, Checksum: u.sum, CRC64: u.crc64, Modified: c.Now()}}
 	x, err := u.blob.Finish()
 	if err != nil {
 		return p, err
@@ -199,28 +222,22 @@ func (c *call) storePart(id string, n int, u *upload) (engine.Part, error) {
 }
 
 func (c *call) uploadPartCopy() error {
-	if err := c.authorizeUpload(false); err != nil {
-		return err
-	}
-	if _, err := c.Engine.Bucket(c.bucket); err != nil {
-		return err
-	}
-	n, err := c.partNumber()
+	n, err := c.writtenPart()
 	if err != nil {
 		return err
 	}
-	fromBucket, fromKey, err := copySource(c.r.Header.Get("X-Amz-Copy-Source"))
+	from, err := copySource(c.r.Header.Get("X-Amz-Copy-Source"))
 	if err != nil {
 		return err
 	}
-	if err := c.authorize("GetObject", fromBucket, fromKey, nil); err != nil {
+	if err := c.authorizeVersion("GetObject", from.bucket, from.key, from.version, nil); err != nil {
 		return err
 	}
 	id, up, err := c.uploadOf()
 	if err != nil {
 		return err
 	}
-	src, err := c.Engine.Get(fromBucket, fromKey)
+	src, err := c.openSource(from)
 	if err != nil {
 		return err
 	}
@@ -235,13 +252,16 @@ func (c *call) uploadPartCopy() error {
 	if size > c.MaxObjectBytes {
 		return s3err.InvalidRequest.With("The specified copy source is larger than the maximum allowable size for a copy source: %d", c.MaxObjectBytes)
 	}
-	d := &digest{decodedLen: size, algorithm: up.Checksum.Algorithm}
+	if err := c.Engine.CheckPartQuota(c.bucket, id, n, size); err != nil {
+		return err
+	}
+	d := &digest{decodedLen: size, algorithm: up.Checksum.Algorithm, both: up.Checksum.Algorithm == ""}
 	u := &upload{size: size}
 	defer func() { u.release() }()
 	if err := c.receiveFile(u, d, &source{Reader: &blockReader{h: src, off: off, size: off + size}}); err != nil {
 		return err
 	}
-	u.etag = hex.EncodeToString(d.gotMD5[:])
+	u.etag, u.crc64 = hex.EncodeToString(d.gotMD5[:]), d.gotCRC64
 	if d.algorithm != "" {
 		u.sum = engine.Checksum{Algorithm: d.algorithm, Type: up.Checksum.Type, Value: d.checksumText()}
 	}
@@ -249,6 +269,7 @@ func (c *call) uploadPartCopy() error {
 	if err != nil {
 		return err
 	}
+	c.setEncryption(c.Engine.Seals())
 	sum := checksumOf(p.Checksum)
 	sum.ChecksumType = ""
 	return c.writeXML(struct {
@@ -387,6 +408,9 @@ func (c *call) completeUpload() error {
 		return err
 	}
 	o.Modified = c.Now()
+	if err := c.defaultLock(&o); err != nil {
+		return err
+	}
 	o, err = c.Engine.Complete(c.r.Context(), o, id, parts, cond)
 	switch {
 	case errors.Is(err, engine.ErrNoUpload):
@@ -412,14 +436,14 @@ func (c *call) completedBefore(id string) error {
 }
 
 func (c *call) writeCompleted(o engine.Object) error {
-	c.setEncryption()
-	path := &url.URL{Path: "/" + c.bucket + "/" + c.key}
+	c.setEncryption(o.Sealed())
+	c.setMade(o.Version)
 	return c.writeXML(struct {
 		XMLName               xml.Name `xml:"http://s3.amazonaws.com/doc/2006-03-01/ CompleteMultipartUploadResult"`
 		Location, Bucket, Key string
 		ETag                  string
 		checksumXML
-	}{Location: "http://" + c.r.Host + path.EscapedPath(), Bucket: c.bucket, Key: c.key, ETag: `"` + o.ETag + `"`, checksumXML: checksumOf(o.Checksum)})
+	}{Location: c.objectURL(), Bucket: c.bucket, Key: c.key, ETag: `"` + o.ETag + `"`, checksumXML: checksumOf(o.Checksum)})
 }
 
 func orNull(s string) string {
@@ -516,12 +540,16 @@ func (n *completedPart) checkSum(want engine.Checksum, p engine.Part, missing er
 			algorithm, value = a, given
 		}
 	}
+	have := p.Checksum
+	if algorithm == checksum.Default && p.CRC64 != nil {
+		have = defaultSum(p.CRC64)
+	}
 	switch {
 	case algorithm == "" && want.Type == composite:
 		return s3err.InvalidRequest.With("The upload was created using a %s checksum. The complete request must include the checksum for each part. It was missing for part %d in the request.", strings.ToLower(want.Algorithm), p.Number)
-	case algorithm == "", algorithm == p.Checksum.Algorithm && value == p.Checksum.Value:
+	case algorithm == "", algorithm == have.Algorithm && value == have.Value:
 		return nil
-	case algorithm == p.Checksum.Algorithm || p.Checksum.Algorithm == "":
+	case algorithm == have.Algorithm || have.Algorithm == "":
 		return missing
 	}
 	return s3err.BadDigest.With("The %s you specified for part %d did not match what we received.", strings.ToLower(algorithm), p.Number)
@@ -551,6 +579,9 @@ func (c *call) sumUp(o *engine.Object, parts []engine.Part, whole engine.Checksu
 			return s3err.InvalidRequest.With("The provided 'x-amz-mp-object-size' header value %d does not match what was computed: %d", o.Size, n)
 		}
 	}
+	if o.Checksum.Algorithm == "" && useDefault(parts) {
+		o.Checksum = engine.Checksum{Algorithm: checksum.Default, Type: fullObject}
+	}
 	a := o.Checksum.Algorithm
 	if whole.Algorithm != "" && whole.Algorithm != a {
 		// It cannot be computed from the parts. Ignoring it would say that the object has it.
@@ -571,6 +602,21 @@ func (c *call) sumUp(o *engine.Object, parts []engine.Part, whole engine.Checksu
 		}
 	}
 	return nil
+}
+
+// useDefault makes the default checksum that of the parts, beside which they may have others. Parts of an earlier release
+// lack it, and with them the object does.
+func useDefault(parts []engine.Part) bool {
+	for i := range parts {
+		switch p := &parts[i]; {
+		case p.Checksum.Algorithm == checksum.Default:
+		case p.CRC64 == nil:
+			return false
+		default:
+			p.Checksum = defaultSum(p.CRC64)
+		}
+	}
+	return true
 }
 
 // combine makes the checksum of the whole of those of the parts.
@@ -630,14 +676,15 @@ func (c *call) listParts() error {
 		NextPartNumberMarker int
 		MaxParts             int
 		IsTruncated          bool
-		ChecksumAlgorithm    string    `xml:",omitempty"`
-		ChecksumType         string    `xml:",omitempty"`
+		ChecksumAlgorithm    string
+		ChecksumType         string
 		Part                 []partXML `xml:",omitempty"`
 	}
 	out.Bucket, out.Key, out.UploadId, out.StorageClass = c.bucket, c.key, id, "STANDARD"
 	out.Initiator, out.Owner = owner{c.user.Name, c.user.Name}, owner{c.user.Name, c.user.Name}
 	out.PartNumberMarker, out.MaxParts = after, limit
-	out.ChecksumAlgorithm, out.ChecksumType = up.Checksum.Algorithm, up.Checksum.Type
+	// AWS says null, in so many letters, where the upload has none.
+	out.ChecksumAlgorithm, out.ChecksumType = orNull(up.Checksum.Algorithm), orNull(up.Checksum.Type)
 	if limit > 0 {
 		parts, more, err := c.Engine.Parts(c.bucket, c.key, id, after, limit)
 		if errors.Is(err, engine.ErrNoUpload) {

@@ -26,20 +26,20 @@ func (c *call) newObject() (engine.Object, engine.Cond, error) {
 	return o, cond, c.describe(&o, ctx)
 }
 
-// describe reads the ACL and the tags of an object that will be made.
+// describe reads the ACL, the tags and the lock of an object that will be made.
 func (c *call) describe(o *engine.Object, ctx []policy.Value) (err error) {
-	if acl := c.r.Header.Get("X-Amz-Acl"); acl != "" {
-		if err := checkCannedACL(acl); err != nil {
-			return err
-		}
+	if err := c.checkObjectACL(c.r.Header); err != nil {
+		return err
 	}
 	if t := c.r.Header.Get("X-Amz-Tagging"); t != "" {
 		if err := c.authorize("PutObjectTagging", c.bucket, c.key, ctx); err != nil {
 			return err
 		}
-		o.Tags, err = tagsOfHeader(t)
+		if o.Tags, err = tagsOfHeader(t); err != nil {
+			return err
+		}
 	}
-	return err
+	return c.readLock(o, ctx)
 }
 
 // decidedOnce is the largest body, bytes, whose condition only the engine decides. Reading so small
@@ -61,7 +61,7 @@ func (c *call) checkConditionEarly(cond engine.Cond) error {
 	if _, err := c.Engine.Bucket(c.bucket); err != nil {
 		return err
 	}
-	if cond == (engine.Cond{}) {
+	if !cond.IsSet() {
 		return nil
 	}
 	return c.unwrapCondition(cond, c.Engine.CheckCond(c.bucket, c.key, cond))
@@ -87,6 +87,12 @@ func (c *call) putObject() error {
 	if err != nil {
 		return err
 	}
+	if c.worthAnEarlyCheck() { // behind the condition, which freeing space would not change
+		if err := c.Engine.CheckQuota(c.bucket, c.key, d.decodedLen); err != nil {
+			return err
+		}
+	}
+	d.byDefault()
 	u, err := c.receive(d)
 	if err != nil {
 		return err
@@ -102,7 +108,9 @@ func (c *call) putObject() error {
 	both := string(strconv.AppendInt(text, o.Size, 10))
 	c.setHeader("ETag", both[:n])
 	c.setHeader("X-Amz-Object-Size", both[n:])
-	c.setEncryption()
+	c.setMade(o.Version)
+	c.setEncryption(o.Sealed())
+	c.setExpiration(&o)
 	c.setChecksum(o.Checksum)
 	c.w.WriteHeader(http.StatusOK)
 	return nil
@@ -111,6 +119,9 @@ func (c *call) putObject() error {
 // store commits an upload as an object.
 func (c *call) store(o engine.Object, u *upload, cond engine.Cond) (engine.Object, error) {
 	o.Size, o.ETag, o.Checksum, o.Modified = u.size, u.etag, u.sum, c.Now()
+	if err := c.defaultLock(&o); err != nil {
+		return o, err
+	}
 	if u.blob != nil {
 		x, err := u.blob.Finish()
 		if err != nil {
@@ -140,16 +151,31 @@ func (c *call) unwrapCondition(cond engine.Cond, err error) error {
 	return err
 }
 
-// setEncryption says that the object is encrypted at rest, where the operator says so.
-func (c *call) setEncryption() {
-	if c.EncryptedAtRest {
+// setEncryption says that the object is encrypted at rest, where it is, by this store or, as the operator says, below it.
+func (c *call) setEncryption(sealed bool) {
+	if sealed || c.EncryptedAtRest {
 		c.setHeader(sseHeader, "AES256")
 	}
 }
 
 func (c *call) setChecksum(s engine.Checksum) {
-	if s.Algorithm != "" {
-		c.w.Header().Set(checksum.Header(s.Algorithm), s.Value)
-		c.setHeader("X-Amz-Checksum-Type", s.Type)
+	if s.Algorithm == "" {
+		return
 	}
+	name, ok := sumHeaders[s.Algorithm]
+	if !ok {
+		name = http.CanonicalHeaderKey(checksum.Header(s.Algorithm))
+	}
+	c.setHeader(name, s.Value)
+	c.setHeader("X-Amz-Checksum-Type", s.Type)
 }
+
+// sumHeaders are the headers of the algorithms, as answers have them. Nearly every answer has one, so they are not made
+// each time.
+var sumHeaders = func() map[string]string {
+	m := make(map[string]string, len(checksum.Algorithms))
+	for _, a := range checksum.Algorithms {
+		m[a] = http.CanonicalHeaderKey(checksum.Header(a))
+	}
+	return m
+}()

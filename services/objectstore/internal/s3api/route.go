@@ -48,20 +48,26 @@ var (
 	responseParams = []string{"response-content-type", "response-content-language", "response-expires",
 		"response-cache-control", "response-content-disposition", "response-content-encoding"}
 
-	objectParams = append([]string{"partNumber"}, responseParams...)
+	objectParams = append([]string{"partNumber", "versionId"}, responseParams...)
 
-	listBuckets  = operation{"ListBuckets", []string{"max-buckets", "prefix", "continuation-token"}, (*call).listBuckets}
-	createBucket = operation{"CreateBucket", nil, (*call).createBucket}
-	headBucket   = operation{"HeadBucket", nil, (*call).headBucket}
-	deleteBucket = operation{"DeleteBucket", nil, (*call).deleteBucket}
-	location     = operation{"GetBucketLocation", []string{"location"}, (*call).bucketLocation}
-	versioning   = operation{"GetBucketVersioning", []string{"versioning"}, (*call).bucketVersioning}
-	getPolicy    = operation{"GetBucketPolicy", []string{"policy"}, (*call).getPolicy}
-	putPolicy    = operation{"PutBucketPolicy", []string{"policy"}, (*call).putPolicy}
-	deletePolicy = operation{"DeleteBucketPolicy", []string{"policy"}, (*call).deletePolicy}
-	listV1       = operation{"ListObjects", []string{"prefix", "delimiter", "marker", "max-keys", "encoding-type"}, (*call).listV1}
-	listV2       = operation{"ListObjectsV2", []string{"list-type", "prefix", "delimiter", "start-after", "continuation-token", "max-keys", "encoding-type", "fetch-owner"}, (*call).listV2}
-	deleteMany   = operation{"DeleteObjects", []string{"delete"}, (*call).deleteObjects}
+	listBuckets   = operation{"ListBuckets", []string{"max-buckets", "prefix", "continuation-token"}, (*call).listBuckets}
+	createBucket  = operation{"CreateBucket", nil, (*call).createBucket}
+	headBucket    = operation{"HeadBucket", nil, (*call).headBucket}
+	deleteBucket  = operation{"DeleteBucket", nil, (*call).deleteBucket}
+	location      = operation{"GetBucketLocation", []string{"location"}, (*call).bucketLocation}
+	getVersioning = operation{"GetBucketVersioning", []string{"versioning"}, (*call).getVersioning}
+	putVersioning = operation{"PutBucketVersioning", []string{"versioning"}, (*call).putVersioning}
+	listVersions  = operation{"ListObjectVersions", []string{"versions", "prefix", "delimiter", "key-marker", "version-id-marker", "max-keys", "encoding-type"}, (*call).listVersions}
+	getPolicy     = operation{"GetBucketPolicy", []string{"policy"}, (*call).getPolicy}
+	putPolicy     = operation{"PutBucketPolicy", []string{"policy"}, (*call).putPolicy}
+	deletePolicy  = operation{"DeleteBucketPolicy", []string{"policy"}, (*call).deletePolicy}
+	listV1        = operation{"ListObjects", []string{"prefix", "delimiter", "marker", "max-keys", "encoding-type"}, (*call).listV1}
+	listV2        = operation{"ListObjectsV2", []string{"list-type", "prefix", "delimiter", "start-after", "continuation-token", "max-keys", "encoding-type", "fetch-owner"}, (*call).listV2}
+	deleteMany    = operation{"DeleteObjects", []string{"delete"}, (*call).deleteObjects}
+
+	getEncryption    = operation{"GetBucketEncryption", []string{"encryption"}, (*call).getEncryption}
+	putEncryption    = operation{"PutBucketEncryption", []string{"encryption"}, (*call).putEncryption}
+	deleteEncryption = operation{"DeleteBucketEncryption", []string{"encryption"}, (*call).deleteEncryption}
 
 	getBucketTags    = operation{"GetBucketTagging", []string{"tagging"}, (*call).getBucketTagging}
 	putBucketTags    = operation{"PutBucketTagging", []string{"tagging"}, (*call).putBucketTagging}
@@ -70,17 +76,32 @@ var (
 	putBucketACL     = operation{"PutBucketAcl", []string{"acl"}, (*call).putBucketACL}
 	getOwnership     = operation{"GetBucketOwnershipControls", []string{"ownershipControls"}, (*call).getOwnership}
 	putOwnership     = operation{"PutBucketOwnershipControls", []string{"ownershipControls"}, (*call).putOwnership}
-	noOwnership      = operation{"DeleteBucketOwnershipControls", []string{"ownershipControls"}, (*call).noOwnership}
+	deleteOwnership  = operation{"DeleteBucketOwnershipControls", []string{"ownershipControls"}, (*call).deleteOwnership}
+	policyStatus     = operation{"GetBucketPolicyStatus", []string{"policyStatus"}, (*call).policyStatus}
+	getPublic        = operation{"GetPublicAccessBlock", []string{"publicAccessBlock"}, (*call).getPublicAccess}
+	putPublic        = operation{"PutPublicAccessBlock", []string{"publicAccessBlock"}, (*call).putPublicAccess}
+	deletePublic     = operation{"DeletePublicAccessBlock", []string{"publicAccessBlock"}, (*call).deletePublicAccess}
+	getCORS          = operation{"GetBucketCors", []string{"cors"}, (*call).getCORS}
+	putCORS          = operation{"PutBucketCors", []string{"cors"}, (*call).putCORS}
+	deleteCORS       = operation{"DeleteBucketCors", []string{"cors"}, (*call).deleteCORS}
+	getLifecycle     = operation{"GetBucketLifecycleConfiguration", []string{"lifecycle"}, (*call).getLifecycle}
+	putLifecycle     = operation{"PutBucketLifecycleConfiguration", []string{"lifecycle"}, (*call).putLifecycle}
+	deleteLifecycle  = operation{"DeleteBucketLifecycle", []string{"lifecycle"}, (*call).deleteLifecycle}
+	getWebsite       = operation{"GetBucketWebsite", []string{"website"}, (*call).getWebsite}
+	putWebsite       = operation{"PutBucketWebsite", []string{"website"}, (*call).putWebsite}
+	deleteWebsite    = operation{"DeleteBucketWebsite", []string{"website"}, (*call).deleteWebsite}
+	postObject       = operation{"PostObject", nil, (*call).postObject}
 
-	// What no bucket of this store has. Who asks gets AWS's answer for a bucket without it; setting it is 501.
-	lifecycle  = operation{"GetBucketLifecycleConfiguration", []string{"lifecycle"}, absentSetting("GetLifecycleConfiguration", s3err.NoSuchLifecycleConfiguration)}
-	getCORS    = operation{"GetBucketCors", []string{"cors"}, absentSetting("GetBucketCORS", s3err.NoSuchCORSConfiguration)}
-	getWebsite = operation{"GetBucketWebsite", []string{"website"}, absentSetting("GetBucketWebsite", s3err.NoSuchWebsite)}
-	getLock    = operation{"GetObjectLockConfiguration", []string{"object-lock"}, absentSetting("GetBucketObjectLockConfiguration", s3err.ObjectLockNotFound)}
+	getLock      = operation{"GetObjectLockConfiguration", []string{"object-lock"}, (*call).getLockConfiguration}
+	putLock      = operation{"PutObjectLockConfiguration", []string{"object-lock"}, (*call).putLockConfiguration}
+	getRetention = operation{"GetObjectRetention", []string{"retention", "versionId"}, (*call).getRetention}
+	putRetention = operation{"PutObjectRetention", []string{"retention", "versionId"}, (*call).putRetention}
+	getLegalHold = operation{"GetObjectLegalHold", []string{"legal-hold", "versionId"}, (*call).getLegalHold}
+	putLegalHold = operation{"PutObjectLegalHold", []string{"legal-hold", "versionId"}, (*call).putLegalHold}
 
-	getAttributes = operation{"GetObjectAttributes", []string{"attributes"}, (*call).getAttributes}
-	getObjectACL  = operation{"GetObjectAcl", []string{"acl"}, (*call).getObjectACL}
-	putObjectACL  = operation{"PutObjectAcl", []string{"acl"}, (*call).putObjectACL}
+	getAttributes = operation{"GetObjectAttributes", []string{"attributes", "versionId"}, (*call).getAttributes}
+	getObjectACL  = operation{"GetObjectAcl", []string{"acl", "versionId"}, (*call).getObjectACL}
+	putObjectACL  = operation{"PutObjectAcl", []string{"acl", "versionId"}, (*call).putObjectACL}
 
 	createUpload   = operation{"CreateMultipartUpload", []string{"uploads"}, (*call).createUpload}
 	uploadPart     = operation{"UploadPart", []string{"uploadId", "partNumber"}, (*call).uploadPart}
@@ -94,10 +115,10 @@ var (
 	copyObject   = operation{"CopyObject", nil, (*call).copyObject}
 	getObject    = operation{"GetObject", objectParams, (*call).getObject}
 	headObject   = operation{"HeadObject", objectParams, (*call).getObject}
-	deleteObject = operation{"DeleteObject", nil, (*call).deleteObject}
-	getTags      = operation{"GetObjectTagging", []string{"tagging"}, (*call).getTagging}
-	putTags      = operation{"PutObjectTagging", []string{"tagging"}, (*call).putTagging}
-	deleteTags   = operation{"DeleteObjectTagging", []string{"tagging"}, (*call).deleteTagging}
+	deleteObject = operation{"DeleteObject", []string{"versionId"}, (*call).deleteObject}
+	getTags      = operation{"GetObjectTagging", []string{"tagging", "versionId"}, (*call).getTagging}
+	putTags      = operation{"PutObjectTagging", []string{"tagging", "versionId"}, (*call).putTagging}
+	deleteTags   = operation{"DeleteObjectTagging", []string{"tagging", "versionId"}, (*call).deleteTagging}
 )
 
 // route finds the operation of a request. Its parameters are checked after authentication.
@@ -132,6 +153,10 @@ func (c *call) route() (operation, error) {
 		return createUpload, nil
 	case q.has("attributes"):
 		return pick(map[string]operation{http.MethodGet: getAttributes})
+	case q.has("retention"):
+		return pick(map[string]operation{http.MethodGet: getRetention, http.MethodPut: putRetention})
+	case q.has("legal-hold"):
+		return pick(map[string]operation{http.MethodGet: getLegalHold, http.MethodPut: putLegalHold})
 	case q.has("acl"):
 		return pick(map[string]operation{http.MethodGet: getObjectACL, http.MethodPut: putObjectACL})
 	case m == http.MethodPut && c.r.Header.Get("X-Amz-Copy-Source") != "":
@@ -151,15 +176,17 @@ func (c *call) route() (operation, error) {
 }
 
 // notAllowed answers a method that the addressed resource does not have.
-func notAllowed(method string) error {
-	return s3err.MethodNotAllowed.Detail("Method", method).Detail("ResourceType", "SERVICE")
+func notAllowed(method string) error { return notAllowedOn(method, "SERVICE") }
+
+func notAllowedOn(method, resource string) error {
+	return s3err.MethodNotAllowed.Detail("Method", method).Detail("ResourceType", resource)
 }
 
 // routeUpload finds the operation of a request that names an upload.
 func (c *call) routeUpload(pick func(map[string]operation) (operation, error)) (operation, error) {
 	switch {
 	case c.r.Method == http.MethodPut && !c.query.has("partNumber"):
-		return operation{}, notAllowed(c.r.Method)
+		return operation{}, notAllowedOn(c.r.Method, "UPLOAD")
 	case c.r.Method == http.MethodPut && c.r.Header.Get("X-Amz-Copy-Source") != "":
 		return uploadPartCopy, nil
 	}
@@ -175,30 +202,40 @@ func (c *call) routeBucket(pick func(map[string]operation) (operation, error)) (
 		return pick(map[string]operation{http.MethodGet: getPolicy, http.MethodPut: putPolicy, http.MethodDelete: deletePolicy})
 	case q.has("location"):
 		return pick(map[string]operation{http.MethodGet: location})
-	case q.has("versioning") && c.r.Method == http.MethodGet:
-		return versioning, nil
+	case q.has("versioning"):
+		return pick(map[string]operation{http.MethodGet: getVersioning, http.MethodPut: putVersioning})
+	case q.has("versions") && c.r.Method == http.MethodGet:
+		return listVersions, nil
 	case q.has("uploads") && c.r.Method == http.MethodGet:
 		return listUploads, nil
 	case q.has("tagging"):
 		return pick(map[string]operation{http.MethodGet: getBucketTags, http.MethodPut: putBucketTags, http.MethodDelete: deleteBucketTags})
+	case q.has("encryption"):
+		return pick(map[string]operation{http.MethodGet: getEncryption, http.MethodPut: putEncryption, http.MethodDelete: deleteEncryption})
 	case q.has("acl"):
 		return pick(map[string]operation{http.MethodGet: getBucketACL, http.MethodPut: putBucketACL})
 	case q.has("ownershipControls"):
-		return pick(map[string]operation{http.MethodGet: getOwnership, http.MethodPut: putOwnership, http.MethodDelete: noOwnership})
-	case q.has("lifecycle") && c.r.Method == http.MethodGet:
-		return lifecycle, nil
-	case q.has("cors") && c.r.Method == http.MethodGet:
-		return getCORS, nil
-	case q.has("website") && c.r.Method == http.MethodGet:
-		return getWebsite, nil
-	case q.has("object-lock") && c.r.Method == http.MethodGet:
-		return getLock, nil
+		return pick(map[string]operation{http.MethodGet: getOwnership, http.MethodPut: putOwnership, http.MethodDelete: deleteOwnership})
+	case q.has("lifecycle"):
+		return pick(map[string]operation{http.MethodGet: getLifecycle, http.MethodPut: putLifecycle, http.MethodDelete: deleteLifecycle})
+	case q.has("cors"):
+		return pick(map[string]operation{http.MethodGet: getCORS, http.MethodPut: putCORS, http.MethodDelete: deleteCORS})
+	case q.has("website"):
+		return pick(map[string]operation{http.MethodGet: getWebsite, http.MethodPut: putWebsite, http.MethodDelete: deleteWebsite})
+	case q.has("policyStatus"):
+		return pick(map[string]operation{http.MethodGet: policyStatus})
+	case q.has("publicAccessBlock"):
+		return pick(map[string]operation{http.MethodGet: getPublic, http.MethodPut: putPublic, http.MethodDelete: deletePublic})
+	case q.has("object-lock"):
+		return pick(map[string]operation{http.MethodGet: getLock, http.MethodPut: putLock})
 	case q.has("delete"):
 		return pick(map[string]operation{http.MethodPost: deleteMany})
 	case q.get("list-type") == "2":
 		return pick(map[string]operation{http.MethodGet: listV2})
-	case c.r.Method == http.MethodPost:
+	case c.r.Method == http.MethodPost && len(q) > 0:
 		return operation{}, s3err.NotImplemented
+	case c.r.Method == http.MethodPost:
+		return postObject, nil
 	}
 	return pick(map[string]operation{
 		http.MethodGet: listV1, http.MethodPut: createBucket,

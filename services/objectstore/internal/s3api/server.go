@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/lifecycle"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/policy"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3err"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/sigv4"
@@ -27,7 +28,8 @@ type User struct {
 // Options of a Server. Every field is needed but Domain, Observe and SlowBody.
 type Options struct {
 	Engine *engine.Engine
-	Users  map[string]User // by access key id
+	// Users gives the users by their access key ids; it is asked for every request.
+	Users  func() map[string]User
 	Log    *slog.Logger
 	Now    func() time.Time
 	Region string
@@ -45,6 +47,10 @@ type Options struct {
 	// EncryptedAtRest says that the file system below the engine encrypts; requests for AES256 are
 	// served then.
 	EncryptedAtRest bool
+	// BlockPublicAccess blocks what a public access block of every bucket would.
+	BlockPublicAccess bool
+	// OnlyRegion refuses signatures that were made for another region than Region.
+	OnlyRegion bool
 	// MatchAbsent412 answers If-Match on an absent key with 412 instead of AWS's 404.
 	MatchAbsent412 bool
 	// Observe is called after every request.
@@ -63,8 +69,11 @@ type Server struct {
 	ids      atomic.Uint64
 	buffers  sync.Pool
 
-	policyMu sync.RWMutex
-	policies map[string]parsedPolicy
+	policies     parsed[*policy.Document]
+	corsRules    parsed[*corsConfiguration]
+	acls         parsed[acl]
+	publicBlocks parsed[*publicAccessBlock]
+	lifecycles   parsed[*lifecycle.Config]
 
 	deniedMu sync.Mutex
 	denied   map[denial]bool
@@ -75,12 +84,15 @@ func New(o Options) *Server {
 	s := &Server{
 		Options: o, requests: make(chan struct{}, o.MaxRequests),
 		memory: newMemory(o.MaxInFlightBytes, o.SlowBody),
-		idBase: uint64(o.Now().UnixNano()), policies: map[string]parsedPolicy{}, denied: map[denial]bool{},
+		idBase: uint64(o.Now().UnixNano()), denied: map[denial]bool{},
 	}
 	s.auth = sigv4.New(func(id string) (string, bool) {
-		u, ok := o.Users[id]
+		u, ok := o.Users()[id]
 		return u.Secret, ok
 	}, o.Now)
+	if o.OnlyRegion {
+		s.auth.Region = o.Region
+	}
 	return s
 }
 
@@ -96,10 +108,14 @@ type call struct {
 	query  query
 	auth   *sigv4.Auth
 	user   User
-	op     string
-	rec    recorder
-	values [10]string // of the answer's header, of which the first set are used; see setHeader
-	set    int
+	// anonymous: the request has no signature. Its user has no name, and a policy that allows nothing.
+	anonymous bool
+	form      *form     // of a browser's upload
+	wanted    lockTexts // the lock that a body asks for
+	op        string
+	rec       recorder
+	values    [10]string // of the answer's header, of which the first set are used; see setHeader
+	set       int
 }
 
 // setHeader sets a field of the answer. The name must be canonical. http.Header.Set would allocate for each.
@@ -223,6 +239,12 @@ func (c *call) errorOf(err error) *s3err.Error {
 		return s3err.NoSuchBucket
 	case errors.Is(err, engine.ErrNotFound):
 		return s3err.NoSuchKey
+	case errors.Is(err, engine.ErrLocked):
+		return s3err.ObjectLocked
+	case errors.Is(err, engine.ErrLockOn):
+		return s3err.VersioningLocked
+	case errors.Is(err, engine.ErrLockNeedsVersions):
+		return s3err.LockNeedsVersioning
 	case errors.Is(err, engine.ErrPrecondition):
 		return s3err.PreconditionFailed
 	case errors.Is(err, engine.ErrBucketExists):
@@ -235,8 +257,17 @@ func (c *call) errorOf(err error) *s3err.Error {
 		return s3err.Undecidable
 	case errors.Is(err, engine.ErrNoUpload):
 		return s3err.NoSuchUpload
+	case errors.Is(err, engine.ErrTooLarge):
+		return s3err.MaxMessageLength // of a setting of a bucket; those of objects have errors of their own
+	case errors.Is(err, engine.ErrQuota):
+		return s3err.QuotaExceeded
+	case errors.Is(err, engine.ErrNoKey):
+		return s3err.KeyUnavailable
 	case errors.Is(err, engine.ErrFull):
 		return s3err.InsufficientStorage
+	case errors.Is(err, engine.ErrUnavailable):
+		c.Log.Warn("places of the store do not answer", "op", c.op, "bucket", c.bucket, "key", c.key, "request", c.id, "error", err)
+		return s3err.ServiceUnavailable
 	case errors.Is(err, engine.ErrPoisoned), errors.Is(err, engine.ErrClosed):
 		return s3err.ServiceUnavailable
 	// The request was not enqueued in time. Nothing was written, so it may be sent again.
@@ -252,6 +283,11 @@ func (c *call) serve() error {
 	if err := c.parseAddress(); err != nil {
 		return err
 	}
+	c.allowOrigin()
+	if c.r.Method == http.MethodOptions {
+		c.op = "Preflight"
+		return c.preflight()
+	}
 	var err error
 	if c.query, err = parseQuery(c.r.URL.RawQuery); err != nil {
 		return err
@@ -264,12 +300,15 @@ func (c *call) serve() error {
 	if routeErr != nil {
 		return routeErr
 	}
+	// A form carries its signature in its fields, and names its key there.
+	if op.name == postObject.name {
+		return op.do(c)
+	}
 	// The signature is verified before any other answer is given: a caller without a key must not
 	// learn what exists.
-	if c.auth, err = c.Server.auth.Verify(c.r); err != nil {
+	if err := c.authenticate(op); err != nil {
 		return err
 	}
-	c.user = c.Users[c.auth.AccessKey]
 	if c.auth.Presigned {
 		if err := c.applyHoistedHeaders(); err != nil {
 			return err
@@ -283,7 +322,7 @@ func (c *call) serve() error {
 	if err := c.query.checkParams(op); err != nil {
 		return err
 	}
-	if err := c.refuseHeaders(c.r.Method, c.r.Header); err != nil {
+	if err := c.refuseHeaders(op.name, c.r.Method, c.r.Header); err != nil {
 		return err
 	}
 	if err := c.checkOwner(); err != nil {

@@ -81,13 +81,18 @@ type tagging struct {
 }
 
 func (c *call) getTagging() error {
-	if err := c.authorize("GetObjectTagging", c.bucket, c.key, nil); err != nil {
-		return err
-	}
-	o, err := c.Engine.Stat(c.bucket, c.key)
+	version, err := c.version()
 	if err != nil {
 		return err
 	}
+	if err := c.authorizeVersion("GetObjectTagging", c.bucket, c.key, version, nil); err != nil {
+		return err
+	}
+	o, err := c.Engine.StatVersion(c.bucket, c.key, version)
+	if err != nil {
+		return c.absentTags(version, err)
+	}
+	c.setVersion(c.bucket, versionHeader, o.Version)
 	var out tagging
 	out.XMLName = xml.Name{Space: xmlns, Local: "Tagging"}
 	for _, t := range o.Tags {
@@ -96,15 +101,27 @@ func (c *call) getTagging() error {
 	return c.writeXML(out)
 }
 
+// absentTags is absent for who has named a version; without one every caller is told that the key is not there.
+func (c *call) absentTags(version string, err error) error {
+	if version == "" {
+		return err
+	}
+	return c.absent(version, err)
+}
+
 func (c *call) putTagging() error {
-	if err := c.authorize("PutObjectTagging", c.bucket, c.key, nil); err != nil {
+	version, err := c.version()
+	if err != nil {
+		return err
+	}
+	if err := c.authorizeVersion("PutObjectTagging", c.bucket, c.key, version, nil); err != nil {
 		return err
 	}
 	tags, err := c.readTagging(checkTags)
 	if err != nil {
 		return err
 	}
-	return c.setTags(tags, http.StatusOK)
+	return c.setTags(version, tags, http.StatusOK)
 }
 
 // readTagging reads the tags of a body.
@@ -141,16 +158,22 @@ func encodeTagging(tags []engine.Pair) ([]byte, error) {
 }
 
 func (c *call) deleteTagging() error {
-	if err := c.authorize("DeleteObjectTagging", c.bucket, c.key, nil); err != nil {
+	version, err := c.version()
+	if err != nil {
 		return err
 	}
-	return c.setTags(nil, http.StatusNoContent)
+	if err := c.authorizeVersion("DeleteObjectTagging", c.bucket, c.key, version, nil); err != nil {
+		return err
+	}
+	return c.setTags(version, nil, http.StatusNoContent)
 }
 
-func (c *call) setTags(tags []engine.Pair, status int) error {
-	if err := c.Engine.SetTags(context.WithoutCancel(c.r.Context()), c.bucket, c.key, tags); err != nil {
-		return err
+func (c *call) setTags(version string, tags []engine.Pair, status int) error {
+	tagged, err := c.Engine.SetTags(context.WithoutCancel(c.r.Context()), c.bucket, c.key, version, tags)
+	if err != nil {
+		return c.absentTags(version, err)
 	}
+	c.setVersion(c.bucket, versionHeader, tagged)
 	c.w.WriteHeader(status)
 	return nil
 }

@@ -19,7 +19,9 @@ import (
 const (
 	maxChunkLine = 512
 	maxTrailers  = 8
-	emptySHA256  = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+	// minChunk is the least size, bytes, of every chunk but the last, as on AWS: the head of a smaller one weighs as much.
+	minChunk    = 8 << 10
+	emptySHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 )
 
 // Chunks decodes an aws-chunked body. It gives io.EOF only after the whole chain of
@@ -30,6 +32,7 @@ type Chunks struct {
 	r        *bufio.Reader
 	want     int64 // decoded bytes still due
 	left     int64 // in this chunk
+	small    bool  // a chunk was smaller than minChunk, so it has to be the last
 	previous string
 	given    string // the chunk's signature
 	sum      hash.Hash
@@ -101,7 +104,7 @@ func (c *Chunks) readLine() (string, error) {
 		return "", shortBody(err)
 	}
 	b, ok := bytes.CutSuffix(b, []byte("\r\n"))
-	if !ok {
+	if !ok || bytes.IndexByte(b, '\r') >= 0 {
 		return "", errCutBody
 	}
 	return string(b), nil
@@ -131,6 +134,10 @@ func (c *Chunks) beginChunk() error {
 	if int64(n) > c.want {
 		return s3err.IncompleteBody
 	}
+	if n > 0 && c.small {
+		return s3err.InvalidChunkSize
+	}
+	c.small = n < minChunk
 	c.want -= int64(n)
 	c.left = int64(n)
 	if n > 0 {
@@ -199,6 +206,9 @@ func (c *Chunks) endBody() error {
 		case !ok || n > maxTrailers || c.given != "":
 			return s3err.MalformedTrailer
 		case name == "x-amz-trailer-signature" && c.a.Payload == StreamSignedTrailer:
+			if len(value) != 2*sha256.Size {
+				return errCutBody
+			}
 			c.given = value
 		case c.a.Payload == StreamSigned || !contains(c.names, name) || c.trailer.Get(name) != "":
 			return s3err.MalformedTrailer

@@ -51,6 +51,9 @@ type Auth struct {
 
 // Verifier checks signatures. It is safe for concurrent use.
 type Verifier struct {
+	// Region is the only one whose signatures are taken; empty: all are.
+	Region string
+
 	secret func(accessKey string) (string, bool)
 	now    func() time.Time
 
@@ -85,6 +88,13 @@ func (v *Verifier) Verify(r *http.Request) (*Auth, error) {
 	if err != nil {
 		return nil, err
 	}
+	malformed := malformedHeader
+	if c.presigned {
+		malformed = malformedQuery
+	}
+	if err := v.checkRegion(c, malformed); err != nil {
+		return nil, err
+	}
 	if err := v.checkTime(c); err != nil {
 		return nil, err
 	}
@@ -103,7 +113,7 @@ func (v *Verifier) Verify(r *http.Request) (*Auth, error) {
 	}
 	key := v.signingKey(c, secret)
 	a.key = key.bytes
-	want := key.sign(v.stringToSign(r, c, query, payload))
+	want := key.sign(stringToSign(r, c, query, payload))
 	if subtle.ConstantTimeCompare(want[:], []byte(c.signature)) != 1 {
 		return nil, s3err.SignatureDoesNotMatch
 	}
@@ -351,7 +361,8 @@ func (a *Auth) payload(r *http.Request, c claim, query []param) (string, error) 
 
 // signingKey signs for one credential on one day in one region.
 type signingKey struct {
-	bytes []byte
+	secret string // that it was made of
+	bytes  []byte
 	// macs are HMACs that have hashed the key already, which is a third of a signature's work.
 	macs sync.Pool
 }
@@ -375,7 +386,7 @@ func (v *Verifier) signingKey(c claim, secret string) *signingKey {
 	v.mu.RLock()
 	key := v.keys[id]
 	v.mu.RUnlock()
-	if key != nil {
+	if key != nil && key.secret == secret { // a secret that was replaced must not sign any more
 		return key
 	}
 	mac := func(key []byte, s string) []byte {
@@ -383,7 +394,7 @@ func (v *Verifier) signingKey(c claim, secret string) *signingKey {
 		m.Write([]byte(s))
 		return m.Sum(nil)
 	}
-	key = &signingKey{bytes: mac(mac(mac(mac([]byte("AWS4"+secret), c.date), c.region), c.service), "aws4_request")}
+	key = &signingKey{secret: secret, bytes: mac(mac(mac(mac([]byte("AWS4"+secret), c.date), c.region), c.service), "aws4_request")}
 	v.mu.Lock()
 	if len(v.keys) >= maxKeyCache {
 		clear(v.keys) // a key is cheap to compute again; this only bounds the memory
@@ -394,7 +405,7 @@ func (v *Verifier) signingKey(c claim, secret string) *signingKey {
 	return key
 }
 
-func (v *Verifier) stringToSign(r *http.Request, c claim, query []param, payload string) []byte {
+func stringToSign(r *http.Request, c claim, query []param, payload string) []byte {
 	b := make([]byte, 0, 1024)
 	b = append(append(b, r.Method...), '\n')
 	b = append(appendPath(b, r), '\n')
@@ -417,4 +428,10 @@ func (v *Verifier) stringToSign(r *http.Request, c claim, query []param, payload
 	out = append(append(out, algorithm+"\n"...), c.time...)
 	out = append(append(append(out, '\n'), c.scope...), '\n')
 	return hex.AppendEncode(out, sum[:])
+}
+
+// SignedAt is the time that a request was signed, by its own word; zero when it was not.
+func (a *Auth) SignedAt() time.Time {
+	t, _ := time.Parse(dateFormat, a.date) // it was read before; an anonymous request has none
+	return t
 }

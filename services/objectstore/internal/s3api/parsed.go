@@ -1,0 +1,38 @@
+package s3api
+
+import "sync"
+
+// maxParsed bounds the settings that are kept parsed: more than there are buckets.
+const maxParsed = 256
+
+// parsed keeps what was parsed of a setting of each bucket. It goes by the text, so a setting that changed is parsed again.
+type parsed[T any] struct {
+	mu       sync.RWMutex
+	byBucket map[string]parsedText[T]
+}
+
+type parsedText[T any] struct {
+	text  string
+	value T
+}
+
+// get gives the parsed text; parse is asked when it is not known yet.
+func (p *parsed[T]) get(bucket string, text []byte, parse func([]byte) (T, error)) (T, error) {
+	p.mu.RLock()
+	known, ok := p.byBucket[bucket]
+	p.mu.RUnlock()
+	if ok && known.text == string(text) {
+		return known.value, nil
+	}
+	v, err := parse(text)
+	if err != nil {
+		return v, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.byBucket == nil || len(p.byBucket) >= maxParsed {
+		p.byBucket = map[string]parsedText[T]{} // buckets come and go; parsing again is cheap
+	}
+	p.byBucket[bucket] = parsedText[T]{string(text), v}
+	return v, nil
+}
