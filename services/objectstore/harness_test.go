@@ -44,8 +44,14 @@ type server struct {
 
 func start(t testing.TB, c objectstore.Config) *server {
 	t.Helper()
+	return startWith(t, c, objectstore.Deps{})
+}
+
+func startWith(t testing.TB, c objectstore.Config, d objectstore.Deps) *server {
+	t.Helper()
 	tel := telemetry.Discard()
-	s, err := objectstore.New(c, objectstore.Deps{Telemetry: tel})
+	d.Telemetry = tel
+	s, err := objectstore.New(c, d)
 	if err != nil {
 		t.Fatal(err)
 	}

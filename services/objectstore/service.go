@@ -27,6 +27,8 @@ type Deps struct {
 	Telemetry *telemetry.Telemetry
 	// Now is the clock for times that are stored or compared with signatures; nil is time.Now.
 	Now func() time.Time
+	// LeastPart is the least size of a part but the last, bytes; 0 is AWS's 5 MiB. Tests of many parts set less.
+	LeastPart int64
 }
 
 // Service is the object store.
@@ -227,7 +229,7 @@ func (s *Service) start(g *run.Group, l net.Listener, secure *tls.Config, users 
 	}
 	api := s3api.New(s3api.Options{
 		Engine: eng, Users: users, Log: s.deps.Telemetry.Log, Now: s.deps.Now,
-		Region: s.cfg.Region, Domain: s.cfg.Domain, MaxObjectBytes: int64(s.cfg.MaxObject),
+		LeastPart: s.deps.LeastPart, Region: s.cfg.Region, Domain: s.cfg.Domain, MaxObjectBytes: int64(s.cfg.MaxObject),
 		MaxRequests: s.cfg.MaxRequests, MaxInFlightBytes: int64(s.cfg.MaxInFlight), IdleTimeout: s.cfg.BodyIdle,
 		OnlyRegion: s.cfg.OnlyRegion, BlockPublicAccess: s.cfg.BlockPublicAccess, MatchAbsent412: s.cfg.IfMatchAbsent412, EncryptedAtRest: s.cfg.EncryptedAtRest, Observe: m.request, SlowBody: m.slowBodies.Inc,
 	})

@@ -142,7 +142,11 @@ func (h *Handle) copyExtents(w io.Writer, off, n int64) error {
 		if err != nil {
 			return err
 		}
-		if err := copyExtent(w, h.bodies[i], x, opener, off, part, buf); err != nil {
+		r, err := h.readable(i)
+		if err != nil {
+			return err
+		}
+		if err := copyExtent(w, r, x, opener, off, part, buf); err != nil {
 			return err
 		}
 		off, n = 0, n-part

@@ -127,11 +127,7 @@ func (e *Engine) wait(o *op) error {
 	// The caller removes the files, not the committer: unlinking large files takes long, and
 	// every other write waits for the committer. The deletion is durable by now.
 	for _, f := range o.trash {
-		failpoint.Hit("objectstore.body.remove.before")
-		// A file that cannot be removed is garbage, which the next open removes.
-		if err := e.bodies.Remove(f); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			e.opt.Log.Warn("remove a body", "body", f, "error", err)
-		}
+		e.removeBody(f)
 	}
 	return o.err
 }

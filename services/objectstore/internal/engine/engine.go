@@ -74,6 +74,7 @@ type Engine struct {
 	lock   io.Closer
 	idx    *index
 	bodies body.Store
+	pins   pins
 
 	ops     chan *op
 	started atomic.Bool

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
-	"io/fs"
 	"math/bits"
 	"sync"
 	"time"
@@ -169,10 +168,12 @@ type Handle struct {
 	e      *Engine
 	of     string // key of the object that a part is for, which its body was sealed under; empty: that of Object
 	entry  *entry
-	body   []byte  // as it is stored: a part of memory
-	opened bool    // body was sealed, and is not any more
-	memory *[]byte // the record
-	bodies []body.Reader
+	body   []byte        // as it is stored: a part of memory
+	opened bool          // body was sealed, and is not any more
+	memory *[]byte       // the record
+	bodies []body.Reader // by extent; nil: not open now
+	pinned bool          // the bodies are opened when they are read, and kept from removal until then
+	last   int           // of a pinned handle: the body that is open
 }
 
 // Get opens the current version of an object. An inline body is read and verified at once.
@@ -248,28 +249,6 @@ func returnMemory(b *[]byte) {
 	}
 }
 
-// openBodies opens all bodies at once, so that the object can be read to its end after it was
-// replaced. A missing body is damage, unless the object was replaced since the index was read.
-func (h *Handle) openBodies(x *entry) error {
-	for _, ext := range h.Object.Extents {
-		f, err := h.e.bodies.Open(ext.File)
-		if err == nil {
-			h.bodies = append(h.bodies, f)
-			continue
-		}
-		h.Close()
-		if errors.Is(err, fs.ErrNotExist) {
-			now, ierr := h.e.idx.record(h.Object.Bucket, recordKey(h.Object.Key, h.Object.Version))
-			if ierr == nil && (now == nil || now.seq != x.seq) {
-				return errMoved
-			}
-			return &CorruptError{body.Name(ext.File), 0, "the body is missing"}
-		}
-		return bodyDamaged(ext.File, 0, err)
-	}
-	return nil
-}
-
 // Copy writes n bytes of the object from offset off on. Bytes are verified before they are
 // written.
 func (h *Handle) Copy(w io.Writer, off, n int64) error {
@@ -291,9 +270,6 @@ func (h *Handle) Copy(w io.Writer, off, n int64) error {
 
 // Close lets go of the bodies. Nothing that was read may be used any more, but Object.
 func (h *Handle) Close() {
-	for _, f := range h.bodies {
-		_ = f.Close()
-	}
-	h.bodies = nil
+	h.closeBodies()
 	h.giveBack()
 }

@@ -224,7 +224,11 @@ func (r *resealer) files(ctx context.Context, h *Handle) (err error) {
 			return err
 		}
 		made = append(made, b)
-		if err := copyExtent(&pacedWriter{ctx, b, r.pace}, h.bodies[i], x, opener, 0, x.PlainSize(), buf); err != nil {
+		from, err := h.readable(i)
+		if err != nil {
+			return err
+		}
+		if err := copyExtent(&pacedWriter{ctx, b, r.pace}, from, x, opener, 0, x.PlainSize(), buf); err != nil {
 			return err
 		}
 		done, err := b.Finish()

@@ -193,17 +193,28 @@ func compact(run []byte, off, n int64) []byte {
 // verifyStored reads everything that is stored of the object, and opens nothing: it needs no key. A body in the log was
 // verified by Get.
 func (h *Handle) verifyStored() error {
-	buf := []byte(nil)
+	if len(h.bodies) == 0 {
+		return nil
+	}
+	buf := make([]byte, BlockSize)
 	for i := range h.bodies {
-		x := &h.Object.Extents[i]
-		if buf == nil {
-			buf = make([]byte, BlockSize)
+		if err := h.verifyExtent(i, buf); err != nil {
+			h.e.quarantineRead(h.entry, h.Object.Bucket, recordKey(h.Object.Key, h.Object.Version), err)
+			return err
 		}
-		for block := range int64(len(x.Blocks)) {
-			if _, err := readBlock(h.bodies[i], x, block, buf); err != nil {
-				h.e.quarantineRead(h.entry, h.Object.Bucket, recordKey(h.Object.Key, h.Object.Version), err)
-				return err
-			}
+	}
+	return nil
+}
+
+func (h *Handle) verifyExtent(i int, buf []byte) error {
+	f, err := h.readable(i)
+	if err != nil {
+		return err
+	}
+	x := &h.Object.Extents[i]
+	for block := range int64(len(x.Blocks)) {
+		if _, err := readBlock(f, x, block, buf); err != nil {
+			return err
 		}
 	}
 	return nil

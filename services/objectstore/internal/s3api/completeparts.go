@@ -36,8 +36,8 @@ func (c *call) chooseParts(id string, up engine.Object, named []completedPart) (
 			return nil, missing
 		}
 		p := have[at]
-		if i < len(named)-1 && p.Size < leastPart {
-			return nil, s3err.EntityTooSmall.Detail("ProposedSize", strconv.FormatInt(p.Size, 10)).Detail("MinSizeAllowed", strconv.Itoa(leastPart))
+		if i < len(named)-1 && p.Size < c.LeastPart {
+			return nil, s3err.EntityTooSmall.Detail("ProposedSize", strconv.FormatInt(p.Size, 10)).Detail("MinSizeAllowed", strconv.FormatInt(c.LeastPart, 10))
 		}
 		if unquote(*n.ETag) != p.ETag {
 			return nil, missing

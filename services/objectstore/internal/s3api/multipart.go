@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// leastPart is the least size of a part but the last, bytes; AWS has the same limit.
+	// leastPart is the least size of a part but the last, bytes, unless Options say another; AWS has the same limit.
 	leastPart = 5 << 20
 	// maxCompleteBytes bounds the list of parts of CompleteMultipartUpload.
 	maxCompleteBytes = 4 << 20

@@ -37,6 +37,8 @@ type Options struct {
 	Domain string
 	// MaxObjectBytes bounds a body.
 	MaxObjectBytes int64
+	// LeastPart is the least size of a part but the last, bytes; 0 is AWS's 5 MiB.
+	LeastPart int64
 	// MaxRequests is the number of requests at the same time; more are answered 503 SlowDown.
 	MaxRequests int
 	// MaxInFlightBytes bounds the memory for bodies that are being received. A request waits for its
@@ -81,6 +83,9 @@ type Server struct {
 
 // New makes a server.
 func New(o Options) *Server {
+	if o.LeastPart == 0 {
+		o.LeastPart = leastPart
+	}
 	s := &Server{
 		Options: o, requests: make(chan struct{}, o.MaxRequests),
 		memory: newMemory(o.MaxInFlightBytes, o.SlowBody),
