@@ -230,6 +230,12 @@ func TestVersionsOfCopiesAndUploads(t *testing.T) {
 		t.Fatalf("complete: %+v, %v", done, err)
 	}
 	marker, _ := remove(t, c, "k", "")
+	again, err := complete(c, "k", id, parts) // as by a client that did not get the answer, and was overtaken
+	if err != nil || *again.VersionId != *done.VersionId || *again.ETag != *done.ETag {
+		t.Errorf("completed again below a delete marker: %+v, %v", again, err)
+	}
+	_, err = complete(c, "k2", id, parts)
+	wantCode(t, err, "NoSuchUpload", 404)
 	_, err = c.CopyObject(ctx, &s3.CopyObjectInput{Bucket: aws.String(bucket), Key: aws.String("k2"), CopySource: aws.String(bucket + "/k?versionId=" + marker)})
 	wantCode(t, err, "InvalidRequest", 400)
 	head, err := c.HeadObject(ctx, &s3.HeadObjectInput{Bucket: aws.String(bucket), Key: aws.String("k"), VersionId: done.VersionId, PartNumber: aws.Int32(2)})
@@ -245,6 +251,49 @@ func TestVersionsOfCopiesAndUploads(t *testing.T) {
 	if b := get(t, c, "k"); len(b) != 5<<20+3 {
 		t.Errorf("the completed version has %d bytes", len(b))
 	}
+}
+
+// TestCompletedAgain: a complete that is repeated has the answer of the first one while the version that it has made is
+// there, with or without an id, whatever stands above it.
+func TestCompletedAgain(t *testing.T) {
+	s := startWith(t, testConfig(t.TempDir()), objectstore.Deps{LeastPart: 1})
+	c := s.client()
+	once := func() (id string, parts []types.CompletedPart, version, etag string) {
+		t.Helper()
+		id, parts = upload(t, c, "k", []byte("one"), []byte("two"))
+		out, err := complete(c, "k", id, parts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return id, parts, aws.ToString(out.VersionId), *out.ETag
+	}
+	same := func(what, id string, parts []types.CompletedPart, version, etag string) {
+		t.Helper()
+		out, err := complete(c, "k", id, parts)
+		if err != nil || aws.ToString(out.VersionId) != version || *out.ETag != etag {
+			t.Errorf("%s: %+v, %v; want version %q", what, out, err, version)
+		}
+	}
+	null, nullParts, _, nullTag := once()
+	setVersioning(t, c, "Enabled")
+	first, firstParts, firstVersion, firstTag := once()
+	second, secondParts, secondVersion, secondTag := once()
+	put(t, c, "k", []byte("above"))
+	same("the null version", null, nullParts, "", nullTag)
+	same("the first", first, firstParts, firstVersion, firstTag)
+	same("the second", second, secondParts, secondVersion, secondTag)
+	remove(t, c, "k", "")
+	same("below a delete marker", second, secondParts, secondVersion, secondTag)
+	remove(t, c, "k", firstVersion)
+	_, err := complete(c, "k", first, firstParts)
+	wantCode(t, err, "NoSuchUpload", 404)
+	setVersioning(t, c, "Suspended")
+	put(t, c, "k", []byte("in place of the null version"))
+	_, err = complete(c, "k", null, nullParts)
+	wantCode(t, err, "NoSuchUpload", 404)
+	same("under another null version", second, secondParts, secondVersion, secondTag)
+	_, err = complete(c, "k", strings.Repeat("0", 32), nullParts)
+	wantCode(t, err, "NoSuchUpload", 404)
 }
 
 // TestListVersionsAgainstAModel: pages of versions, with prefixes, delimiters and markers.

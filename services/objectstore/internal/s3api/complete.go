@@ -110,14 +110,17 @@ func (c *call) completeUpload() error {
 	return c.writeCompleted(o)
 }
 
-// completedBefore answers a complete of an upload that is gone: it is repeated where the object is of this upload, as
-// by who did not get the answer.
+// completedBefore answers a complete of an upload that is gone: it is repeated where a version of the object is of this
+// upload, as by who did not get the answer. A newer version may stand above it.
 func (c *call) completedBefore(id string) error {
-	o, err := c.Engine.Stat(c.bucket, c.key)
-	if err == nil && o.Upload == id && id != "" {
-		return c.writeCompleted(o)
+	o, err := c.Engine.CompletedBy(c.bucket, c.key, id)
+	switch {
+	case errors.Is(err, engine.ErrNotFound):
+		return noSuchUpload(id)
+	case err != nil:
+		return err
 	}
-	return noSuchUpload(id)
+	return c.writeCompleted(o)
 }
 
 func (c *call) writeCompleted(o engine.Object) error {
