@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"io/fs"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -45,6 +47,23 @@ type world struct {
 	named map[string]int64 // bodies that the log names, with their sizes
 	hit   func(string)
 	broke error
+	past  []string // what was done to files, by whom, in the order of it
+}
+
+// note adds to the history.
+func (w *world) note(format string, args ...any) {
+	w.past = append(w.past, w.now.Sub(t0).String()+" "+fmt.Sprintf(format, args...))
+}
+
+// of gives what happened to a body.
+func (w *world) of(body string) string {
+	var b strings.Builder
+	for _, line := range w.past {
+		if strings.Contains(line, body) || strings.Contains(line, "everything") {
+			b.WriteString(line + "\n")
+		}
+	}
+	return b.String()
 }
 
 func newWorld(t *testing.T, places ...string) *world {
@@ -107,7 +126,8 @@ func (w *world) readable(body string, up bool) bool {
 
 // Status implements Files.
 func (w *world) Status(context.Context) (list []PlaceState) {
-	for n, s := range w.sites {
+	for _, n := range slices.Sorted(maps.Keys(w.sites)) {
+		s := w.sites[n]
 		st := PlaceState{Name: n, ID: s.id, Free: 1 << 40, Old: s.old}
 		if s.full {
 			st.Free = 0
@@ -138,6 +158,7 @@ func (w *world) Make(_ context.Context, body string, size int64, _ Policy, want 
 			s.files[name(f)] = &disk{File: f, size: w.named[body], born: w.now}
 		}
 		errs[i] = err
+		w.note("make %s at %s: %v", name(f), f.Place, err)
 		w.hit("file.after")
 	}
 	return errs
@@ -150,6 +171,7 @@ func (w *world) Verify(_ context.Context, f File) (Verified, error) {
 		return Verified{}, err
 	}
 	d := s.files[name(f)]
+	w.note("read %s at %s: there %t, damaged %t", name(f), f.Place, d != nil, d != nil && d.damaged)
 	switch {
 	case d == nil:
 		return Verified{}, fs.ErrNotExist
@@ -175,6 +197,7 @@ func (w *world) Remove(_ context.Context, f File) error {
 		return err
 	}
 	was := w.readable(f.Body, false)
+	w.note("remove %s from %s", name(f), f.Place)
 	delete(s.files, name(f))
 	if _, ok := w.named[f.Body]; ok && was && !w.readable(f.Body, false) {
 		w.broke = fmt.Errorf("the body %s was readable until %s was removed from %s", f.Body, name(f), f.Place)
@@ -217,6 +240,7 @@ func (w *world) write(n int, size int64, places ...string) (ids []string) {
 	for _, p := range places {
 		f := File{Key: ledger.Key{Body: b, Kind: ledger.Copy}, K: 1, Place: w.sites[p].id}
 		w.sites[p].files[name(f)] = &disk{File: f, size: size, born: w.now}
+		w.note("write %s, %d bytes, to %s", name(f), size, f.Place)
 		ids = append(ids, w.sites[p].id)
 	}
 	w.named[b] = size
@@ -236,7 +260,7 @@ type rig struct {
 }
 
 func newRig(w *world, opt Options) *rig {
-	r := &rig{world: w, fs: pebblevfs.NewCrashableMem(), opt: opt}
+	r := &rig{world: w, fs: pebblevfs.NewMem(), opt: opt}
 	r.opt.Now = func() time.Time { return w.now }
 	r.opt.Names = func(b string) (Naming, error) {
 		if _, ok := w.named[b]; ok {
@@ -246,6 +270,7 @@ func newRig(w *world, opt Options) *rig {
 	}
 	r.opt.Step = func(at string) { w.hit(at) }
 	r.start()
+	w.t.Cleanup(func() { _ = r.l.Close() })
 	return r
 }
 
@@ -260,18 +285,57 @@ func (r *rig) start() {
 	}
 }
 
-// crash ends the process: of the ledger's last writes some are lost.
+// crash ends the process: of the ledger's writes since it was opened, some of the last are lost. How many depends on the
+// seed and on nothing else: when Pebble's own goroutines wrote them does not matter here, so a history can be played again.
 func (r *rig) crash(rng *rand.Rand) {
-	left := r.fs.CrashClone(pebblevfs.CrashCloneCfg{UnsyncedDataPercent: rng.IntN(101), RNG: rng})
-	_ = r.l.Close()
-	r.fs = left
+	r.t.Helper()
+	r.note("everything: the process ends")
+	if err := r.l.Close(); err != nil {
+		r.t.Fatal(err)
+	}
+	log := r.log()
+	f, err := r.fs.Open(log)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	b, err := io.ReadAll(f)
+	if err = errors.Join(err, f.Close(), r.fs.Remove(log)); err != nil {
+		r.t.Fatal(err)
+	}
+	f, err = r.fs.Create(log, pebblevfs.WriteCategoryUnspecified)
+	if err == nil {
+		_, err = f.Write(b[:len(b)*rng.IntN(101)/100])
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		r.t.Fatal(err)
+	}
 	r.start()
+}
+
+// log gives the name of the newest log of the ledger's Pebble. It has what was written since the ledger was opened: what
+// was there before is in tables then.
+func (r *rig) log() (last string) {
+	names, err := r.fs.List("ledger")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, n := range names {
+		if strings.HasSuffix(n, ".log") {
+			last = max(last, r.fs.PathJoin("ledger", n))
+		}
+	}
+	if last == "" {
+		r.t.Fatalf("the ledger has no log: %q", names)
+	}
+	return last
 }
 
 // lose removes the ledger.
 func (r *rig) lose() {
+	r.note("everything: the ledger is lost")
 	_ = r.l.Close()
-	r.fs = pebblevfs.NewCrashableMem()
+	r.fs = pebblevfs.NewMem()
 	r.start()
 }
 
@@ -346,7 +410,7 @@ func (r *rig) complete() {
 			}
 		}
 		if have != files {
-			r.t.Errorf("body %s, %d bytes, has %d files; %s wants %d", b, size, have, p.Scheme(size), files)
+			r.t.Errorf("body %s, %d bytes, has %d files; %s wants %d\n%s", b, size, have, p.Scheme(size), files, r.of(b))
 		}
 		rows, err := r.l.Rows(b)
 		if err != nil || len(rows) != files {
@@ -380,8 +444,10 @@ func (r *rig) dump() string {
 	for _, row := range rows {
 		fmt.Fprintf(&b, "%s at %s: %s %s\n", row.Key, row.Place, row.State, row.Error)
 	}
-	for n, s := range r.sites {
-		for f, d := range s.files {
+	for _, n := range slices.Sorted(maps.Keys(r.sites)) {
+		s := r.sites[n]
+		for _, f := range slices.Sorted(maps.Keys(s.files)) {
+			d := s.files[f]
 			fmt.Fprintf(&b, "%s (%s, down %t): %s damaged %t\n", n, s.id, s.down, f, d.damaged)
 		}
 	}
