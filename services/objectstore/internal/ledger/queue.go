@@ -212,7 +212,7 @@ func (l *Ledger) Done(m Message, now time.Time) error {
 }
 
 // Later gives a message back after an attempt that failed. After the last attempt it becomes a dead letter, unless the body
-// was queued again during it.
+// was queued again during it: what is new then may be what was missing, so the next attempt is the first again.
 func (l *Ledger) Later(m Message, now time.Time, cause error, b Backoff) (dead bool, err error) {
 	return dead, l.end(m, func(c *change, have Message) error {
 		next := have
@@ -223,16 +223,19 @@ func (l *Ledger) Later(m Message, now time.Time, cause error, b Backoff) (dead b
 		}
 		next.Due = now.Add(b.Wait(have.Attempts)).UnixNano()
 		if have.Sent != m.Sent {
-			next.Attempts = 0
+			next.Attempts, next.Due = 0, now.Add(b.Wait(1)).UnixNano()
 		}
 		return c.post(&have, next)
 	})
 }
 
 // Await gives a message back that cannot be worked on now, for a reason that is not the body's: a place is away. The attempt
-// does not count.
-func (l *Ledger) Await(m Message, until time.Time, cause error) error {
+// does not count. If the body was queued again during the attempt it is due at once: that may be what is waited for.
+func (l *Ledger) Await(m Message, now, until time.Time, cause error) error {
 	return l.end(m, func(c *change, have Message) error {
+		if have.Sent != m.Sent {
+			until = now
+		}
 		next := have
 		next.Attempts, next.Due, next.Error, next.Held = 0, until.UnixNano(), cause.Error(), false
 		return c.post(&have, next)
@@ -338,21 +341,25 @@ func (l *Ledger) exhume(body string, fn func(*change, Message) error) error {
 	return nil
 }
 
-// Hasten makes messages due that wait for something that may have come: a place is back, or there is another. It gives
-// how many.
+// Hasten makes messages due that wait for something that may have come: a place is back, or there is another. A worker
+// that has a message may have looked before, so that message is due again when it is given back. It gives how many.
 func (l *Ledger) Hasten(now time.Time) (n int, err error) {
 	return n, l.eachMessage(func(m Message) error {
-		if m.Held || m.Due <= now.UnixNano() {
+		if m.Due <= now.UnixNano() {
 			return nil
 		}
 		n++
 		return l.update(func(c *change) error {
 			have, ok, err := l.message(m.Body)
-			if err != nil || !ok || have.Held {
+			if err != nil || !ok {
 				return err
 			}
 			next := have
-			next.Due = min(have.Due, now.UnixNano())
+			if have.Held {
+				next.Sent++
+			} else {
+				next.Due = min(have.Due, now.UnixNano())
+			}
 			return c.post(&have, next)
 		})
 	})

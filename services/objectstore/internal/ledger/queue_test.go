@@ -146,13 +146,49 @@ func TestAwaitDoesNotCount(t *testing.T) {
 			t.Fatalf("%+v, %t", m, ok)
 		}
 		now = now.Add(time.Minute)
-		if err := l.Await(m, now, errors.New("away")); err != nil {
+		if err := l.Await(m, t0, now, errors.New("away")); err != nil {
 			t.Fatal(err)
 		}
 	}
 	since, ok, err := l.Waiting()
 	if err != nil || !ok || !since.Equal(t0) {
 		t.Errorf("waits since %v, %t, %v; want %v", since, ok, err, t0)
+	}
+}
+
+// TestNewsEndAWait: what comes while a worker has the body may be what the worker is about to wait for.
+func TestNewsEndAWait(t *testing.T) {
+	for name, news := range map[string]func(*Ledger) error{
+		"queued": func(l *Ledger) error { return l.Send(body(1), "a file turned up", t0.Add(time.Second)) },
+		"a place is back": func(l *Ledger) error {
+			n, err := l.Hasten(t0.Add(time.Second))
+			if n != 1 {
+				return fmt.Errorf("%d messages: %w", n, err)
+			}
+			return err
+		},
+	} {
+		for _, failed := range []bool{false, true} {
+			l := open(t, pebblevfs.NewMem())
+			send(t, l, 1, t0)
+			m, _ := take(t, l, t0)
+			if err := news(l); err != nil {
+				t.Fatal(name, err)
+			}
+			now := t0.Add(2 * time.Second)
+			if failed {
+				_, err := l.Later(m, now, errors.New("a place failed"), Backoff{Base: time.Second, Max: time.Hour, Attempts: 1})
+				if err != nil {
+					t.Fatal(err)
+				}
+				now = now.Add(time.Second) // the first wait, which is the shortest
+			} else if err := l.Await(m, now, now.Add(time.Hour), errors.New("a place is away")); err != nil {
+				t.Fatal(err)
+			}
+			if again, ok := take(t, l, now); !ok || again.Attempts != 1 {
+				t.Errorf("%s, failed %t: %+v, %t", name, failed, again, ok)
+			}
+		}
 	}
 }
 

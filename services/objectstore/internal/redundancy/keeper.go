@@ -203,20 +203,24 @@ func (k *Keeper) Removed(body string) {
 	}
 }
 
-// Degraded is told of a file that a reader found missing or damaged.
+// Degraded is told of a file that a reader found missing or damaged, each time: the workers are readers too. A body is queued
+// for what is new, so that one that cannot be mended waits longer and longer, and ends as a dead letter.
 func (k *Keeper) Degraded(f File, cause error) {
 	rows, err := k.ledger.Rows(f.Body)
+	news := len(rows) == 0
 	for _, r := range rows {
-		same := r.Key == f.Key || r.Kind == ledger.Copy && f.Kind == ledger.Copy
-		if err == nil && same && r.Place == f.Place && r.State.Readable() {
+		if err == nil && sameFile(r, f) && r.State.Readable() {
 			k.count.lost(cause)
 			err = notRaced(k.apply(r, ledger.Lost, cause, nil))
+			news = true
 		}
 	}
 	if err != nil {
 		k.opt.Log.Warn("the ledger could not note a damaged file", "body", f.Body, "error", err)
 	}
-	k.Needed(f.Body, "a reader met a file that is missing or damaged")
+	if news || err != nil {
+		k.Needed(f.Body, "a reader met a file that is missing or damaged")
+	}
 }
 
 // rouse wakes a worker.

@@ -271,3 +271,50 @@ func TestOverDrives(t *testing.T) {
 	d.settle()
 	d.check(0)
 }
+
+// TestDamagedEverywhere: a body of which all files are damaged becomes a dead letter, although each attempt to read it meets that
+// damage again, and reports it. Its files stay, and it is whole again when one of them is.
+func TestDamagedEverywhere(t *testing.T) {
+	d := newDrives(t, Policy{Copies: 2}, "a", "b", "c")
+	d.start()
+	d.write(1, 50<<10)
+	d.settle()
+	d.check(2)
+	flip := func(paths []string) {
+		t.Helper()
+		for _, f := range paths {
+			b, err := os.ReadFile(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b[0] ^= 4
+			if err := os.WriteFile(f, b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	var files []string
+	for _, name := range d.names {
+		files = append(files, d.on(name)...)
+	}
+	flip(files)
+	if r, err := d.store.Open(anID(1)); err == nil {
+		_ = r.Close()
+		t.Fatal("a body without a whole file was opened")
+	}
+	for range 3 {
+		d.settle()
+	}
+	if tot := d.l.Totals(); tot.Dead != 1 || tot.Queued != 0 || tot.Rows[ledger.Failed] != 2 {
+		q, _ := d.l.Queue(3)
+		t.Fatalf("%+v %+v", tot, q)
+	}
+	flip(files[:1])
+	d.now = d.now.Add(25 * time.Hour)
+	d.settle()
+	if ok, err := d.l.Redrive(anID(1), d.now); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	d.settle()
+	d.check(2)
+}

@@ -317,13 +317,13 @@ func (k *Keeper) one(ctx context.Context) (bool, error) {
 	now := k.now()
 	switch {
 	case ctx.Err() != nil:
-		return true, k.ledger.Await(m, now, errStopped)
+		return true, k.ledger.Await(m, now, now, errStopped)
 	case err != nil && k.excused(err):
-		return true, k.ledger.Await(m, now.Add(k.opt.Backoff.Wait(3)), err)
+		return true, k.ledger.Await(m, now, now.Add(k.opt.Backoff.Wait(3)), err)
 	case err != nil:
 		return true, k.later(m, now, err)
 	case plan.Wait != "":
-		return true, k.ledger.Await(m, plan.Until, errors.New(plan.Wait))
+		return true, k.ledger.Await(m, now, plan.Until, errors.New(plan.Wait))
 	}
 	return true, k.ledger.Done(m, now)
 }
