@@ -46,7 +46,7 @@ type List struct {
 	// slow and finds nothing that other tests do not.
 	Run, Skip string
 	// Timeout of one mutant's run, after which it counts as caught: a bug may be that
-	// something never ends. 60 s when 0.
+	// something never ends. 60 s when 0; where the tests take long without a mutant it is longer.
 	Timeout time.Duration
 	// Env is added to the environment of each run, as NAME=value.
 	Env []string
@@ -79,9 +79,12 @@ func Check(t *testing.T, l List) {
 		t.Skip("compiles the package once more")
 	}
 	program := Build(t, l.Mutants)
-	if out, err := l.play(t.Context(), program, Mutant{}); err != nil {
+	// Without a mutant nothing waits for ever, and a machine may be as slow as it is.
+	began := time.Now()
+	if out, err := l.play(t.Context(), program, Mutant{}, untilEnd(t)); err != nil {
 		t.Fatalf("the tests fail without a mutant: %v\n%s", err, out)
 	}
+	l.Timeout = l.limit(time.Since(began))
 	for _, m := range l.Mutants {
 		t.Run(strings.ReplaceAll(m.Name, " ", "_"), func(t *testing.T) {
 			t.Parallel() // a bug often makes a test wait
@@ -134,9 +137,27 @@ func Build(t *testing.T, list []Mutant) string {
 	return program
 }
 
+// untilEnd is the time that is left to the test, but for what it takes to say where a child was; 0: it has no end.
+func untilEnd(t *testing.T) time.Duration {
+	if end, ok := t.Deadline(); ok {
+		return max(time.Until(end)*9/10, time.Second)
+	}
+	return 0
+}
+
+// limit is how long one mutant's run may take on a machine on which the tests take so long without one. A machine
+// that is slow must not count as one that waits for ever: the mutant would be caught by nothing.
+func (l List) limit(took time.Duration) time.Duration {
+	limit := l.Timeout
+	if limit == 0 {
+		limit = time.Minute
+	}
+	return max(limit, 2*took)
+}
+
 // find plays a mutant and gives the line that says which test found it.
 func (l List) find(ctx context.Context, program string, m Mutant) (by string, err error) {
-	out, err := l.play(ctx, program, m)
+	out, err := l.play(ctx, program, m, l.Timeout)
 	by, caught := caughtBy(out)
 	switch {
 	case err == nil:
@@ -147,14 +168,11 @@ func (l List) find(ctx context.Context, program string, m Mutant) (by string, er
 	return by, nil
 }
 
-// play runs the tests with one mutant; without a name, with none.
-func (l List) play(ctx context.Context, program string, m Mutant) (string, error) {
-	run, timeout := m.By, l.Timeout
+// play runs the tests with one mutant; without a name, with none. It ends them after the timeout, 0: never.
+func (l List) play(ctx context.Context, program string, m Mutant, timeout time.Duration) (string, error) {
+	run := m.By
 	if run == "" {
 		run = l.Run
-	}
-	if timeout == 0 || m.Name == "" { // without a mutant nothing waits for ever
-		timeout = time.Minute
 	}
 	cmd := exec.CommandContext(ctx, program, "-test.failfast", "-test.run="+run, "-test.skip="+l.Skip, fmt.Sprintf("-test.timeout=%s", timeout))
 	cmd.Env = append(append(os.Environ(), l.Env...), Variable+"="+m.Name)

@@ -3,6 +3,7 @@ package mutants
 import (
 	"strings"
 	"testing"
+	"time"
 )
 
 // A mutant that can't be planted as it is written is an error that names it.
@@ -46,10 +47,24 @@ func TestSurvivorsAreReported(t *testing.T) {
 	t.Chdir("sample")
 	survivor := Mutant{Name: "the same", File: "sample.go", Old: "n < 0", New: "n <= 0"}
 	program := Build(t, []Mutant{survivor})
-	if _, err := (List{}).find(t.Context(), program, survivor); err == nil || !strings.Contains(err.Error(), "survived") {
+	if _, err := (List{Timeout: time.Minute}).find(t.Context(), program, survivor); err == nil || !strings.Contains(err.Error(), "survived") {
 		t.Errorf("a survivor: %v", err)
 	}
-	if _, err := (List{}).find(t.Context(), program+".none", survivor); err == nil || !strings.Contains(err.Error(), "not because of a test") {
+	if _, err := (List{Timeout: time.Minute}).find(t.Context(), program+".none", survivor); err == nil || !strings.Contains(err.Error(), "not because of a test") {
 		t.Errorf("a binary that does not run: %v", err)
+	}
+}
+
+// A slow machine is no bug: what the tests take without a mutant bounds what is too long with one.
+func TestTimeLimit(t *testing.T) {
+	for _, c := range []struct {
+		set, took, want time.Duration
+	}{
+		{0, time.Second, time.Minute}, {0, 50 * time.Second, 100 * time.Second},
+		{2 * time.Second, time.Millisecond, 2 * time.Second}, {2 * time.Second, 3 * time.Minute, 6 * time.Minute},
+	} {
+		if got := (List{Timeout: c.set}).limit(c.took); got != c.want {
+			t.Errorf("%v set, %v taken: %v, want %v", c.set, c.took, got, c.want)
+		}
 	}
 }
