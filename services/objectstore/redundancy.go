@@ -103,7 +103,7 @@ func (k *keeping) open(ctx context.Context, s *Service, dir string, eng *engine.
 	keeper, err := redundancy.New(ctx, l, &redundancy.Spread{Store: places, Old: k.old}, redundancy.Options{
 		Policy: s.cfg.policy(), Log: s.deps.Telemetry.Log, Workers: r.Workers, HealAfter: r.HealAfter, Rebalance: r.Rebalance,
 		ScrubPeriod: r.ScrubPeriod, ScrubRate: int64(r.ScrubRate), Reserve: int64(s.cfg.Reserve),
-		Names:  func(id string) (redundancy.Naming, error) { return naming(eng, id) },
+		Names:  func(id string) (redundancy.Naming, error) { return naming(eng, places, id) },
 		Bodies: eng.BodiesAfter,
 	})
 	if err != nil {
@@ -120,16 +120,19 @@ func (k *keeping) close() error {
 	return k.ledger.Close()
 }
 
-// naming asks the log whether it names a body. While lost writes have unknown keys it cannot say.
-func naming(eng *engine.Engine, id string) (redundancy.Naming, error) {
-	named, err := eng.NamesBody(id)
+// naming asks the log whether it names a body, and the places whether somebody reads it. While lost writes have unknown keys
+// the log cannot say.
+func naming(eng *engine.Engine, places *spread.Store, id string) (redundancy.Naming, error) {
+	is, err := eng.StateOf(id)
 	switch {
 	case errors.Is(err, engine.ErrUncertain):
 		return redundancy.Unsure, nil
 	case err != nil:
 		return redundancy.Unsure, err
-	case named:
+	case is == engine.BodyNamed:
 		return redundancy.Named, nil
+	case is == engine.BodyAwaited || places.IsRead(id):
+		return redundancy.Awaited, nil
 	}
 	return redundancy.Unnamed, nil
 }

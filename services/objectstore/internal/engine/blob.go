@@ -45,7 +45,9 @@ func (e *Engine) newBlob(n seal.Name) (*Blob, error) {
 	if b.ext.Seal, b.seal, err = e.newSeal(n); err != nil {
 		return nil, err
 	}
+	e.awaited.begin(b.ext.File)
 	if b.w, err = e.bodies.Create(b.ext.File); err != nil {
+		e.awaited.end(b.ext.File)
 		return nil, e.bodyFailed(err)
 	}
 	b.buf = make([]byte, BlockSize)
@@ -118,7 +120,10 @@ func (b *Blob) Finish() (Extent, error) {
 }
 
 // Discard removes the body.
-func (b *Blob) Discard() { b.w.Discard() }
+func (b *Blob) Discard() {
+	b.e.awaited.end(b.ext.File)
+	b.w.Discard()
+}
 
 // copyExtents writes n bytes of a large body, from offset off on. Each block is verified before a
 // byte of it is written, so the first damaged block is an error and not wrong bytes.

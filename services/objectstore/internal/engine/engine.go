@@ -76,6 +76,8 @@ type Engine struct {
 	bodies body.Store
 	pins   pins
 
+	awaited awaited // bodies without a record yet
+
 	ops     chan *op
 	started atomic.Bool
 	stopped chan struct{} // closed when Run has ended

@@ -3,22 +3,70 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"sync"
 )
 
-// NamesBody reports whether a record of the log names a body. A body is written before its record, so one that is not named may
-// be named a moment later. It is an error while the log has damage that may hide the record.
-func (e *Engine) NamesBody(id string) (bool, error) {
-	err := e.idx.get(spaceKey(spaceFile, id), func([]byte) error { return nil })
-	if err == nil {
-		return true, nil
+// BodyState is what the log says of a body.
+type BodyState uint8
+
+const (
+	// BodyUnknown comes with an error.
+	BodyUnknown BodyState = iota
+	// BodyNamed: a record names the body.
+	BodyNamed
+	// BodyAwaited: its writer has not ended, and may still have a record written that names it.
+	BodyAwaited
+	// BodyDead: no record names the body, and none will. Who wrote a body of an earlier process is gone with it.
+	BodyDead
+)
+
+// awaited are the bodies whose writers have not ended: from before a body is created until a record names it or its writer
+// discards it. Their number is bounded by the writes that are under way.
+type awaited struct {
+	mu     sync.Mutex
+	bodies map[string]struct{}
+}
+
+func (a *awaited) begin(id string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.bodies == nil {
+		a.bodies = map[string]struct{}{}
 	}
-	if !errors.Is(err, ErrNotFound) {
-		return false, fmt.Errorf("body %s: %w", id, err)
+	a.bodies[id] = struct{}{}
+}
+
+func (a *awaited) end(id string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.bodies, id)
+}
+
+func (a *awaited) has(id string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	_, ok := a.bodies[id]
+	return ok
+}
+
+// StateOf says whether a body is needed. No clock decides it: a body is dead because its writer has ended, however short ago
+// that was. It is an error while the log has damage that may hide the record of a body.
+func (e *Engine) StateOf(id string) (BodyState, error) {
+	// The writer first: it ends when the index has the record, so a body without a writer and without a record has none.
+	waits := e.awaited.has(id)
+	err := e.idx.get(spaceKey(spaceFile, id), func([]byte) error { return nil })
+	switch {
+	case err == nil:
+		return BodyNamed, nil
+	case !errors.Is(err, ErrNotFound):
+		return BodyUnknown, fmt.Errorf("body %s: %w", id, err)
+	case waits:
+		return BodyAwaited, nil
 	}
 	if err := e.Uncertain(); err != nil {
-		return false, fmt.Errorf("body %s: %w", id, err)
+		return BodyUnknown, fmt.Errorf("body %s: %w", id, err)
 	}
-	return false, nil
+	return BodyDead, nil
 }
 
 // BodiesAfter gives up to limit bodies that records of the log name, in the order of their ids, from behind one on; the

@@ -25,8 +25,11 @@ type space struct {
 	full   atomic.Bool
 	warned bool
 
-	plenty atomic.Int64 // Unix nanoseconds until which there is space, without asking
+	plenty atomic.Int64 // nanoseconds behind processStart until which there is space, without asking
 }
+
+// processStart makes intervals of times that nobody can set.
+var processStart = time.Now()
 
 // While plentyShare times the reserve is free, the operating system is asked for it once in plentyFor and not for every
 // write: no disk gets full in so short a time.
@@ -95,7 +98,7 @@ func (e *Engine) checkSpace() error {
 	if s.want <= 0 {
 		return nil
 	}
-	now := time.Now().UnixNano()
+	now := int64(time.Since(processStart))
 	if now < s.plenty.Load() {
 		return nil
 	}

@@ -138,7 +138,7 @@ func TestPlentyOfSpace(t *testing.T) {
 		t.Errorf("with plenty of space the disk is asked %d times for %d writes", n, times)
 	}
 	fsys.room.Store(4 << 20)
-	for e.space.plenty.Load() > time.Now().UnixNano() {
+	for e.space.plenty.Load() > int64(time.Since(processStart)) {
 		time.Sleep(time.Millisecond)
 	}
 	if n := ask(); n != times {
@@ -157,7 +157,7 @@ func TestFullIsSeenAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	fsys.room.Store(0)
-	e.space.plenty.Store(time.Now().Add(time.Hour).UnixNano()) // as it was just before, on a slow machine, too
+	e.space.plenty.Store(int64(time.Since(processStart) + time.Hour)) // as it was just before, on a slow machine, too
 	if !e.freeReserve() {
 		t.Fatal("there is no reserve")
 	}

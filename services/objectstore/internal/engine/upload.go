@@ -383,6 +383,18 @@ func (e *Engine) SweepUploads(ctx context.Context, bucket string, olderThan time
 	if e.Uncertain() != nil {
 		return 0, nil // a lost record may be the upload of a part
 	}
+	// The parts before the uploads: a part is only written while its upload is there, so the upload of a part that was seen
+	// is seen too, or has ended.
+	var withParts []string
+	err = e.hidden(bucket, partPrefix, "", func(hidden string) (bool, error) {
+		if id, _, ok := parsePartKey(hidden); ok && (len(withParts) == 0 || withParts[len(withParts)-1] != id) {
+			withParts = append(withParts, id)
+		}
+		return true, nil
+	})
+	if err != nil {
+		return 0, err
+	}
 	type open struct{ key, id string }
 	var finished []open
 	alive := map[string]bool{}
@@ -410,16 +422,8 @@ func (e *Engine) SweepUploads(ctx context.Context, bucket string, olderThan time
 		}
 		removed++
 	}
-	var orphans []string
-	err = e.hidden(bucket, partPrefix, "", func(hidden string) (bool, error) {
-		if id, _, ok := parsePartKey(hidden); ok && !alive[id] && (len(orphans) == 0 || orphans[len(orphans)-1] != id) {
-			orphans = append(orphans, id)
-		}
-		return true, nil
-	})
-	for _, id := range orphans {
-		// An upload that was begun since the first scan has parts whose id was not seen alive.
-		if began, perr := strconv.ParseInt(id[:16], 16, 64); perr == nil && time.Since(time.Unix(0, began)) < orphanAge {
+	for _, id := range withParts {
+		if alive[id] {
 			continue
 		}
 		if err = errors.Join(err, e.removeParts(ctx, bucket, id)); err == nil {
@@ -428,9 +432,6 @@ func (e *Engine) SweepUploads(ctx context.Context, bucket string, olderThan time
 	}
 	return removed, err
 }
-
-// orphanAge is how old an upload must be before its parts count as left behind: longer than a sweep takes.
-const orphanAge = time.Hour
 
 // checkKey refuses what no client may name.
 func checkKey(key string) error {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 )
@@ -225,6 +226,40 @@ func TestUploadsAreNoEvents(t *testing.T) {
 	events, _, _, err := e.Tail(0).Read(100, func(*Event) bool { return true })
 	if err != nil || len(events) != 1 || events[0].Key != "k" || events[0].Removed || events[0].ETag != "whole-1" {
 		t.Errorf("%+v %v", events, err)
+	}
+}
+
+// TestSweepSparesNewUploads: a sweep leaves the parts of uploads that begin while it goes on, whatever the clock says.
+func TestSweepSparesNewUploads(t *testing.T) {
+	e := openTest(t, Options{Dir: t.TempDir()})
+	var sweeps sync.WaitGroup
+	stop := make(chan struct{})
+	sweeps.Go(func() {
+		for {
+			if n, err := e.SweepUploads(ctxUp, "bkt", time.Time{}); n != 0 || err != nil {
+				t.Errorf("swept %d, %v", n, err)
+			}
+			select {
+			case <-stop:
+				return
+			default:
+			}
+		}
+	})
+	for i := range 200 {
+		key := fmt.Sprint("k", i)
+		id := e.begin(key) // at a time that is long ago
+		if err := e.part(key, id, 1, []byte("x")); err != nil {
+			t.Error(err)
+		}
+		if n := len(e.parts(key, id)); n != 1 {
+			t.Errorf("upload %d has %d parts", i, n)
+		}
+	}
+	close(stop)
+	sweeps.Wait()
+	if n := e.files(); n != 200 {
+		t.Errorf("%d files of 200 parts", n)
 	}
 }
 

@@ -51,6 +51,9 @@ func (e *Engine) put(ctx context.Context, w *op, o Object, body []byte, flags ui
 	if err := e.submit(ctx, w); err != nil {
 		return o, fmt.Errorf("put %q: %w", o.Key, err)
 	}
+	for i := range o.Extents {
+		e.awaited.end(o.Extents[i].File)
+	}
 	failpoint.Hit("objectstore.put.answer.before")
 	o.Seq, o.Version = w.entry.seq, w.entry.version
 	return o, nil

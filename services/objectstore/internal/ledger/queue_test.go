@@ -236,3 +236,35 @@ func TestQueueNeverForgets(t *testing.T) {
 		}
 	}
 }
+
+// TestRecall: what waits for a time before the clock was set back is due; what a worker has, and what waits no longer than anything
+// does, is left alone.
+func TestRecall(t *testing.T) {
+	l := open(t, pebblevfs.NewMem())
+	future := t0.Add(1000 * time.Hour)
+	send(t, l, 1, future)
+	held, _ := take(t, l, future)
+	send(t, l, 2, future)
+	send(t, l, 3, t0.Add(lease))
+	send(t, l, 4, t0.Add(lease+1))
+	if n, err := l.Recall(t0, lease); n != 2 || err != nil {
+		t.Errorf("%d recalled, %v", n, err)
+	}
+	if n, err := l.Recall(t0, lease); n != 0 || err != nil {
+		t.Errorf("%d recalled again, %v", n, err)
+	}
+	for _, want := range []string{body(2), body(4)} {
+		if m, ok := take(t, l, t0); !ok || m.Body != want {
+			t.Errorf("%+v, want %s", m, want)
+		}
+	}
+	if m, ok := take(t, l, t0); ok {
+		t.Errorf("%+v is due", m)
+	}
+	if err := l.Done(held, future); err != nil {
+		t.Error(err)
+	}
+	if n := l.Totals().Queued; n != 3 {
+		t.Errorf("%d are queued", n)
+	}
+}

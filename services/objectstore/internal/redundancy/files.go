@@ -3,7 +3,6 @@ package redundancy
 import (
 	"context"
 	"errors"
-	"time"
 
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/ledger"
 )
@@ -39,8 +38,7 @@ type Verified struct {
 // Listed is a file that a listing found.
 type Listed struct {
 	File
-	Bytes    int64
-	Modified time.Time // zero where the place does not know it
+	Bytes int64
 }
 
 // PlaceState is how a place is now.

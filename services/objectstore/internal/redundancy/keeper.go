@@ -34,8 +34,6 @@ type Options struct {
 	Workers int
 	// HealAfter is how long a place may be away before its files are made again elsewhere; default 15 min.
 	HealAfter time.Duration
-	// Grace is how old a body is that nobody names before it is garbage; default 1 h.
-	Grace time.Duration
 	// Rebalance moves files to where they would be written today.
 	Rebalance bool
 	// ScrubPeriod is the time in which every file is read back; 0: never. ScrubRate bounds it, bytes/s; 0: no bound.
@@ -62,7 +60,6 @@ func (o Options) withDefaults() Options {
 		}
 	}
 	def(&o.HealAfter, 15*time.Minute)
-	def(&o.Grace, time.Hour)
 	def(&o.ListPeriod, 24*time.Hour)
 	def(&o.LookInterval, 10*time.Second)
 	def(&o.Lease, 2*time.Hour)
@@ -94,13 +91,15 @@ type Keeper struct {
 	count   counters
 	scrubs  *rate.Limiter
 
-	wake chan struct{} // something may be due
+	wake   chan struct{}              // something may be due
+	passes map[passName]chan struct{} // that a pass is wanted now
 
+	saving    sync.Mutex // held while progress is saved, before mu
 	mu        sync.Mutex
-	scrub     Pass
-	sweep     Pass
-	epoch     int             // counts what makes a sweep begin anew
+	scrub     progress
+	sweep     progress
 	inventory map[string]Pass // by identity of the place
+	asked     int             // counts how often all listings were to begin anew
 	heal      Heal
 	moving    map[string]bool // bodies of which a file is being moved
 }
@@ -112,7 +111,10 @@ func New(ctx context.Context, l *ledger.Ledger, f Files, opt Options) (*Keeper, 
 	if err != nil {
 		return nil, err
 	}
-	k := &Keeper{opt: opt, ledger: l, files: f, tracker: t, wake: make(chan struct{}, 1), inventory: map[string]Pass{}, moving: map[string]bool{}, scrubs: rate.NewLimiter(rate.Inf, 0)}
+	k := &Keeper{opt: opt, ledger: l, files: f, tracker: t, wake: make(chan struct{}, 1), passes: map[passName]chan struct{}{}, inventory: map[string]Pass{}, moving: map[string]bool{}, scrubs: rate.NewLimiter(rate.Inf, 0)}
+	for _, name := range []passName{passLook, passTidy, passList, passSweep, passScrub} {
+		k.passes[name] = make(chan struct{}, 1)
+	}
 	if opt.ScrubRate > 0 {
 		k.scrubs = rate.NewLimiter(rate.Limit(opt.ScrubRate), scrubBurst)
 	}
@@ -231,6 +233,27 @@ func (k *Keeper) rouse() {
 	}
 }
 
+// passName names what is done at intervals.
+type passName string
+
+const (
+	passLook  passName = "look at places"
+	passTidy  passName = "janitor"
+	passList  passName = "listing"
+	passSweep passName = "sweep"
+	passScrub passName = "scrub"
+)
+
+// begin makes passes begin without waiting for their intervals. One that is under way is followed by another.
+func (k *Keeper) begin(names ...passName) {
+	for _, n := range names {
+		select {
+		case k.passes[n] <- struct{}{}:
+		default:
+		}
+	}
+}
+
 const (
 	idle            = time.Second // between two looks into an empty queue: messages become due
 	janitorInterval = time.Minute
@@ -243,24 +266,33 @@ func (k *Keeper) Run(ctx context.Context) error {
 	for range k.opt.Workers {
 		g.Go("worker", k.work)
 	}
-	g.Go("places", func(ctx context.Context) error { return k.every(ctx, "look at places", k.opt.LookInterval, k.look) })
-	g.Go("janitor", func(ctx context.Context) error { return k.every(ctx, "janitor", janitorInterval, k.tidy) })
-	g.Go("lists", func(ctx context.Context) error { return k.every(ctx, "listing", k.opt.LookInterval, k.listDue) })
-	g.Go("sweep", func(ctx context.Context) error { return k.every(ctx, "sweep", k.opt.LookInterval, k.sweepDue) })
+	every := func(name passName, interval time.Duration, fn func(context.Context) error) {
+		g.Go(string(name), func(ctx context.Context) error { return k.every(ctx, name, interval, fn) })
+	}
+	every(passLook, k.opt.LookInterval, k.look)
+	every(passTidy, janitorInterval, k.tidy)
+	every(passList, k.opt.LookInterval, k.listDue)
+	every(passSweep, k.opt.LookInterval, k.sweepDue)
 	if k.opt.ScrubPeriod > 0 {
-		g.Go("scrub", func(ctx context.Context) error { return k.every(ctx, "scrub", k.opt.LookInterval, k.scrubDue) })
+		every(passScrub, k.opt.LookInterval, k.scrubDue)
 	}
 	return g.Wait()
 }
 
-// every calls fn at once, and then at intervals, until ctx ends or the ledger is down.
-func (k *Keeper) every(ctx context.Context, what string, interval time.Duration, fn func(context.Context) error) error {
+// every calls fn at once, and then at intervals or when the pass is to begin, until ctx ends.
+func (k *Keeper) every(ctx context.Context, name passName, interval time.Duration, fn func(context.Context) error) error {
+	next := time.NewTimer(interval)
+	defer next.Stop()
 	for {
 		if err := fn(ctx); err != nil && ctx.Err() == nil {
-			k.opt.Log.Warn("redundancy: a pass failed, and is tried again", "pass", what, "error", err)
+			k.opt.Log.Warn("redundancy: a pass failed, and is tried again", "pass", name, "error", err)
 		}
-		if run.Sleep(ctx, interval) != nil {
+		next.Reset(interval)
+		select {
+		case <-ctx.Done():
 			return nil
+		case <-k.passes[name]:
+		case <-next.C:
 		}
 	}
 }

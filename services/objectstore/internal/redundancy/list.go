@@ -52,7 +52,7 @@ func (k *Keeper) listDue(ctx context.Context) error {
 	var failed error
 	for _, p := range k.tracker.places() {
 		last := k.pass(p.ID)
-		if !p.Up || !last.Ended.IsZero() && k.now().Sub(last.Ended) < k.opt.ListPeriod {
+		if !p.Up || !last.Ended.IsZero() && !due(k.now(), last.Ended, k.opt.ListPeriod) {
 			continue
 		}
 		if err := k.list(ctx, p.ID); err != nil {
@@ -65,7 +65,7 @@ func (k *Keeper) listDue(ctx context.Context) error {
 // list compares the files of a place with the rows of it. Both come in the order of their bodies.
 func (k *Keeper) list(ctx context.Context, place string) error {
 	pass := Pass{Began: k.now()}
-	k.setPass(place, pass)
+	asked := k.setPass(place, pass)
 	old := false
 	for _, p := range k.tracker.places() {
 		old = old || p.ID == place && p.Old
@@ -89,7 +89,9 @@ func (k *Keeper) list(ctx context.Context, place string) error {
 	if c.again {
 		pass.Ended = time.Time{}
 	}
-	k.setPass(place, pass)
+	if k.setPass(place, pass) != asked {
+		k.setPass(place, Pass{}) // somebody wants another one, which sees what this one has passed
+	}
 	k.rouse()
 	return err
 }

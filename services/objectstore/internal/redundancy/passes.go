@@ -3,9 +3,7 @@ package redundancy
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/ledger"
@@ -32,10 +30,12 @@ func (k *Keeper) pass(place string) Pass {
 	return k.inventory[place]
 }
 
-func (k *Keeper) setPass(place string, p Pass) {
+// setPass notes how far the listing of a place is, and gives how often all listings were to begin anew.
+func (k *Keeper) setPass(place string, p Pass) (asked int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.inventory[place] = p
+	return k.asked
 }
 
 const (
@@ -43,10 +43,48 @@ const (
 	valueOfSweep = "sweep"
 )
 
+// progress is how far a pass over the ledger is.
+type progress struct {
+	pass  Pass
+	epoch int // counts what makes the pass begin anew
+}
+
+// due reports whether something that is done once in a period is due, when it was last done at a time. A time that is still to
+// come was written before the clock was set back, and says nothing.
+func due(now, last time.Time, period time.Duration) bool {
+	since := now.Sub(last)
+	return since < 0 || since >= period
+}
+
+// resume gives the pass to go on with, and the epoch to save it under; false when none is due. from is the time from which the
+// period counts.
+func (k *Keeper) resume(g *progress, from func(Pass) time.Time, period time.Duration) (p Pass, epoch int, ok bool) {
+	k.mu.Lock()
+	p, epoch = g.pass, g.epoch
+	k.mu.Unlock()
+	now := k.now()
+	if !p.Ended.IsZero() && !due(now, from(p), period) {
+		return p, epoch, false
+	}
+	if p.Began.IsZero() || !p.Ended.IsZero() || p.Began.After(now) {
+		p = Pass{Began: now, Last: p.Last}
+	}
+	return p, epoch, true
+}
+
+// renew makes the next pass begin at the beginning, and gives what is saved of it.
+func (k *Keeper) renew(g *progress) (Pass, int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	g.pass = Pass{Last: g.pass.Last}
+	g.epoch++
+	return g.pass, g.epoch
+}
+
 // loadPasses reads how far the passes of an earlier process were. Listings begin anew at each start: they bring the ledger up to
 // date with what happened while nobody was there.
 func (k *Keeper) loadPasses() error {
-	for name, p := range map[string]*Pass{valueOfScrub: &k.scrub, valueOfSweep: &k.sweep} {
+	for name, p := range map[string]*Pass{valueOfScrub: &k.scrub.pass, valueOfSweep: &k.sweep.pass} {
 		b, err := k.ledger.Value(name)
 		if err == nil && b != nil {
 			err = json.Unmarshal(b, p)
@@ -56,19 +94,28 @@ func (k *Keeper) loadPasses() error {
 		}
 	}
 	// A policy may be another since, and places too: the first sweep of a process begins at the beginning.
-	k.sweep = Pass{Last: k.sweep.Last}
+	k.sweep.pass = Pass{Last: k.sweep.pass.Last}
 	return nil
 }
 
-func (k *Keeper) save(name string, to *Pass, p Pass) error {
-	k.mu.Lock()
-	*to = p
-	k.mu.Unlock()
+// save notes how far a pass is; false when it is to begin anew meanwhile.
+func (k *Keeper) save(name string, g *progress, p Pass, epoch int) (bool, error) {
 	b, err := json.Marshal(p)
 	if err != nil {
-		return err
+		return false, err
 	}
-	return k.ledger.SetValue(name, b)
+	k.saving.Lock()
+	defer k.saving.Unlock()
+	k.mu.Lock()
+	current := g.epoch == epoch
+	if current {
+		g.pass = p
+	}
+	k.mu.Unlock()
+	if !current {
+		return false, nil
+	}
+	return true, k.ledger.SetValue(name, b)
 }
 
 // look asks the places, and acts on what is new: what waits for a place is due when it is back, and bodies are gone over
@@ -88,6 +135,7 @@ func (k *Keeper) look(ctx context.Context) error {
 			return err
 		}
 		k.rouse()
+		k.begin(passList)
 	}
 	if n.changed || len(n.came) > 0 || k.overdue() {
 		k.resweep()
@@ -98,7 +146,7 @@ func (k *Keeper) look(ctx context.Context) error {
 // overdue: a place has just been away for so long that its files are to be made again.
 func (k *Keeper) overdue() bool {
 	k.mu.Lock()
-	last := k.sweep.Began
+	last := k.sweep.pass.Began
 	k.mu.Unlock()
 	for _, p := range k.tracker.places() {
 		if at := p.Since.Add(k.opt.HealAfter); !p.Up && !at.After(k.now()) && last.Before(at) {
@@ -110,10 +158,8 @@ func (k *Keeper) overdue() bool {
 
 // resweep makes the next sweep begin now, and at the beginning.
 func (k *Keeper) resweep() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.sweep = Pass{Last: k.sweep.Last}
-	k.epoch++
+	k.renew(&k.sweep)
+	k.begin(passSweep)
 }
 
 // sweepLimit is how many bodies wait at most before a sweep pauses: the ledger knows what is to do anyway.
@@ -122,15 +168,9 @@ const sweepLimit = 10_000
 // sweepDue goes over all bodies of the ledger and queues those that need something: after a change of the policy or of the
 // places, and once in a while for what fell through.
 func (k *Keeper) sweepDue(ctx context.Context) error {
-	k.mu.Lock()
-	p, epoch := k.sweep, k.epoch
-	k.mu.Unlock()
-	now := k.now()
-	if !p.Ended.IsZero() && now.Sub(p.Ended) < k.opt.ListPeriod {
+	p, epoch, ok := k.resume(&k.sweep, func(p Pass) time.Time { return p.Ended }, k.opt.ListPeriod)
+	if !ok {
 		return nil
-	}
-	if p.Began.IsZero() || !p.Ended.IsZero() {
-		p = Pass{Began: now, Last: p.Last}
 	}
 	for more := true; more && ctx.Err() == nil; {
 		if k.ledger.Totals().Queued > sweepLimit {
@@ -147,13 +187,9 @@ func (k *Keeper) sweepDue(ctx context.Context) error {
 			p.Ended, p.Last, p.After = k.now(), k.now(), ledger.Key{}
 		}
 	}
-	k.mu.Lock()
-	stale := k.epoch != epoch // the places have changed meanwhile: the next sweep begins at the beginning
-	k.mu.Unlock()
-	if stale {
-		return nil
-	}
-	return k.save(valueOfSweep, &k.sweep, p)
+	// Where the places have changed meanwhile it is not saved, and the next sweep begins at the beginning.
+	_, err := k.save(valueOfSweep, &k.sweep, p, epoch)
+	return err
 }
 
 // sweepSome looks at the bodies of one page.
@@ -234,6 +270,15 @@ func (k *Keeper) tidy(context.Context) error {
 	if n > 0 {
 		k.opt.Log.Warn("redundancy: workers did not come back", "files", n)
 	}
+	// Where the clock was set back, what is due by the time before would wait for years.
+	longest := max(k.opt.Lease, k.opt.Backoff.Max, retryAway)
+	if n, err = k.ledger.Recall(k.now(), longest); err != nil {
+		return err
+	}
+	if n > 0 {
+		k.opt.Log.Warn("redundancy: the clock was set back; what waited for a later time is due now", "bodies", n)
+		k.rouse()
+	}
 	for _, s := range []ledger.State{ledger.Staged, ledger.Uploaded, ledger.Removing} {
 		for behind := (ledger.Key{}); ; {
 			rows, err := k.ledger.InState(s, behind, 500)
@@ -285,104 +330,4 @@ func (k *Keeper) tidyDead() error {
 			return nil
 		}
 	}
-}
-
-// scrubDue reads files back until the pass is through, or has done what is due by now: the files of a period are spread
-// over it, as far as the rate allows.
-func (k *Keeper) scrubDue(ctx context.Context) error {
-	k.mu.Lock()
-	p := k.scrub
-	k.mu.Unlock()
-	now := k.now()
-	if !p.Ended.IsZero() && now.Sub(p.Began) < k.opt.ScrubPeriod {
-		return nil
-	}
-	if p.Began.IsZero() || !p.Ended.IsZero() {
-		p = Pass{Began: now, Last: p.Last}
-	}
-	for ctx.Err() == nil {
-		rows, err := k.ledger.List(p.After, scrubPage)
-		if err != nil {
-			return err
-		}
-		if len(rows) == 0 {
-			p.Ended, p.Last, p.After = k.now(), k.now(), ledger.Key{}
-			return k.save(valueOfScrub, &k.scrub, p)
-		}
-		for _, r := range rows {
-			if err := k.scrubOne(ctx, r, &p); err != nil {
-				return err
-			}
-			p.After = r.Key
-		}
-		if err := k.save(valueOfScrub, &k.scrub, p); err != nil {
-			return err
-		}
-		if k.ahead(p) {
-			return nil
-		}
-	}
-	return nil
-}
-
-const scrubPage = 64
-
-// ahead: more of the files were read than of the period has passed.
-func (k *Keeper) ahead(p Pass) bool {
-	total := k.ledger.Totals().Rows[ledger.Durable]
-	passed := float64(k.now().Sub(p.Began)) / float64(k.opt.ScrubPeriod)
-	return float64(p.Files) > passed*scrubLead*float64(total)
-}
-
-// scrubLead makes a pass end before its period does: files come meanwhile.
-const scrubLead = 1.25
-
-// scrubOne reads one file back. What is damaged is only noted: the file stays where it is until a new one takes its place,
-// since its other blocks may be what the body is mended from.
-func (k *Keeper) scrubOne(ctx context.Context, r ledger.Row, p *Pass) error {
-	if r.State != ledger.Durable || !k.isUp(r.Place) || r.Verified > p.Began.UnixNano() {
-		return nil
-	}
-	if err := k.scrubs.WaitN(ctx, int(min(max(r.Size, 1), scrubBurst))); err != nil {
-		return err
-	}
-	got, err := k.files.Verify(ctx, fileOf(r))
-	p.Files++
-	p.Bytes += got.Bytes
-	k.count.read(got.Bytes)
-	switch {
-	case err == nil && r.Checksum != 0 && got.Checksum != r.Checksum:
-		err = fmt.Errorf("%w: its checksum is %08x, and was %08x", ErrDamaged, got.Checksum, r.Checksum)
-		fallthrough
-	case errors.Is(err, ErrDamaged) || errors.Is(err, fs.ErrNotExist):
-		p.Found++
-		k.count.lost(err)
-		k.opt.Log.Error("a scrub found a file that is missing or damaged", "place", k.tracker.name(r.Place), "file", r.Key.String(), "error", err)
-		if err := notRaced(k.apply(r, ledger.Lost, err, nil)); err != nil {
-			return err
-		}
-		k.Needed(r.Body, "a scrub found a file that is missing or damaged")
-		return nil
-	case err != nil:
-		k.failed(r.Place, err)
-		return nil
-	}
-	return notRaced(k.apply(r, ledger.Found, nil, nil))
-}
-
-func (k *Keeper) isUp(place string) bool {
-	for _, p := range k.tracker.places() {
-		if p.ID == place {
-			return p.Up
-		}
-	}
-	return false
-}
-
-// Scrub makes a pass over all files begin now.
-func (k *Keeper) Scrub() error {
-	k.mu.Lock()
-	last := k.scrub.Last
-	k.mu.Unlock()
-	return k.save(valueOfScrub, &k.scrub, Pass{Last: last})
 }

@@ -18,8 +18,11 @@ const (
 	Unsure Naming = iota
 	// Named by an object, or by a part of an upload.
 	Named
-	// Unnamed: nothing refers to the body, or nothing yet.
+	// Unnamed: nothing refers to the body, and nothing will.
 	Unnamed
+	// Awaited: nothing refers to the body, and somebody in this process has it: its writer, whose record may follow, or a
+	// reader of an object that was deleted meanwhile.
+	Awaited
 )
 
 // Place is what a plan has to know of a place.
@@ -45,8 +48,6 @@ type View struct {
 	Now    time.Time
 	// HealAfter is how long a place may be away before its files are made again elsewhere.
 	HealAfter time.Duration
-	// Grace is how long a body may be unnamed before it is garbage: its record is still to be written.
-	Grace time.Duration
 	// Rebalance: files are moved to where they would be written today.
 	Rebalance bool
 }
@@ -97,7 +98,10 @@ func Next(v View) Plan {
 	if steps := p.removals(); len(steps) > 0 {
 		return Plan{Steps: steps}
 	}
-	if v.Naming == Unnamed {
+	switch v.Naming {
+	case Awaited:
+		return p.awaited()
+	case Unnamed:
 		return p.unnamed()
 	}
 	p.size()
@@ -166,16 +170,10 @@ func (p *planner) removals() (steps []Step) {
 // retryAway is the time between two tries of a place that is away. Its return queues what waits for it anyway.
 const retryAway = 5 * time.Minute
 
-// unnamed removes a body that nothing refers to.
+// unnamed removes a body that nothing refers to. Its age does not matter: its writer has ended, however the clocks are set.
 func (p *planner) unnamed() Plan {
 	var steps []Step
 	for _, r := range p.Rows {
-		// What is not there needs no grace: a write leaves files, and only what was removed misses them.
-		missing := r.State == ledger.Staged || r.State == ledger.Failed
-		if old := time.Unix(0, r.Created).Add(p.Grace); old.After(p.Now) && !missing {
-			p.pending("the body is not named by the log yet", minTime(old, p.Now.Add(untilNamed(p.Now.Sub(time.Unix(0, r.Created))))))
-			continue
-		}
 		steps = append(steps, Step{Do: Drop, Row: r})
 	}
 	if len(steps) > 0 {
@@ -184,8 +182,20 @@ func (p *planner) unnamed() Plan {
 	return p.rest()
 }
 
+// awaited leaves a body alone that somebody has.
+func (p *planner) awaited() Plan {
+	var age time.Duration
+	for _, r := range p.Rows {
+		age = max(age, p.Now.Sub(time.Unix(0, r.Created)))
+	}
+	if len(p.Rows) > 0 {
+		p.pending("the body is being written or read, and no object names it", p.Now.Add(untilNamed(age)))
+	}
+	return p.rest()
+}
+
 // untilNamed is when to look again at a body whose record is still to come, given its age: the record is mostly there a moment
-// after the body, and what has none for long will get none.
+// after the body. A clock that was set makes this too soon or too late by half a minute, and no more.
 func untilNamed(age time.Duration) time.Duration {
 	return min(max(age, firstUnnamed), retryUnnamed)
 }
@@ -194,13 +204,6 @@ const (
 	firstUnnamed = 200 * time.Millisecond
 	retryUnnamed = 30 * time.Second
 )
-
-func minTime(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
-}
 
 // size takes the size of the body from any row that knows it.
 func (p *planner) size() {

@@ -23,7 +23,7 @@ func plans(fn func(View)) int {
 			places := slices.Clone(places)
 			places[2].Full = copyAt == "d" // no place is left that could take a file
 			for i := range 8 * 8 * 8 * 8 {
-				v := View{Body: anID(1), Naming: Named, Policy: policy, Places: places, Now: t0, HealAfter: time.Hour, Grace: time.Hour, Rebalance: i%2 == 0}
+				v := View{Body: anID(1), Naming: Named, Policy: policy, Places: places, Now: t0, HealAfter: time.Hour, Rebalance: i%2 == 0}
 				add := func(s ledger.State, k ledger.Key, place string) {
 					if s != 0 {
 						v.Rows = append(v.Rows, ledger.Row{Key: k, K: 2, M: 1, Place: place, State: s, Size: large, Version: 1, Created: t0.UnixNano()})
@@ -123,43 +123,47 @@ func TestEveryPlan(t *testing.T) {
 	}
 }
 
-// TestEveryUnnamedPlan: of a body that nobody names everything goes, once it is old enough and not before.
+// TestEveryUnnamedPlan: of a body that nobody names everything goes, whatever the clock says, and of one that somebody has only what
+// was given up before.
 func TestEveryUnnamedPlan(t *testing.T) {
 	plans(func(v View) {
-		v.Naming = Unnamed
-		for _, s := range Next(v).Steps {
-			if s.Do == Drop && s.Row.State != ledger.Staged && s.Row.State != ledger.Failed {
-				t.Fatalf("dropped before the grace is over: %+v", v.Rows)
+		for _, by := range []time.Duration{0, -1000 * time.Hour, 1000 * time.Hour} {
+			v.Now = t0.Add(by)
+			v.Naming = Awaited
+			for _, s := range Next(v).Steps {
+				if s.Do != Remove && s.Do != Forget || s.Row.State != ledger.Removing {
+					t.Fatalf("step %d for a body that somebody has: %+v", s.Do, v.Rows)
+				}
 			}
-		}
-		v.Now = t0.Add(v.Grace)
-		live := 0
-		for _, r := range v.Rows {
-			if r.State != ledger.Removing {
-				live++
+			v.Naming = Unnamed
+			live := 0
+			for _, r := range v.Rows {
+				if r.State != ledger.Removing {
+					live++
+				}
 			}
-		}
-		p := Next(v)
-		drops := 0
-		for _, s := range p.Steps {
-			if s.Do != Drop && s.Do != Remove && s.Do != Forget {
-				t.Fatalf("step %d for what nobody names", s.Do)
+			p := Next(v)
+			drops := 0
+			for _, s := range p.Steps {
+				if s.Do != Drop && s.Do != Remove && s.Do != Forget {
+					t.Fatalf("step %d for what nobody names", s.Do)
+				}
+				if s.Do == Drop {
+					drops++
+				}
 			}
-			if s.Do == Drop {
-				drops++
+			if drops != live && len(p.Steps) == drops {
+				t.Fatalf("%d of %d are dropped: %+v", drops, live, v.Rows)
 			}
-		}
-		if drops != live && len(p.Steps) == drops {
-			t.Fatalf("%d of %d are dropped: %+v", drops, live, v.Rows)
 		}
 	})
 }
 
-// TestUnnamedIsLookedAtSoon: the record of a body mostly follows at once, so a body that was written is looked at again soon,
-// and seldom when no record comes.
-func TestUnnamedIsLookedAtSoon(t *testing.T) {
-	for age, want := range map[time.Duration]time.Duration{0: firstUnnamed, 3 * time.Second: 3 * time.Second, 10 * time.Minute: retryUnnamed} {
-		v := View{Naming: Unnamed, Now: t0.Add(age), Grace: time.Hour, Places: []Place{{ID: "p", Name: "p", Up: true}},
+// TestAwaitedIsLookedAtSoon: the record of a body mostly follows at once, so a body that was written is looked at again soon,
+// and seldom when no record comes, or when the clock was set.
+func TestAwaitedIsLookedAtSoon(t *testing.T) {
+	for age, want := range map[time.Duration]time.Duration{-time.Hour: firstUnnamed, 0: firstUnnamed, 3 * time.Second: 3 * time.Second, 10 * time.Minute: retryUnnamed} {
+		v := View{Naming: Awaited, Now: t0.Add(age), Places: []Place{{ID: "p", Name: "p", Up: true}},
 			Rows: []ledger.Row{{Key: ledger.Key{Body: "b", Kind: ledger.Copy}, Place: "p", State: ledger.Uploaded, Created: t0.UnixNano()}}}
 		if p := Next(v); len(p.Steps) > 0 || p.Wait == "" || !p.Until.Equal(v.Now.Add(want)) {
 			t.Errorf("at the age of %s: %+v", age, p)

@@ -122,7 +122,7 @@ func (k *Keeper) Status() (Status, error) {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	s.Heal, s.Scrub, s.Sweep = k.heal, k.scrub, k.sweep
+	s.Heal, s.Scrub, s.Sweep = k.heal, k.scrub.pass, k.sweep.pass
 	return s, nil
 }
 
@@ -288,7 +288,9 @@ func (k *Keeper) DropDead(body string) (bool, error) { return k.ledger.DropDead(
 func (k *Keeper) HealNow() error {
 	k.mu.Lock()
 	clear(k.inventory)
+	k.asked++
 	k.mu.Unlock()
+	k.begin(passLook, passList)
 	k.resweep()
 	_, err := k.ledger.Hasten(k.now())
 	k.rouse()

@@ -52,7 +52,7 @@ func (k *Keeper) body(ctx context.Context, body string) (Plan, error) {
 // view collects what the plan of a body depends on.
 func (k *Keeper) view(body string) (View, error) {
 	v := View{Body: body, Policy: k.policy, Places: k.tracker.places(), Now: k.now(),
-		HealAfter: k.opt.HealAfter, Grace: k.opt.Grace, Rebalance: k.opt.Rebalance}
+		HealAfter: k.opt.HealAfter, Rebalance: k.opt.Rebalance}
 	var err error
 	if v.Rows, err = k.ledger.Rows(body); err != nil {
 		return v, err

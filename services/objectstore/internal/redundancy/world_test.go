@@ -26,7 +26,6 @@ type disk struct {
 	File
 	size    int64 // of the body
 	damaged bool
-	born    time.Time
 }
 
 // site is a place of the model.
@@ -45,9 +44,11 @@ type world struct {
 	now   time.Time
 	sites map[string]*site // by name
 	named map[string]int64 // bodies that the log names, with their sizes
-	hit   func(string)
-	broke error
-	past  []string // what was done to files, by whom, in the order of it
+	// awaited are bodies that a writer or a reader has, and that the log does not name.
+	awaited map[string]bool
+	hit     func(string)
+	broke   error
+	past    []string // what was done to files, by whom, in the order of it
 }
 
 // note adds to the history.
@@ -67,7 +68,7 @@ func (w *world) of(body string) string {
 }
 
 func newWorld(t *testing.T, places ...string) *world {
-	w := &world{t: t, now: t0, sites: map[string]*site{}, named: map[string]int64{}, hit: func(string) {}}
+	w := &world{t: t, now: t0, sites: map[string]*site{}, named: map[string]int64{}, awaited: map[string]bool{}, hit: func(string) {}}
 	for _, p := range places {
 		w.sites[p] = &site{id: "id-" + p, files: map[string]*disk{}}
 	}
@@ -155,7 +156,7 @@ func (w *world) Make(_ context.Context, body string, size int64, _ Policy, want 
 		case s.full:
 			err = ErrNoRoom
 		case s.files[name(f)] == nil || s.files[name(f)].damaged:
-			s.files[name(f)] = &disk{File: f, size: w.named[body], born: w.now}
+			s.files[name(f)] = &disk{File: f, size: w.named[body]}
 		}
 		errs[i] = err
 		w.note("make %s at %s: %v", name(f), f.Place, err)
@@ -227,7 +228,7 @@ func (w *world) List(_ context.Context, place, behind string, fn func(Listed) er
 		if f.Kind == ledger.Copy {
 			f.Index = 0 // the name does not tell
 		}
-		if err := fn(Listed{File: f, Bytes: d.size, Modified: d.born}); err != nil {
+		if err := fn(Listed{File: f, Bytes: d.size}); err != nil {
 			return err
 		}
 	}
@@ -239,7 +240,7 @@ func (w *world) write(n int, size int64, places ...string) (ids []string) {
 	b := anID(n)
 	for _, p := range places {
 		f := File{Key: ledger.Key{Body: b, Kind: ledger.Copy}, K: 1, Place: w.sites[p].id}
-		w.sites[p].files[name(f)] = &disk{File: f, size: size, born: w.now}
+		w.sites[p].files[name(f)] = &disk{File: f, size: size}
 		w.note("write %s, %d bytes, to %s", name(f), size, f.Place)
 		ids = append(ids, w.sites[p].id)
 	}
@@ -265,6 +266,9 @@ func newRig(w *world, opt Options) *rig {
 	r.opt.Names = func(b string) (Naming, error) {
 		if _, ok := w.named[b]; ok {
 			return Named, nil
+		}
+		if w.awaited[b] {
+			return Awaited, nil
 		}
 		return Unnamed, nil
 	}

@@ -46,6 +46,13 @@ func (s *Store) OpenBody(ctx context.Context, id string) (*Reader, error) {
 	return r, nil
 }
 
+// IsRead reports whether a reader has a body open, which may be one that was removed.
+func (s *Store) IsRead(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.open[id] > 0
+}
+
 // Size is that of the body, bytes.
 func (r *Reader) Size() int64 { return r.current().reader.Size() }
 
