@@ -35,6 +35,9 @@ type Bucket struct {
 	prefix string
 	s3     *client
 	quit   sync.Once
+
+	mu      sync.Mutex
+	writing map[string]int // writers that have not ended, by key
 }
 
 // OpenBucket makes a place of a bucket, which must be there. It asks nobody.
@@ -46,7 +49,7 @@ func OpenBucket(name string, opt BucketOptions) (*Bucket, error) {
 	if opt.Prefix != "" && !strings.HasSuffix(opt.Prefix, "/") {
 		return nil, fmt.Errorf("place %s: prefix %q must end with a slash", name, opt.Prefix)
 	}
-	return &Bucket{name: name, prefix: opt.Prefix, s3: newClient(u, opt)}, nil
+	return &Bucket{name: name, prefix: opt.Prefix, s3: newClient(u, opt), writing: map[string]int{}}, nil
 }
 
 const (
@@ -131,11 +134,31 @@ func (b *Bucket) Claim(ctx context.Context, id Identity) error {
 }
 
 // Recover implements Place: it ends the uploads that a process before did not.
-func (b *Bucket) Recover(ctx context.Context) error {
-	if err := b.s3.abortAll(ctx, b.prefix+filesPrefix); err != nil {
+func (b *Bucket) Recover(ctx context.Context) error { return b.Tidy(ctx) }
+
+// Tidy implements Place. A writer is noted before its upload begins: an upload of a key that nobody writes now, and that was listed
+// before, has lost its writer. One whose key is being written again waits for the next call.
+func (b *Bucket) Tidy(ctx context.Context) error {
+	if err := b.s3.abortAll(ctx, b.prefix+filesPrefix, b.isWriting); err != nil {
 		return b.failed("end unfinished uploads", err)
 	}
 	return nil
+}
+
+func (b *Bucket) isWriting(key string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.writing[key] > 0
+}
+
+func (b *Bucket) setWriting(key string, on bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if on {
+		b.writing[key]++
+	} else if b.writing[key]--; b.writing[key] <= 0 {
+		delete(b.writing, key)
+	}
 }
 
 // Create implements Place.
@@ -144,6 +167,7 @@ func (b *Bucket) Create(ctx context.Context, name string) (Writer, error) {
 	if err != nil {
 		return nil, err
 	}
+	b.setWriting(key, true)
 	return &bucketWriter{b: b, ctx: ctx, name: name, key: key}, nil
 }
 
@@ -267,8 +291,8 @@ type uploadPage struct {
 	}
 }
 
-// abortAll ends all uploads of keys with a prefix.
-func (c *client) abortAll(ctx context.Context, prefix string) error {
+// abortAll ends the uploads of keys with a prefix, but for those of keys that are kept.
+func (c *client) abortAll(ctx context.Context, prefix string, keep func(key string) bool) error {
 	q := url.Values{"uploads": {""}, "prefix": {prefix}}
 	for range math.MaxInt16 { // a store that never ends its list must not keep the start for ever
 		var page uploadPage
@@ -276,6 +300,9 @@ func (c *client) abortAll(ctx context.Context, prefix string) error {
 			return err
 		}
 		for _, u := range page.Upload {
+			if keep(u.Key) {
+				continue
+			}
 			if err := c.abort(ctx, u.Key, u.UploadID); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}

@@ -25,6 +25,7 @@ type bucketWriter struct {
 	upload string   // its id; empty before the first part
 	parts  []string // their ETags
 	done   bool
+	ended  bool // the bucket does not count it among its writers any more
 }
 
 // Write implements io.Writer.
@@ -74,6 +75,7 @@ func (w *bucketWriter) Finish() error {
 		return w.b.failed("finish "+w.name, err)
 	}
 	w.done, w.buf = true, nil
+	w.end()
 	return nil
 }
 
@@ -87,8 +89,17 @@ func (w *bucketWriter) mine() bool {
 // abortTime is how long an upload that is discarded may take to end.
 const abortTime = 30 * time.Second
 
-// Discard implements Writer. Parts that cannot be removed are at the next start.
+// end is called once the writer has ended, again and again.
+func (w *bucketWriter) end() {
+	if !w.ended {
+		w.ended = true
+		w.b.setWriting(w.key, false)
+	}
+}
+
+// Discard implements Writer. Tidy removes parts that cannot be removed now.
 func (w *bucketWriter) Discard() {
+	defer w.end()
 	w.buf = nil
 	if w.done || w.upload == "" {
 		return

@@ -34,6 +34,7 @@ type Directory struct {
 
 	mu      sync.Mutex
 	folders map[string]bool // whose names are durable
+	writing map[string]bool // the unfinished files, by their names below tmp/, whose writers have not ended
 	// names is held while a name is checked and taken. The lock of the directory keeps other
 	// processes away, so that this is enough for a rename that replaces nothing.
 	names sync.Mutex
@@ -49,7 +50,7 @@ func OpenDirectory(name string, fsys vfs.FS, synced func()) (*Directory, error) 
 	if err != nil {
 		return nil, fmt.Errorf("%w: place %s: %w", ErrOut, name, err)
 	}
-	return &Directory{name: name, fs: fsys, lock: lock, synced: synced, folders: map[string]bool{}}, nil
+	return &Directory{name: name, fs: fsys, lock: lock, synced: synced, folders: map[string]bool{}, writing: map[string]bool{}}, nil
 }
 
 // Name implements Place.
@@ -102,7 +103,7 @@ func (d *Directory) Claim(ctx context.Context, id Identity) error {
 // Recover implements Place. The names of the folders are synced, because a killed process may have
 // made one without syncing it. The files in them need no sync of their own: each was synced before
 // it got its name.
-func (d *Directory) Recover(context.Context) error {
+func (d *Directory) Recover(ctx context.Context) error {
 	for _, dir := range []string{tmpDir, filesDir} {
 		if err := vfs.EnsureDir(d.fs, dir); err != nil {
 			return d.failed("make directory", err)
@@ -117,14 +118,8 @@ func (d *Directory) Recover(context.Context) error {
 			return err
 		}
 	}
-	left, err := vfs.Names(d.fs, tmpDir)
-	if err != nil {
-		return d.failed("list", err)
-	}
-	for _, n := range left {
-		if err := d.fs.Remove(tmpDir + "/" + n); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return d.failed("remove unfinished file", err)
-		}
+	if err := d.Tidy(ctx); err != nil {
+		return err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -132,6 +127,40 @@ func (d *Directory) Recover(context.Context) error {
 		d.folders[f] = true
 	}
 	return nil
+}
+
+// Tidy implements Place.
+func (d *Directory) Tidy(context.Context) error {
+	left, err := vfs.Names(d.fs, tmpDir)
+	if err != nil {
+		return d.failed("list", err)
+	}
+	for _, n := range left {
+		// A writer is noted before its file is made, so this file's was, or is gone.
+		if d.isWriting(n) {
+			continue
+		}
+		if err := d.fs.Remove(tmpDir + "/" + n); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return d.failed("remove unfinished file", err)
+		}
+	}
+	return nil
+}
+
+func (d *Directory) isWriting(tmp string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.writing[tmp]
+}
+
+func (d *Directory) setWriting(tmp string, on bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if on {
+		d.writing[tmp] = true
+	} else {
+		delete(d.writing, tmp)
+	}
 }
 
 // failed names the place in an error.
@@ -182,9 +211,11 @@ func (d *Directory) Create(_ context.Context, name string) (Writer, error) {
 		return nil, err
 	}
 	// A random name, because two workers may write the same file at once.
-	tmp := tmpDir + "/" + rand.Text()
-	f, err := d.fs.Create(tmp)
+	tmp := rand.Text()
+	d.setWriting(tmp, true)
+	f, err := d.fs.Create(tmpDir + "/" + tmp)
 	if err != nil {
+		d.setWriting(tmp, false)
 		return nil, d.failed("create "+name, err)
 	}
 	failpoint.Hit("objectstore.place.create.after")

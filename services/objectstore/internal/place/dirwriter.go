@@ -13,7 +13,7 @@ import (
 type dirWriter struct {
 	d     *Directory
 	name  string
-	tmp   string
+	tmp   string   // below tmp/
 	file  vfs.File // nil once closed
 	size  int64
 	named bool
@@ -79,10 +79,11 @@ func (w *dirWriter) rename() error {
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := w.d.fs.Rename(w.tmp, path(w.name)); err != nil {
+	if err := w.d.fs.Rename(tmpDir+"/"+w.tmp, path(w.name)); err != nil {
 		return err
 	}
 	w.named = true
+	w.d.setWriting(w.tmp, false)
 	return nil
 }
 
@@ -104,7 +105,7 @@ func (d *Directory) makeFolder(name string) error {
 	return nil
 }
 
-// Discard implements Writer. A file that cannot be removed is removed at the next start.
+// Discard implements Writer. Tidy removes an unfinished file that cannot be removed now.
 func (w *dirWriter) Discard() {
 	if w.file != nil {
 		_ = w.file.Close()
@@ -115,6 +116,7 @@ func (w *dirWriter) Discard() {
 	case w.named:
 		_ = w.d.fs.Remove(path(w.name))
 	default:
-		_ = w.d.fs.Remove(w.tmp)
+		_ = w.d.fs.Remove(tmpDir + "/" + w.tmp)
+		w.d.setWriting(w.tmp, false)
 	}
 }

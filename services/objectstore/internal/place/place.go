@@ -44,6 +44,9 @@ type Place interface {
 	// Recover is called once, after Identity and before everything below. It makes durable what List
 	// will give, and removes unfinished files.
 	Recover(ctx context.Context) error
+	// Tidy removes what writers have left that have ended and could not remove it, however short ago
+	// that was. Files that are being written stay.
+	Tidy(ctx context.Context) error
 
 	// Create begins a file. The name may be taken: Finish decides.
 	Create(ctx context.Context, name string) (Writer, error)

@@ -69,6 +69,8 @@ type Files interface {
 	Stat(ctx context.Context, f File) error
 	// Remove deletes a file; no error when it is not there.
 	Remove(ctx context.Context, f File) error
+	// Tidy removes files of a place that are not finished, and that nobody writes.
+	Tidy(ctx context.Context, place string) error
 	// List calls fn for the files of a place in the order of their bodies, from behind a body on; the empty id is before all.
 	List(ctx context.Context, place, behind string, fn func(Listed) error) error
 }

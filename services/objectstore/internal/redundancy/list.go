@@ -70,6 +70,10 @@ func (k *Keeper) list(ctx context.Context, place string) error {
 	for _, p := range k.tracker.places() {
 		old = old || p.ID == place && p.Old
 	}
+	// Files that nobody ended cost room and no more: the listing does not depend on it.
+	if err := k.files.Tidy(ctx, place); err != nil && ctx.Err() == nil {
+		k.opt.Log.Warn("unfinished files of a place could not be removed; the next listing tries again", "place", k.tracker.name(place), "error", err)
+	}
 	c := &comparison{k: k, old: old, ctx: ctx, place: place}
 	err := k.files.List(ctx, place, "", func(f Listed) error {
 		pass.Files++

@@ -150,6 +150,18 @@ func (s *Spread) Remove(ctx context.Context, f File) error {
 	return translate(err)
 }
 
+// Tidy implements Files.
+func (s *Spread) Tidy(ctx context.Context, id string) error {
+	if id == OldPlace {
+		return nil
+	}
+	l, err := s.located(ctx, File{Place: id})
+	if err != nil {
+		return err
+	}
+	return translate(s.Store.Tidy(ctx, l.Place))
+}
+
 // List implements Files.
 func (s *Spread) List(ctx context.Context, id, behind string, fn func(Listed) error) error {
 	if id == OldPlace {

@@ -44,6 +44,11 @@ func (s *shared) Remove(ctx context.Context, f File) (err error) {
 	return err
 }
 
+func (s *shared) Tidy(ctx context.Context, place string) (err error) {
+	s.do(func() { err = s.world.Tidy(ctx, place) })
+	return err
+}
+
 func (s *shared) List(ctx context.Context, place, behind string, fn func(Listed) error) error {
 	var list []Listed
 	var err error

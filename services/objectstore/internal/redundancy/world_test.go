@@ -207,6 +207,12 @@ func (w *world) Remove(_ context.Context, f File) error {
 	return nil
 }
 
+// Tidy implements Files: the files of the model are there whole or not at all.
+func (w *world) Tidy(_ context.Context, place string) error {
+	_, err := w.site(place)
+	return err
+}
+
 // List implements Files.
 func (w *world) List(_ context.Context, place, behind string, fn func(Listed) error) error {
 	s, err := w.site(place)

@@ -389,6 +389,18 @@ func (s *Store) Find(ctx context.Context, id string) ([]Located, error) {
 	return found, errors.Join(append(errs, s.outs())...)
 }
 
+// Tidy removes what writers of a place have left that have ended.
+func (s *Store) Tidy(ctx context.Context, name string) error {
+	if s.opt.ReadOnly {
+		return nil
+	}
+	p, err := s.slot(name)
+	if err != nil {
+		return err
+	}
+	return p.Tidy(ctx)
+}
+
 // Files lists the fragments of one place in the order of their names, from after on.
 func (s *Store) Files(ctx context.Context, name, after string, fn func(l Located, size int64) error) error {
 	p, err := s.slot(name)

@@ -24,7 +24,7 @@ func Run(t *testing.T, empty func(t *testing.T) (open func() place.Place)) {
 		name string
 		test func(t *testing.T, open func() place.Place)
 	}{
-		{"identity", identity}, {"files", files}, {"names", names}, {"absent", absent}, {"once", once}, {"unfinished", unfinished},
+		{"identity", identity}, {"files", files}, {"names", names}, {"absent", absent}, {"once", once}, {"unfinished", unfinished}, {"tidy", tidy},
 		{"list", list}, {"aside", aside}, {"restart", restart}, {"canceled", canceled},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, empty(t)) })
@@ -240,8 +240,31 @@ func unfinished(t *testing.T, open func() place.Place) {
 	must(t, err)
 	must(t, w.Finish())
 	w.Discard() // too late
+	must(t, p.Tidy(ctx))
 	if _, err := p.Stat(ctx, "ee.x"); err != nil {
 		t.Error(err)
+	}
+}
+
+// tidy: what writers have not ended stays, also while others end, and nothing else does.
+func tidy(t *testing.T, open func() place.Place) {
+	p := start(t, open)
+	long, err := p.Create(ctx, "ee.long")
+	must(t, err)
+	b := content(20 << 20)
+	for off := 0; off < len(b); off += 5 << 20 {
+		_, err = long.Write(b[off : off+5<<20])
+		must(t, err, p.Tidy(ctx))
+	}
+	again, err := p.Create(ctx, "ee.long") // another writer of the name
+	must(t, err)
+	_, err = again.Write(b)
+	must(t, err)
+	again.Discard()
+	must(t, p.Tidy(ctx), long.Finish(), p.Tidy(ctx))
+	got, err := read(p, "ee.long")
+	if err != nil || !bytes.Equal(got, b) {
+		t.Errorf("%d bytes of %d, %v", len(got), len(b), err)
 	}
 }
 
