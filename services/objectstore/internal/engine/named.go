@@ -14,7 +14,8 @@ const (
 	BodyUnknown BodyState = iota
 	// BodyNamed: a record names the body.
 	BodyNamed
-	// BodyAwaited: its writer has not ended, and may still have a record written that names it.
+	// BodyAwaited: its writer has not ended, and may still have a record written that names it, or a reader of an object that
+	// was replaced has yet to open it.
 	BodyAwaited
 	// BodyDead: no record names the body, and none will. Who wrote a body of an earlier process is gone with it.
 	BodyDead
@@ -53,7 +54,7 @@ func (a *awaited) has(id string) bool {
 // that was. It is an error while the log has damage that may hide the record of a body.
 func (e *Engine) StateOf(id string) (BodyState, error) {
 	// The writer first: it ends when the index has the record, so a body without a writer and without a record has none.
-	waits := e.awaited.has(id)
+	waits := e.awaited.has(id) || e.pins.holds(id)
 	err := e.idx.get(spaceKey(spaceFile, id), func([]byte) error { return nil })
 	switch {
 	case err == nil:

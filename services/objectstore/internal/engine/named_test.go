@@ -145,3 +145,28 @@ func TestRefusedBodiesAreDiscarded(t *testing.T) {
 		t.Errorf("a body that was discarded: state %d, %v", is, err)
 	}
 }
+
+// TestPinnedBodiesAreAwaited: a body that a reader will open is not dead when its object goes, until the reader ends.
+func TestPinnedBodiesAreAwaited(t *testing.T) {
+	e := openTest(t, Options{Dir: t.TempDir()})
+	e.uploaded("k", openAtOnce+1)
+	h, err := e.Get("bkt", "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	is := func(want BodyState, when string) {
+		t.Helper()
+		for _, x := range h.Object.Extents {
+			if got, err := e.StateOf(x.File); err != nil || got != want {
+				t.Fatalf("%s: state %d, want %d, %v", when, got, want, err)
+			}
+		}
+	}
+	is(BodyNamed, "of an object")
+	if _, err := e.Engine.Delete(context.Background(), "bkt", Deletion{Key: "k"}); err != nil {
+		t.Fatal(err)
+	}
+	is(BodyAwaited, "while it is read")
+	h.Close()
+	is(BodyDead, "when the reader has ended")
+}

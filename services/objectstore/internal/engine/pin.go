@@ -61,6 +61,13 @@ func (p *pins) defers(id string) bool {
 	return true
 }
 
+// holds reports whether readers keep a body.
+func (p *pins) holds(id string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.held[id] > 0
+}
+
 // removeBody removes a body that no object names any more. One that cannot be removed is garbage, which the next open
 // removes.
 func (e *Engine) removeBody(id string) {
