@@ -109,7 +109,7 @@ func storeDrivesCommand(out *format) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			t := table{header: []string{"PLACE", "STATE", "LAST SEEN", "FREE", "FILES", "BYTES", "LISTED", "ERROR"}}
+			t := table{header: []string{"PLACE", "STATE", "LAST SEEN", "FILES", "USED", "FREE", "ROOM", "LISTED", "ERROR"}}
 			var bad []string
 			for _, p := range s.Places {
 				state := "up"
@@ -122,11 +122,7 @@ func storeDrivesCommand(out *format) *cobra.Command {
 				if state != "up" {
 					bad = append(bad, p.Name+" is "+state)
 				}
-				free := fmt.Sprint(p.Free)
-				if p.Free < 0 {
-					free = "-"
-				}
-				t.rows = append(t.rows, []string{p.Name, state, atTime(p.Seen), free, fmt.Sprint(p.Listing.Files), fmt.Sprint(p.Listing.Bytes), atTime(p.Listing.Ended), orDash(cmp.Or(p.Error, p.Listing.Error))})
+				t.rows = append(t.rows, []string{p.Name, state, atTime(p.Seen), fmt.Sprint(p.Files), byteCount(p.Used), byteCount(p.Free), roomOf(p.PlaceStatus), atTime(p.Listing.Ended), orDash(cmp.Or(p.Error, p.Listing.Error))})
 			}
 			if err := out.write(cmd.OutOrStdout(), s.Places, t); err != nil {
 				return err
@@ -137,6 +133,22 @@ func storeDrivesCommand(out *format) *cobra.Command {
 			return nil
 		},
 	})
+}
+
+// byteCount writes a number of bytes; a dash for one that is not known.
+func byteCount(n int64) string {
+	if n < 0 {
+		return "-"
+	}
+	return fmt.Sprint(n)
+}
+
+// roomOf writes what a place may have, and how much of it is used.
+func roomOf(p objectstore.PlaceStatus) string {
+	if p.Room <= 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%d (%d%%)", p.Room, p.Used*100/p.Room)
 }
 
 func storeHealCommand(out *format) *cobra.Command {

@@ -185,6 +185,7 @@ func store() Row {
 		{Title: "Not encrypted with the current key", About: "Written again in the background; with a key that was not given: unreadable.", Unit: "bytes", Queries: []Query{
 			{by("max", "instance", metric("objectstore_rewrite_left_bytes", "")), "{{instance}} left"}, {by("max", "instance", metric("objectstore_key_missing_bytes", "")), "{{instance}} key missing"}}},
 		{Title: "Files of bodies", About: "On the places, by state: durable ones were read back.", Unit: "short", Queries: one(by("max", "instance, state", metric("objectstore_redundancy_files", "")), "{{instance}} {{state}}")},
+		{Title: "Room on places", About: "What the files of the store take, of what they may. A place with too little left gets no more.", Unit: "percentunit", Queries: one("max by (instance, place) ("+metric("objectstore_place_used_bytes", "")+" / "+metric("objectstore_place_room_bytes", "")+")", "{{instance}} {{place}}")},
 		{Title: "Missing files, waiting bodies, dead letters", About: "Missing files are made again.", Unit: "short", Queries: []Query{
 			{by("max", "instance", metric("objectstore_redundancy_missing_files", "")), "{{instance}} missing"}, {by("max", "instance", metric("objectstore_redundancy_queued_bodies", "")), "{{instance}} waiting"},
 			{by("max", "instance", metric("objectstore_redundancy_dead_letters", "")), "{{instance}} dead letters"}}},

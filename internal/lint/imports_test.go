@@ -72,13 +72,13 @@ var core = []string{
 	"internal/timegrid", "internal/shard", "internal/rollups/chunk", "internal/rollups/rollup", "internal/rollups/catalog", "internal/queries/snapshot", "internal/rollups/block", "internal/rollups/compact", "internal/rollups/progress", "internal/rollups/shards", "internal/rollups/helps",
 	"internal/series/agentlabel", "internal/acceptance/sharedid", "internal/rollups/sketch", "internal/acceptance/jsonbatch", "internal/platform/lru", "internal/platform/retry", "internal/record", "internal/rollups/publish", "internal/rollups/delta", "internal/coordination/work", "services/coordinator/internal/ownership",
 	"services/rollup/internal/hour", "services/rollup/internal/backlog", "services/rollup/internal/overlaps", "services/rollup/internal/late", "services/rollup/internal/schedule", "services/rollup/internal/sizing",
-	"services/objectstore/internal/checksum", "services/objectstore/internal/erasure", "services/objectstore/internal/lifecycle", "services/objectstore/internal/policy", "services/objectstore/internal/postpolicy", "services/objectstore/internal/sigv4",
+	"services/objectstore/internal/checksum", "services/objectstore/internal/erasure", "services/objectstore/internal/lifecycle", "services/objectstore/internal/placement", "services/objectstore/internal/policy", "services/objectstore/internal/postpolicy", "services/objectstore/internal/sigv4",
 }
 
 // coreFiles are deterministic as the core is, in packages whose other files do what they decide: what a
 // model of a whole store replays, without a drive.
 var coreFiles = map[string][]string{
-	"services/objectstore/internal/ledger":     {"ledger.go", "queue.go", "row.go", "state.go"},
+	"services/objectstore/internal/ledger":     {"ledger.go", "queue.go", "row.go", "state.go", "use.go"},
 	"services/objectstore/internal/mirror":     {"membership.go"},
 	"services/objectstore/internal/redundancy": {"plan.go", "policy.go", "passes.go", "tracker.go", "worker.go"},
 }

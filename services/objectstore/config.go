@@ -67,7 +67,7 @@ type Config struct {
 	Users     []User        `koanf:"users" help:"list in the file: name, access_key_id, secret, policy"`
 	UsersFile string        `koanf:"users_file" help:"YAML file of further users, which is read again when it changes" check:"file"`
 	Buckets   []string      `koanf:"buckets" help:"buckets that are created at start"`
-	Places    []Place       `koanf:"places" help:"list in the file: where bodies above inline_object are kept, name and dir, or name, endpoint, bucket, prefix, region, access_key_id, secret, tls; empty: files below dir"`
+	Places    []Place       `koanf:"places" help:"list in the file: where bodies above inline_object are kept, name and dir, or name, endpoint, bucket, prefix, region, access_key_id, secret, tls, and capacity of either; empty: files below dir"`
 	Webhooks  []Webhook     `koanf:"webhooks" help:"list in the file: name, url, bucket, prefix, events, authorization, tls"`
 	Quotas    []BucketQuota `koanf:"quotas" help:"list in the file: bucket, bytes, objects; set at start"`
 

@@ -26,6 +26,8 @@ type Place struct {
 	Name string `koanf:"name"`
 	// Dir is a directory on a drive of its own, which must be there.
 	Dir string `koanf:"dir" check:"dir"`
+	// Capacity bounds what the store keeps on the place; 0: no bound but the drive's.
+	Capacity config.Bytes `koanf:"capacity"`
 
 	// Endpoint is the URL of another store that serves conditional writes.
 	Endpoint string `koanf:"endpoint"`
@@ -80,6 +82,9 @@ func checkPlaces(c Config) (errs []error) {
 }
 
 func (p Place) check() error {
+	if p.Capacity < 0 {
+		return fmt.Errorf("capacity %s must not be negative", p.Capacity)
+	}
 	if p.local() {
 		if p.Endpoint != "" || p.Bucket != "" || p.Prefix != "" || p.Region != "" || p.AccessKeyID != "" || p.Secret != "" || p.TLS != (notify.TLS{}) {
 			return errors.New("it has a dir, and settings of a bucket")
@@ -105,7 +110,7 @@ func (p Place) options() place.BucketOptions {
 
 // slot says how the place is reached.
 func (p Place) slot(synced func()) spread.Slot {
-	return spread.Slot{Name: p.Name, Local: p.local(), Open: func(context.Context) (place.Place, error) {
+	return spread.Slot{Name: p.Name, Local: p.local(), Capacity: int64(p.Capacity), Open: func(context.Context) (place.Place, error) {
 		if !p.local() {
 			opt := p.options()
 			if p.TLS != (notify.TLS{}) {

@@ -15,6 +15,8 @@ import (
 type (
 	// RedundancyStatus is the answer of GET /redundancy.
 	RedundancyStatus = redundancy.Status
+	// PlaceStatus is a place of it.
+	PlaceStatus = redundancy.PlaceStatus
 	// RedundancyFiles is the answer of GET /redundancy/files.
 	RedundancyFiles struct {
 		Files []redundancy.FileReport `json:"files"`

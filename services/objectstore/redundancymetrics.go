@@ -36,6 +36,12 @@ var (
 		"Files that were found damaged.", nil, nil)
 	redundancyMoved = prometheus.NewDesc("lightmetrics_objectstore_redundancy_moved_files_total",
 		"Files that were moved to another place.", nil, nil)
+	placeUsed = prometheus.NewDesc("lightmetrics_objectstore_place_used_bytes",
+		"Bytes of the files that the store has on a place.", []string{"place"}, nil)
+	placeRoom = prometheus.NewDesc("lightmetrics_objectstore_place_room_bytes",
+		"What the store may have on a place, its files included; none where that is not known.", []string{"place"}, nil)
+	placeFull = prometheus.NewDesc("lightmetrics_objectstore_place_full",
+		"1 while a place gets no more files.", []string{"place"}, nil)
 	redundancyRemoved = prometheus.NewDesc("lightmetrics_objectstore_redundancy_removed_files_total",
 		"Files that were removed because their bodies are kept by others, or are gone.", nil, nil)
 )
@@ -43,7 +49,7 @@ var (
 // Describe implements prometheus.Collector.
 func (*redundancyMetrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{redundancyFiles, redundancyMissing, redundancyQueued, redundancyOldest, redundancyDead, redundancyDown, redundancyPolicy,
-		redundancyOverdue, redundancyMade, redundancyMadeBytes, redundancyRead, redundancyDamaged, redundancyMoved, redundancyRemoved} {
+		redundancyOverdue, redundancyMade, redundancyMadeBytes, redundancyRead, redundancyDamaged, redundancyMoved, redundancyRemoved, placeUsed, placeRoom, placeFull} {
 		ch <- d
 	}
 }
@@ -72,6 +78,13 @@ func (m *redundancyMetrics) Collect(ch chan<- prometheus.Metric) {
 	gauge(redundancyDown, truth(s.Error != ""))
 	gauge(redundancyPolicy, float64(s.Policy.Version))
 	gauge(redundancyOverdue, s.Overdue().Seconds())
+	for _, p := range s.Places {
+		gauge(placeUsed, float64(p.Used), p.Name)
+		gauge(placeFull, truth(p.Full), p.Name)
+		if p.Room > 0 {
+			gauge(placeRoom, float64(p.Room), p.Name)
+		}
+	}
 	m.count(ch, s.Counters)
 }
 

@@ -162,6 +162,7 @@ func TestAlertsFire(t *testing.T) {
 			"lightmetrics_objectstore_webhook_posts_total{webhook=\"w\",outcome=\"failed\"} 0+1x120\n  lightmetrics_objectstore_webhook_posts_total{webhook=\"w\",outcome=\"taken\"} 0+1x120"},
 		"StoreWebhookMissed":    {`lightmetrics_objectstore_webhook_missed_records_total{webhook="w"} 0x100 1x20`, `lightmetrics_objectstore_webhook_missed_records_total{webhook="w"} 5x120`},
 		"StorePlaceAway":        {`lightmetrics_objectstore_place_up{instance="a",place="p"} 0x120`, `lightmetrics_objectstore_place_up{instance="a",place="p"} 1x115 0x5`},
+		"StorePlaceFull":        {`lightmetrics_objectstore_place_full{instance="a",place="p"} 1x120`, `lightmetrics_objectstore_place_full{instance="a",place="p"} 1x50 0x70`},
 		"StoreFilesMissing":     {`lightmetrics_objectstore_redundancy_missing_files{instance="a"} 3x120`, `lightmetrics_objectstore_redundancy_missing_files{instance="a"} 3x50 0x70`},
 		"StoreRedundancyBehind": {`lightmetrics_objectstore_redundancy_backlog_seconds{instance="a"} 4000+60x120`, `lightmetrics_objectstore_redundancy_backlog_seconds{instance="a"} 4000x5 10x115`},
 		"StoreDeadLetters":      {`lightmetrics_objectstore_redundancy_dead_letters{instance="a"} 1x120`, `lightmetrics_objectstore_redundancy_dead_letters{instance="a"} 0x120`},

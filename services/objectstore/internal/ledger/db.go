@@ -24,6 +24,7 @@ const (
 	spaceRow     = 'r' // key -> row
 	spaceState   = 's' // state, key -> nothing
 	spaceTotals  = 't' // number of messages and of dead letters
+	spaceUse     = 'u' // place -> files and bytes that it has
 	spaceValue   = 'v' // name -> bytes: policies, progress of passes
 	spaceFormat  = 'z' // version of all values
 )

@@ -27,6 +27,7 @@ type Ledger struct {
 
 	mu     sync.Mutex // of changes: read, decide, write
 	counts map[State]int64
+	uses   map[string]Use // by place
 	queued int64
 	dead   int64
 	lost   int64
@@ -39,7 +40,7 @@ func Open(fsys pebblevfs.FS, dir string) (*Ledger, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Ledger{db: d, fresh: fresh, counts: map[State]int64{}}
+	l := &Ledger{db: d, fresh: fresh, counts: map[State]int64{}, uses: map[string]Use{}}
 	if err := l.load(); err != nil {
 		return nil, errors.Join(err, d.shut())
 	}
@@ -67,7 +68,7 @@ func (l *Ledger) load() error {
 	}
 	n, err := l.number([]byte{spaceTotals, spaceRow})
 	l.serial = uint64(n)
-	return err
+	return errors.Join(err, l.loadUses())
 }
 
 func (l *Ledger) number(key []byte) (n int64, err error) {
@@ -103,6 +104,7 @@ type change struct {
 	l            *Ledger
 	b            *pebble.Batch
 	counts       map[State]int64
+	uses         map[string]Use
 	queued, dead int64
 	lost         int64
 	serial       uint64
@@ -119,7 +121,7 @@ func (l *Ledger) update(fn func(*change) error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.db.do(func() error {
-		c := &change{l: l, b: l.db.NewBatch(), counts: map[State]int64{}, serial: l.serial}
+		c := &change{l: l, b: l.db.NewBatch(), counts: map[State]int64{}, uses: map[string]Use{}, serial: l.serial}
 		defer c.b.Close()
 		if err := fn(c); err != nil {
 			return err
@@ -136,6 +138,11 @@ func (l *Ledger) update(fn func(*change) error) error {
 		for s, n := range c.counts {
 			l.counts[s] += n
 		}
+		for p, u := range c.uses {
+			if l.uses[p] = l.uses[p].plus(u); l.uses[p] == (Use{}) {
+				delete(l.uses, p)
+			}
+		}
 		l.queued, l.dead, l.lost, l.serial = l.queued+c.queued, l.dead+c.dead, l.lost+c.lost, c.serial
 		return nil
 	})
@@ -145,6 +152,9 @@ func (c *change) totals() error {
 	err := c.set([]byte{spaceTotals, spaceRow}, binary.AppendUvarint(nil, c.serial))
 	for s, n := range c.counts {
 		err = errors.Join(err, c.set([]byte{spaceCount, byte(s)}, binary.AppendUvarint(nil, uint64(c.l.counts[s]+n))))
+	}
+	for p, u := range c.uses {
+		err = errors.Join(err, c.setUse(p, c.l.uses[p].plus(u)))
 	}
 	if c.queued != 0 {
 		err = errors.Join(err, c.set([]byte{spaceTotals, spaceDue}, binary.AppendUvarint(nil, uint64(c.l.queued+c.queued))))
@@ -199,6 +209,7 @@ func (c *change) put(before *Row, r *Row) error {
 	sk, _ := stateKey(r.State, r.Key) // rowKey has checked the key
 	pk, _ := placeKey(r.Place, r.Key)
 	c.counts[r.State]++
+	c.use(*r, 1)
 	if r.Lost {
 		c.lost++
 	}
@@ -212,6 +223,7 @@ func (c *change) unindex(r Row) error {
 	}
 	pk, _ := placeKey(r.Place, r.Key)
 	c.counts[r.State]--
+	c.use(r, -1)
 	if r.Lost {
 		c.lost--
 	}

@@ -40,10 +40,19 @@ type model map[Key]Row
 func (m model) check(t *testing.T, l *Ledger) {
 	t.Helper()
 	totals, places, lost := map[State]int64{}, map[string]int{}, int64(0)
+	uses := map[string]Use{}
 	var keys []Key
 	for k, r := range m {
 		totals[r.State]++
 		places[r.Place]++
+		if r.State == Uploaded || r.State == Verifying || r.State == Durable || r.State == Removing {
+			u := uses[r.Place]
+			u.Files++
+			if r.Size > 0 {
+				u.Bytes += (r.Size + max(int64(r.K), 1) - 1) / max(int64(r.K), 1)
+			}
+			uses[r.Place] = u
+		}
 		if r.Lost {
 			lost++
 		}
@@ -98,8 +107,36 @@ func (m model) check(t *testing.T, l *Ledger) {
 		}
 	}
 	for p, want := range places {
+		if got := l.Use(p); got != uses[p] {
+			t.Fatalf("%s has %+v; want %+v", p, got, uses[p])
+		}
 		if rows := must[[]Row](t)(l.AtPlace(p, Key{}, 1000)); len(rows) != want {
 			t.Fatalf("%d rows at %s; want %d", len(rows), p, want)
+		}
+	}
+}
+
+// TestUsesOfAnEarlierRelease: a ledger without counts of what places have gets them when it is opened.
+func TestUsesOfAnEarlierRelease(t *testing.T) {
+	fsys := pebblevfs.NewMem()
+	l := open(t, fsys)
+	for i := range 5 {
+		r := Row{Key: Key{Body: body(i), Kind: Data}, K: 4, M: 2, Place: fmt.Sprint("p", i%2), Size: 1001, State: Durable}
+		must[Row](t)(l.Insert(r, t0))
+	}
+	err := l.update(func(c *change) error {
+		return errors.Join(c.del(useKey("p0")), c.del(useKey("p1")), c.del([]byte{spaceTotals, spaceUse}))
+	})
+	if err = errors.Join(err, l.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		l = open(t, fsys)
+		if a, b := l.Use("p0"), l.Use("p1"); a != (Use{3, 753}) || b != (Use{2, 502}) || l.Use("p2") != (Use{}) {
+			t.Errorf("%+v, %+v", a, b)
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

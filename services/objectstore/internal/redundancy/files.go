@@ -53,6 +53,8 @@ type PlaceState struct {
 	Err error
 	// Free is the room that is left, bytes; -1 when it is not known.
 	Free int64
+	// Capacity is how much the settings give it, bytes; 0: no bound.
+	Capacity int64
 }
 
 // Files is what is done to the files of bodies. Every call may be repeated, and be under way twice.

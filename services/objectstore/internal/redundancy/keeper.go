@@ -178,6 +178,7 @@ func (k *Keeper) Written(body string, size int64, places []string) {
 			return
 		}
 	}
+	k.tracker.grew(places...)
 	k.Needed(body, "written")
 }
 

@@ -33,7 +33,7 @@ var _ Files = (*Spread)(nil)
 func (s *Spread) Status(ctx context.Context) (list []PlaceState) {
 	s.Store.Retry(ctx)
 	for _, p := range s.Store.Stats(ctx).Places {
-		list = append(list, PlaceState{Name: p.Name, ID: p.ID, Local: p.Local, Err: p.Err, Free: p.Free})
+		list = append(list, PlaceState{Name: p.Name, ID: p.ID, Local: p.Local, Err: p.Err, Free: p.Free, Capacity: p.Capacity})
 	}
 	if s.Old != nil {
 		list = append(list, PlaceState{Name: OldPlace, ID: OldPlace, Local: true, Old: true, Free: -1})
@@ -42,16 +42,14 @@ func (s *Spread) Status(ctx context.Context) (list []PlaceState) {
 }
 
 // located gives the file as the places know it.
-func (s *Spread) located(ctx context.Context, f File) (spread.Located, error) {
+func (s *Spread) located(f File) (spread.Located, error) {
 	l := spread.Located{Fragment: erasure.CopyOf(f.Body)}
 	if f.Kind != ledger.Copy {
 		l.Fragment = erasure.Fragment{Body: f.Body, Policy: f.Policy, K: int(f.K), M: int(f.M), Index: int(f.Index)}
 	}
-	for _, p := range s.Store.Stats(ctx).Places {
-		if p.ID == f.Place {
-			l.Place = p.Name
-			return l, nil
-		}
+	if name, ok := s.Store.NameOf(f.Place); ok {
+		l.Place = name
+		return l, nil
 	}
 	return l, fmt.Errorf("%w: there is none with the identity %s", ErrAway, f.Place)
 }
@@ -63,7 +61,7 @@ func (s *Spread) Make(ctx context.Context, id string, size int64, p Policy, want
 	targets := make([]string, p.Data+p.Parity)
 	var shards []int
 	for i, f := range want {
-		l, err := s.located(ctx, f)
+		l, err := s.located(f)
 		switch {
 		case err != nil:
 			errs[i] = err
@@ -108,7 +106,7 @@ func translate(err error) error {
 
 // Verify implements Files.
 func (s *Spread) Verify(ctx context.Context, f File) (Verified, error) {
-	l, err := s.located(ctx, f)
+	l, err := s.located(f)
 	if err != nil {
 		return Verified{}, err
 	}
@@ -126,7 +124,7 @@ func (s *Spread) Stat(ctx context.Context, f File) error {
 		_, err := s.Old.Size(f.Body)
 		return err
 	}
-	l, err := s.located(ctx, f)
+	l, err := s.located(f)
 	if err != nil {
 		return err
 	}
@@ -140,7 +138,7 @@ func (s *Spread) Remove(ctx context.Context, f File) error {
 		err = s.Old.Remove(f.Body)
 	} else {
 		var l spread.Located
-		if l, err = s.located(ctx, f); err == nil {
+		if l, err = s.located(f); err == nil {
 			err = s.Store.RemoveFile(ctx, l)
 		}
 	}
@@ -155,7 +153,7 @@ func (s *Spread) Tidy(ctx context.Context, id string) error {
 	if id == OldPlace {
 		return nil
 	}
-	l, err := s.located(ctx, File{Place: id})
+	l, err := s.located(File{Place: id})
 	if err != nil {
 		return err
 	}
@@ -167,7 +165,7 @@ func (s *Spread) List(ctx context.Context, id, behind string, fn func(Listed) er
 	if id == OldPlace {
 		return s.listOld(behind, fn)
 	}
-	l, err := s.located(ctx, File{Key: ledger.Key{}, Place: id})
+	l, err := s.located(File{Key: ledger.Key{}, Place: id})
 	if err != nil {
 		return err
 	}
@@ -231,6 +229,12 @@ func Hooks(get func() *Keeper) spread.Hooks {
 			for _, id := range k.tracker.ids([]string{l.Place}) {
 				k.Degraded(fileAt(l.Fragment, id), translate(err))
 			}
+		},
+		Standing: func(name string) spread.Standing {
+			if k := get(); k != nil {
+				return k.tracker.standing(name)
+			}
+			return spread.Standing{}
 		},
 		Locate: func(id string) ([]spread.Located, bool) {
 			if k := get(); k != nil {

@@ -5,9 +5,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/zeebo/xxh3"
-
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/ledger"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/placement"
 )
 
 // Naming is what the log says of a body.
@@ -32,8 +31,10 @@ type Place struct {
 	// Up: it answers. Since is when it last did, if it does not.
 	Up    bool
 	Since time.Time
-	// Full: it takes no more files.
+	// Full: it takes no more files, and keeps those that it has.
 	Full bool
+	// Weight is the room of the place, its files included, as it was adopted, bytes; 0: it is not known.
+	Weight int64
 	// Old: it has bodies of the time before places. They are read from, and replaced.
 	Old bool
 }
@@ -269,7 +270,7 @@ func (p *planner) chooseCopies() {
 			p.other = append(p.other, r)
 		}
 	}
-	targets := p.targets(p.Policy.Copies)
+	targets := p.targets(p.Policy.Copies, copies)
 	used := map[string]bool{}
 	rank := func(r ledger.Row) int {
 		n := 0
@@ -300,35 +301,40 @@ func (p *planner) chooseCopies() {
 	}
 }
 
-// score orders places for a body: each body has an order of its own, and a place that comes or goes moves only
-// the files that are, or were, on it. It is by name: a drive that replaces another gets the same files. The first copies
-// of a body are written in the same order (package spread), so most of them need not move.
-func score(body, name string) uint64 { return xxh3.HashString(body + name) }
-
-// order gives the places that take files, the first choice first.
-func (p *planner) order() []string {
-	list := slices.DeleteFunc(slices.Clone(p.Places), func(pl Place) bool { return !pl.Up || pl.Full || pl.Old })
-	slices.SortFunc(list, func(a, b Place) int {
-		return cmp.Or(cmp.Compare(score(p.Body, a.Name), score(p.Body, b.Name)), cmp.Compare(a.ID, b.ID))
-	})
-	ids := make([]string, len(list))
+// order gives the places that files may be on, the first choice first. The first copies of a body are written in the same order
+// (package spread), so most of them need not move. A full place is among them where has says that the body has a file there:
+// what it has it keeps, because moving it away would only make room for the next one.
+func (p *planner) order(has func(id string) bool) []string {
+	list := slices.DeleteFunc(slices.Clone(p.Places), func(pl Place) bool { return !pl.Up || pl.Old || pl.Full && !has(pl.ID) })
+	candidates := make([]placement.Candidate, len(list))
 	for i, pl := range list {
-		ids[i] = pl.ID
+		candidates[i] = placement.Candidate{Name: pl.Name, Weight: pl.Weight}
+	}
+	ids := make([]string, len(list))
+	for i, at := range placement.Order(p.Body, candidates) {
+		ids[i] = list[at].ID
 	}
 	return ids
 }
 
-// targets are the first n places.
-func (p *planner) targets(n int) []string {
-	ids := p.order()
+// targets are the places where n files of the body should be, some of which it has.
+func (p *planner) targets(n int, rows []ledger.Row) []string {
+	ids := p.order(func(id string) bool { return hasReadable(rows, id) })
 	return ids[:min(n, len(ids))]
 }
 
-// spare gives places without a file that the policy wants, best first.
+func hasReadable(rows []ledger.Row, place string) bool {
+	return slices.ContainsFunc(rows, func(r ledger.Row) bool { return r.Place == place && r.State.Readable() })
+}
+
+func hasAny(rows []ledger.Row, place string) bool {
+	return slices.ContainsFunc(rows, func(r ledger.Row) bool { return r.Place == place })
+}
+
+// spare gives places without a file that the policy wants, best first. Each takes files.
 func (p *planner) spare() []string {
-	return slices.DeleteFunc(p.order(), func(id string) bool {
-		return slices.ContainsFunc(p.wanted, func(r ledger.Row) bool { return r.Place == id })
-	})
+	none := func(string) bool { return false }
+	return slices.DeleteFunc(p.order(none), func(id string) bool { return hasAny(p.wanted, id) })
 }
 
 // revive tries again what had failed: the plan was asked for, so somebody wants it.
@@ -482,10 +488,9 @@ func (p *planner) rebalance() []Step {
 	if !p.Rebalance || !p.complete() {
 		return nil
 	}
-	targets := p.targets(len(p.wanted))
-	free := slices.DeleteFunc(slices.Clone(targets), func(id string) bool {
-		return slices.ContainsFunc(p.wanted, func(r ledger.Row) bool { return r.Place == id })
-	})
+	targets := p.targets(len(p.wanted), p.wanted)
+	// Where a target is full, the body has a file there already.
+	free := slices.DeleteFunc(p.spare(), func(id string) bool { return !slices.Contains(targets, id) })
 	for _, r := range p.wanted {
 		if len(free) > 0 && !slices.Contains(targets, r.Place) {
 			return []Step{{Do: Shift, Row: r, Place: free[0]}}

@@ -179,7 +179,7 @@ func TestPlacesAreShared(t *testing.T) {
 		for _, name := range names {
 			p.Places = append(p.Places, Place{ID: name, Name: name, Up: true})
 		}
-		return p.targets(2)
+		return p.targets(2, nil)
 	}
 	share := map[string]int{}
 	for n := range 3000 {

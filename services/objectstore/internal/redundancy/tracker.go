@@ -7,9 +7,12 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/ledger"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/placement"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/spread"
 )
 
 // tracker knows the places: who is there, and since when one is away. Who was there last is kept in the ledger, so that a
@@ -21,16 +24,63 @@ type tracker struct {
 
 	mu    sync.Mutex
 	known map[string]*known // by name
+	// stand is what writers ask, who must not wait for a look.
+	stand atomic.Pointer[map[string]spread.Standing] // by name
 }
 
 type known struct {
 	ID string `json:"id"`
 	// Seen is when the place last answered, Unix nanoseconds.
 	Seen int64 `json:"seen_unix_ns"`
+	// Weight is the room that the place was found to have, as it was adopted; 0: it is not known.
+	Weight int64 `json:"weight_bytes,omitempty"`
 
 	status PlaceState
 	up     bool
+	full   bool
+	use    ledger.Use
+	at     ledger.Use // the use when the place was looked at
+	free   int64 // of what it may take; -1: not known
+	room   int64 // free, and what its files take; 0: not known
 }
+
+// measure finds out how much room a place has. One that is away keeps what was known of it.
+func (k *known) measure(use ledger.Use, reserve int64) (changed bool) {
+	k.use, k.at = use, use
+	if !k.up {
+		return false
+	}
+	s := k.status
+	k.free = min(s.Free, mostRoom)
+	if left := max(0, s.Capacity-use.Bytes); s.Capacity > 0 && (k.free < 0 || left < k.free) {
+		k.free = left
+	}
+	weight, full := k.Weight, k.full
+	if k.room = 0; k.free < 0 {
+		k.Weight, k.full = 0, false
+	} else {
+		// The sum stays the same when the store fills the place, so that this moves nothing.
+		if k.room = k.free + use.Bytes; s.Capacity > 0 {
+			k.room = min(k.room, s.Capacity)
+		}
+		k.Weight = placement.Adopt(k.Weight, k.room)
+		k.full = placement.Full(k.full, k.free, k.room, reserve)
+	}
+	return weight != k.Weight || full != k.full
+}
+
+// grow notes files that came since the place was looked at. They may fill it, and change nothing else.
+func (k *known) grow(use ledger.Use, reserve int64) (full bool) {
+	if k.free < 0 || k.full || !k.up {
+		return false
+	}
+	k.use = use
+	k.full = placement.Full(false, max(0, k.free-(use.Bytes-k.at.Bytes)), k.room, reserve)
+	return k.full
+}
+
+// mostRoom is more than any place has, bytes.
+const mostRoom = 1 << 60
 
 // valueOfPlaces is the name under which the ledger keeps who was at each place.
 const valueOfPlaces = "places"
@@ -81,10 +131,14 @@ func (t *tracker) look(ctx context.Context, now time.Time) (n news, err error) {
 		if was.up && !k.up {
 			dirty = true // Seen matters from now on
 		}
+		if k.measure(t.ledger.Use(k.ID), t.reserve) {
+			n.changed, dirty = true, true
+		}
 		next[s.Name] = k
 	}
 	n.changed = n.changed || len(next) != len(t.known)
 	t.known = next
+	t.publish()
 	if !dirty && !n.changed {
 		return n, nil
 	}
@@ -93,6 +147,38 @@ func (t *tracker) look(ctx context.Context, now time.Time) (n news, err error) {
 		return n, err
 	}
 	return n, t.ledger.SetValue(valueOfPlaces, b)
+}
+
+// grew is told of places that got a file.
+func (t *tracker) grew(ids ...string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	filled := false
+	for _, k := range t.known {
+		if slices.Contains(ids, k.ID) && k.grow(t.ledger.Use(k.ID), t.reserve) {
+			filled = true
+		}
+	}
+	if filled {
+		t.publish()
+	}
+}
+
+// publish makes known how places stand. It needs the lock.
+func (t *tracker) publish() {
+	m := make(map[string]spread.Standing, len(t.known))
+	for name, k := range t.known {
+		m[name] = spread.Standing{Weight: k.Weight, Full: k.full}
+	}
+	t.stand.Store(&m)
+}
+
+// standing is how a place stands, as of the last look.
+func (t *tracker) standing(name string) spread.Standing {
+	if m := t.stand.Load(); m != nil {
+		return (*m)[name]
+	}
+	return spread.Standing{}
 }
 
 // places gives what plans see.
@@ -104,8 +190,7 @@ func (t *tracker) places() []Place {
 		if k.ID == "" {
 			continue // it never said who it is, so nothing can be kept for it
 		}
-		full := k.status.Free >= 0 && k.status.Free < t.reserve
-		list = append(list, Place{ID: k.ID, Name: name, Up: k.up, Since: time.Unix(0, k.Seen), Full: full, Old: k.status.Old})
+		list = append(list, Place{ID: k.ID, Name: name, Up: k.up, Since: time.Unix(0, k.Seen), Full: k.full, Weight: k.Weight, Old: k.status.Old})
 	}
 	slices.SortFunc(list, func(a, b Place) int { return cmp.Compare(a.Name, b.Name) })
 	return list
@@ -154,8 +239,17 @@ type PlaceStatus struct {
 	Up    bool      `json:"up"`
 	Error string    `json:"error,omitempty"`
 	Seen  time.Time `json:"seen_at"`
-	Free  int64     `json:"free_bytes"` // -1: not known
-	Full  bool      `json:"full"`
+	// Free is what the place may still take, bytes; -1: not known.
+	Free int64 `json:"free_bytes"`
+	Full bool  `json:"full"`
+	// Files and Used are what the store has on the place, as far as the ledger knows.
+	Files int64 `json:"files"`
+	Used  int64 `json:"used_bytes"`
+	// Room is Free and Used together; 0: not known. Capacity is the setting; 0: none.
+	Room     int64 `json:"room_bytes"`
+	Capacity int64 `json:"capacity_bytes"`
+	// Weight is what the place counts when places are chosen, bytes; 0: as much as the largest.
+	Weight int64 `json:"weight_bytes"`
 }
 
 func (t *tracker) statuses() []PlaceStatus {
@@ -163,11 +257,14 @@ func (t *tracker) statuses() []PlaceStatus {
 	defer t.mu.Unlock()
 	list := make([]PlaceStatus, 0, len(t.known))
 	for name, k := range t.known {
-		s := PlaceStatus{Name: name, ID: k.ID, Local: k.status.Local, Up: k.up, Seen: time.Unix(0, k.Seen).UTC(), Free: k.status.Free}
+		s := PlaceStatus{Name: name, ID: k.ID, Local: k.status.Local, Up: k.up, Seen: time.Unix(0, k.Seen).UTC(), Free: -1, Full: k.full,
+			Files: k.use.Files, Used: k.use.Bytes, Room: k.room, Capacity: k.status.Capacity, Weight: k.Weight}
+		if k.up {
+			s.Free = k.free
+		}
 		if k.status.Err != nil {
 			s.Error = k.status.Err.Error()
 		}
-		s.Full = s.Free >= 0 && s.Free < t.reserve
 		list = append(list, s)
 	}
 	slices.SortFunc(list, func(a, b PlaceStatus) int { return cmp.Compare(a.Name, b.Name) })

@@ -134,6 +134,7 @@ func (k *Keeper) make(ctx context.Context, v View, rows []ledger.Row) error {
 		if err == nil {
 			err = k.apply(r, ledger.Wrote, nil, nil)
 			k.count.made(size, v.Policy)
+			k.tracker.grew(r.Place)
 			if errors.Is(err, ledger.ErrRaced) {
 				k.abandon(ctx, r)
 			}
@@ -236,6 +237,7 @@ func (k *Keeper) shift(ctx context.Context, v View, r ledger.Row, place string) 
 		return err
 	}
 	k.count.moved()
+	k.tracker.grew(place)
 	failpoint.Hit("objectstore.redundancy.shift.named")
 	k.opt.Step("shift.named")
 	if err := k.files.Stat(ctx, fileOf(moved)); err != nil {

@@ -35,7 +35,19 @@ type site struct {
 	down  bool
 	full  bool
 	old   bool // bodies of the time before places
+	// drive is the size of the drive, bytes; 0: one that is never full. capacity is the setting.
+	drive, capacity int64
 }
+
+// taken is what the files take, bytes.
+func (s *site) taken() (n int64) {
+	for _, f := range s.files {
+		n += f.bytes()
+	}
+	return n
+}
+
+func (d *disk) bytes() int64 { return (d.size + int64(d.K) - 1) / int64(d.K) }
 
 // world is a model of places that keeps Files's promises and no more, and looks after each removal whether a body that the log
 // names can still be read.
@@ -129,7 +141,12 @@ func (w *world) readable(body string, up bool) bool {
 func (w *world) Status(context.Context) (list []PlaceState) {
 	for _, n := range slices.Sorted(maps.Keys(w.sites)) {
 		s := w.sites[n]
-		st := PlaceState{Name: n, ID: s.id, Free: 1 << 40, Old: s.old}
+		st := PlaceState{Name: n, ID: s.id, Free: 1 << 40, Old: s.old, Capacity: s.capacity}
+		if s.drive > 0 {
+			st.Free = s.drive - s.taken()
+		} else if s.capacity > 0 {
+			st.Free = -1 // a bucket
+		}
 		if s.full {
 			st.Free = 0
 		}
@@ -156,7 +173,12 @@ func (w *world) Make(_ context.Context, body string, size int64, _ Policy, want 
 		case s.full:
 			err = ErrNoRoom
 		case s.files[name(f)] == nil || s.files[name(f)].damaged:
-			s.files[name(f)] = &disk{File: f, size: w.named[body]}
+			d := &disk{File: f, size: w.named[body]}
+			if s.drive > 0 && s.taken()+d.bytes() > s.drive {
+				err = ErrNoRoom
+				break
+			}
+			s.files[name(f)] = d
 		}
 		errs[i] = err
 		w.note("make %s at %s: %v", name(f), f.Place, err)

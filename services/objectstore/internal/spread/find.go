@@ -72,7 +72,7 @@ func (q *search) failed(l Located, err error) {
 
 // copies calls fn with a source for each copy on local places.
 func (q *search) copies(ctx context.Context, fn func(*source) bool) bool {
-	for _, sl := range order(q.id, q.s.local()) {
+	for _, sl := range q.s.order(q.id, q.s.local()) {
 		p := sl.use()
 		if p == nil {
 			continue
@@ -250,7 +250,7 @@ func (s *Store) list(ctx context.Context, id string) (found []Located, errs []er
 func (s *Store) listOn(ctx context.Context, id string, slots []*slot) (found []Located, errs []error) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
-	for _, sl := range order(id, slots) {
+	for _, sl := range s.order(id, slots) {
 		p := sl.use()
 		if p == nil {
 			continue

@@ -45,7 +45,7 @@ type Placed struct {
 // Places gives the names of the places that take writes, in the order in which a body is kept on
 // them.
 func (s *Store) Places(id string) (names []string) {
-	for _, sl := range order(id, s.slots) {
+	for _, sl := range s.order(id, s.slots) {
 		if sl.err() == nil {
 			names = append(names, sl.Name)
 		}

@@ -1,16 +1,14 @@
 package spread
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
-
-	"github.com/zeebo/xxh3"
+	"syscall"
 
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/place"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/placement"
 )
 
 // Slot is a place of the settings.
@@ -18,6 +16,8 @@ type Slot struct {
 	Name string
 	// Local: the place is a directory of this machine.
 	Local bool
+	// Capacity is how much it may take, bytes; 0: no bound.
+	Capacity int64
 	// Open reaches the place. It is called again while the place is out.
 	Open func(ctx context.Context) (place.Place, error)
 }
@@ -136,19 +136,29 @@ func (s *slot) known(was place.Identity, m *Members, save func() error) (string,
 
 // order gives slots in the order in which a body is kept on them: the same for a body whenever
 // the same places are there, and another for each body, so that all places get their share.
-func order(body string, slots []*slot) []*slot {
-	type ranked struct {
-		*slot
-		rank uint64
+func (s *Store) order(body string, slots []*slot) []*slot {
+	candidates := make([]placement.Candidate, len(slots))
+	for i, sl := range slots {
+		candidates[i] = placement.Candidate{Name: sl.Name, Weight: s.standing(sl).Weight}
 	}
-	out := make([]ranked, len(slots))
-	for i, s := range slots {
-		out[i] = ranked{s, xxh3.HashString(body + s.Name)}
-	}
-	slices.SortFunc(out, func(a, b ranked) int { return cmp.Compare(a.rank, b.rank) })
-	sorted := make([]*slot, len(out))
-	for i, r := range out {
-		sorted[i] = r.slot
+	sorted := make([]*slot, len(slots))
+	for i, at := range placement.Order(body, candidates) {
+		sorted[i] = slots[at]
 	}
 	return sorted
+}
+
+func (s *Store) standing(sl *slot) Standing {
+	if h := s.opt.Hooks.Standing; h != nil {
+		return h(sl.Name)
+	}
+	return Standing{}
+}
+
+// takes says why no new body goes to a place; nil when one may.
+func (s *Store) takes(sl *slot) error {
+	if s.standing(sl).Full {
+		return fmt.Errorf("place %s is full: %w", sl.Name, syscall.ENOSPC)
+	}
+	return sl.err()
 }

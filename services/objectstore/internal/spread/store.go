@@ -36,6 +36,15 @@ type Hooks struct {
 	// Locate says where the fragments of a body are; false where it does not know. What it says is only
 	// a hint: when it does not suffice, all places are listed.
 	Locate func(id string) ([]Located, bool)
+	// Standing says how a place stands. Without this hook all are equal, and a place is full when it says so.
+	Standing func(place string) Standing
+}
+
+// Standing is what decides whether a place gets a new body.
+type Standing struct {
+	// Weight is its room, bytes; 0: it is not known.
+	Weight int64
+	Full   bool
 }
 
 // Options configure a store.
@@ -94,6 +103,8 @@ type PlaceStats struct {
 	ID    string // of its identity; empty when it was never reached
 	Err   error  // why it takes no writes
 	Free  int64  // bytes; -1 unknown
+	// Capacity is how much it may take by the settings, bytes; 0: no bound.
+	Capacity int64
 }
 
 const (
@@ -270,7 +281,7 @@ func (s *Store) Stats(ctx context.Context) Stats {
 	out := Stats{DecodedBytes: s.counts.decoded.Load(), Degraded: s.counts.degraded.Load(), Repaired: s.counts.repaired.Load()}
 	for _, sl := range s.slots {
 		sl.mu.RLock()
-		ps := PlaceStats{Name: sl.Name, Local: sl.Local, ID: sl.id, Free: -1}
+		ps := PlaceStats{Name: sl.Name, Local: sl.Local, ID: sl.id, Free: -1, Capacity: sl.Capacity}
 		sl.mu.RUnlock()
 		ps.Err = sl.err()
 		if p := sl.use(); p != nil && p.Local() {
@@ -281,6 +292,19 @@ func (s *Store) Stats(ctx context.Context) Stats {
 		out.Places = append(out.Places, ps)
 	}
 	return out
+}
+
+// NameOf gives the name of the place with an identity; false when there is none.
+func (s *Store) NameOf(id string) (string, bool) {
+	for _, sl := range s.slots {
+		sl.mu.RLock()
+		is := sl.id == id
+		sl.mu.RUnlock()
+		if is && id != "" {
+			return sl.Name, true
+		}
+	}
+	return "", false
 }
 
 // outs gives the places that are out, as an error that wraps body.ErrUnavailable; nil when all are

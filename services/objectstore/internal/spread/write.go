@@ -43,7 +43,7 @@ func (s *Store) Create(id string) (body.Writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &copies{s: s, id: id, sums: sums, spare: order(id, s.local())}
+	c := &copies{s: s, id: id, sums: sums, spare: s.order(id, s.local())}
 	if err := c.recruit(s.opt.AckCopies); err != nil {
 		c.Discard()
 		return nil, fmt.Errorf("create body %s: %w", id, err)
@@ -70,7 +70,7 @@ func (c *copies) recruit(n int) error {
 		sl := c.spare[0]
 		c.spare = c.spare[1:]
 		p := sl.use()
-		if err := sl.err(); err != nil || p == nil {
+		if err := c.s.takes(sl); err != nil || p == nil {
 			errs = append(errs, err)
 			continue
 		}
