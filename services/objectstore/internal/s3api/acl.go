@@ -9,6 +9,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3err"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3xml"
 )
 
 // ACLs of buckets. Every bucket is BucketOwnerEnforced unless it is told otherwise: there are no ACLs then, and one that
@@ -353,11 +354,13 @@ func (c *call) readACL(body []byte) (a acl, err error) {
 			Grantee struct {
 				Type    string `xml:"http://www.w3.org/2001/XMLSchema-instance type,attr"`
 				ID, URI string
+				// Not read: the store has names and no addresses, and a grantee has one name.
+				DisplayName, EmailAddress string
 			}
 			Permission string
 		} `xml:"AccessControlList>Grant"`
 	}
-	if xml.Unmarshal(body, &in) != nil || in.Owner == nil || in.Owner.ID == "" || len(in.Grants) > maxGrants {
+	if s3xml.Decode(body, &in) != nil || in.Owner == nil || in.Owner.ID == "" || len(in.Grants) > maxGrants {
 		return a, s3err.MalformedACL
 	}
 	if in.Owner.ID != c.user.Name && in.Owner.ID != account {

@@ -11,6 +11,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3err"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3xml"
 )
 
 const (
@@ -101,7 +102,7 @@ func (c *call) createBucket() error {
 			Tags               struct{ Tag []tag }
 		}
 		switch {
-		case xml.Unmarshal(body, &conf) != nil:
+		case s3xml.Decode(body, &conf) != nil:
 			return s3err.MalformedXML
 		// The first region of all has no name here on AWS.
 		case conf.LocationConstraint != "" && (conf.LocationConstraint != c.Region || c.OnlyRegion && conf.LocationConstraint == "us-east-1"):

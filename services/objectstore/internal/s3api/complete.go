@@ -10,6 +10,7 @@ import (
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/checksum"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3err"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3xml"
 )
 
 // completedPart is a part in the request to complete.
@@ -71,7 +72,7 @@ func (c *call) completeUpload() error {
 	switch {
 	case len(body) == 0:
 		return s3err.InvalidRequest.With("You must specify at least one part")
-	case xml.Unmarshal(body, &in) != nil || len(in.Part) == 0:
+	case s3xml.Decode(body, &in) != nil || len(in.Part) == 0:
 		return s3err.MalformedXML
 	}
 	up, err := c.Engine.Upload(c.bucket, c.key, id)

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3err"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3xml"
 )
 
 // settingCORS is the name under which the engine keeps a bucket's rules for scripts of other origins.
@@ -218,7 +219,7 @@ func (c *call) getCORS() error {
 }
 
 func (c *call) putCORS() error {
-	return c.putSetting("PutBucketCORS", settingCORS, maxSettingBytes, func(text []byte) (any, error) { return parseCORS(text) }, http.StatusOK)
+	return c.putSetting("PutBucketCORS", settingCORS, maxSettingBytes, &corsConfiguration{}, func(text []byte) (any, error) { return parseCORS(text) }, http.StatusOK)
 }
 
 func (c *call) deleteCORS() error { return c.deleteSetting("PutBucketCORS", settingCORS) }
@@ -241,9 +242,8 @@ func (c *call) getSetting(action, name string, none error) error {
 	return nil
 }
 
-// putSetting keeps what parse makes of the request's body as XML: what it does not know is not kept, and was refused or
-// says nothing.
-func (c *call) putSetting(action, name string, limit int64, parse func([]byte) (any, error), status int) error {
+// putSetting keeps what parse makes of the request's body, a document of the struct schema, as XML.
+func (c *call) putSetting(action, name string, limit int64, schema any, parse func([]byte) (any, error), status int) error {
 	if err := c.authorizeBucket(action); err != nil {
 		return err
 	}
@@ -253,6 +253,10 @@ func (c *call) putSetting(action, name string, limit int64, parse func([]byte) (
 	body, err := c.readAll(limit)
 	if err != nil {
 		return err
+	}
+	// Here and not in parse, which reads what is stored too: that has the form that is written below.
+	if s3xml.Check(body, schema) != nil {
+		return s3err.MalformedXML
 	}
 	v, err := parse(body)
 	if err != nil {

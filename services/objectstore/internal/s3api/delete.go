@@ -10,6 +10,7 @@ import (
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/policy"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3err"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3xml"
 )
 
 func (c *call) deleteObject() error {
@@ -79,7 +80,7 @@ func (c *call) deleteObjects() error {
 		Quiet   bool
 		Object  toDelete
 	}
-	if xml.Unmarshal(body, &in) != nil || len(in.Object) == 0 {
+	if s3xml.Decode(body, &in) != nil || len(in.Object) == 0 {
 		return s3err.MalformedXML
 	}
 	if _, err := c.Engine.Bucket(c.bucket); err != nil {

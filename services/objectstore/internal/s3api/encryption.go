@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3err"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3xml"
 )
 
 // encryptionXML is the configuration of a bucket's encryption. There is one for all buckets: that of the store.
@@ -16,6 +17,7 @@ type encryptionXML struct {
 type encryptionRuleXML struct {
 	Default          encryptionDefaultXML `xml:"ApplyServerSideEncryptionByDefault"`
 	BucketKeyEnabled bool                 `xml:"BucketKeyEnabled"`
+	Blocked          *struct{}            `xml:"BlockedEncryptionTypes"`
 }
 
 type encryptionDefaultXML struct {
@@ -49,8 +51,11 @@ func (c *call) putEncryption() error {
 		return err
 	}
 	var in encryptionXML
-	if xml.Unmarshal(body, &in) != nil || len(in.Rules) != 1 {
+	if s3xml.Decode(body, &in) != nil || len(in.Rules) != 1 {
 		return s3err.MalformedXML
+	}
+	if in.Rules[0].Blocked != nil {
+		return s3err.NotImplemented.With("BlockedEncryptionTypes is not implemented.")
 	}
 	if d := in.Rules[0].Default; d.Algorithm != "AES256" || d.KeyID != "" || !c.encrypts() {
 		return s3err.NotImplemented.With("The encryption of a bucket is that of the store: AES256 where it has keys.")

@@ -14,7 +14,7 @@ func (c *call) getLifecycle() error {
 }
 
 func (c *call) putLifecycle() error {
-	return c.putSetting("PutLifecycleConfiguration", lifecycle.Setting, maxSettingBytes,
+	return c.putSetting("PutLifecycleConfiguration", lifecycle.Setting, maxSettingBytes, &lifecycle.Config{},
 		func(text []byte) (any, error) { return lifecycle.Parse(text) }, http.StatusOK)
 }
 

@@ -11,6 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/policy"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3err"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3xml"
 )
 
 // Headers of object lock.
@@ -120,7 +121,7 @@ func (c *call) putLockConfiguration() error {
 		return s3err.MissingRequestBody
 	}
 	var l lockConfiguration
-	if xml.Unmarshal(body, &l) != nil {
+	if s3xml.Decode(body, &l) != nil {
 		return s3err.MalformedXML
 	}
 	if err := l.check(); err != nil {
@@ -340,7 +341,7 @@ func (c *call) getLegalHold() error {
 // readLockBody reads the body of a change of a lock into v, and authorizes it; policies may ask for what is in the body.
 func (c *call) readLockBody(action string, v any, use func()) error {
 	body, err := c.readAll(maxSettingBytes)
-	if err == nil && xml.Unmarshal(body, v) != nil {
+	if err == nil && s3xml.Decode(body, v) != nil {
 		err = s3err.MalformedXML
 	}
 	if err == nil {

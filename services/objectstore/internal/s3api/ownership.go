@@ -7,6 +7,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3err"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3xml"
 )
 
 // settingOwnership is the name under which the engine keeps whether ACLs count; a bucket without it is BucketOwnerEnforced,
@@ -62,7 +63,7 @@ func (c *call) putOwnership() error {
 		return err
 	}
 	var in ownershipControls
-	if xml.Unmarshal(body, &in) != nil || len(in.Rule) != 1 || !slices.Contains(ownerships, in.Rule[0].ObjectOwnership) {
+	if s3xml.Decode(body, &in) != nil || len(in.Rule) != 1 || !slices.Contains(ownerships, in.Rule[0].ObjectOwnership) {
 		return s3err.MalformedXML
 	}
 	to := in.Rule[0].ObjectOwnership

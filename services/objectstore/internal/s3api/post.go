@@ -13,6 +13,7 @@ import (
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/postpolicy"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3err"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3xml"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/sigv4"
 )
 
@@ -116,7 +117,7 @@ func (c *call) formTags(f *form) ([]engine.Pair, error) {
 		return nil, err
 	}
 	var in tagging
-	if xml.Unmarshal([]byte(text), &in) != nil {
+	if s3xml.Decode([]byte(text), &in) != nil {
 		return nil, s3err.MalformedXML
 	}
 	return checkTags(pairsOf(in.TagSet.Tag))

@@ -55,7 +55,7 @@ func (c *call) getPublicAccess() error {
 }
 
 func (c *call) putPublicAccess() error {
-	return c.putSetting("PutBucketPublicAccessBlock", settingPublicAccess, maxSettingBytes,
+	return c.putSetting("PutBucketPublicAccessBlock", settingPublicAccess, maxSettingBytes, &publicAccessBlock{},
 		func(text []byte) (any, error) { return parsePublicAccess(text) }, http.StatusOK)
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3err"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3xml"
 )
 
 const maxTags = 10
@@ -131,7 +132,7 @@ func (c *call) readTagging(check func([]engine.Pair) ([]engine.Pair, error)) ([]
 		return nil, err
 	}
 	var in tagging
-	if xml.Unmarshal(body, &in) != nil {
+	if s3xml.Decode(body, &in) != nil {
 		return nil, s3err.MalformedXML
 	}
 	return check(pairsOf(in.TagSet.Tag))

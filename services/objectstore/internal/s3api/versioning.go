@@ -9,6 +9,7 @@ import (
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/policy"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3err"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3xml"
 )
 
 const (
@@ -43,7 +44,7 @@ func (c *call) putVersioning() error {
 	}
 	var in versioningConfiguration
 	status := engine.Versioning("")
-	if err := xml.Unmarshal(body, &in); err == nil {
+	if s3xml.Decode(body, &in) == nil {
 		status = engine.Versioning(in.Status)
 	}
 	switch {

@@ -144,7 +144,7 @@ func (c *call) getWebsite() error {
 }
 
 func (c *call) putWebsite() error {
-	return c.putSetting("PutBucketWebsite", settingWebsite, maxWebsiteBytes,
+	return c.putSetting("PutBucketWebsite", settingWebsite, maxWebsiteBytes, &websiteConfiguration{},
 		func(text []byte) (any, error) { return parseWebsite(text) }, http.StatusOK)
 }
 
