@@ -11,7 +11,8 @@ import (
 // runLifecycle carries out the lifecycle rules of buckets until ctx ends: at the start, and every interval.
 func (s *Service) runLifecycle(ctx context.Context, eng *engine.Engine, m *metrics) error {
 	runner := &lifecycle.Runner{Engine: eng, Log: s.deps.Telemetry.Log, Wait: s.lifecycleWait,
-		Observe: func(action string, n int) { m.lifecycle.WithLabelValues(action).Add(float64(n)) }}
+		Observe: func(action string, n int) { m.lifecycle.WithLabelValues(action).Add(float64(n)) },
+		Locked:  func(n int) { m.lifecycleLocked.Add(float64(n)) }}
 	t := time.NewTicker(s.cfg.LifecycleInterval)
 	defer t.Stop()
 	for {

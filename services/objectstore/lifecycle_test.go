@@ -1,6 +1,8 @@
 package objectstore_test
 
 import (
+	"bytes"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -72,5 +74,58 @@ func TestLifecycleRules(t *testing.T) {
 	}
 	if _, err := s.client().DeleteBucketLifecycle(ctx, &s3.DeleteBucketLifecycleInput{Bucket: aws.String(bucket)}); err != nil {
 		t.Error(err)
+	}
+}
+
+// The largest configuration that there can be, by number of rules and by bytes, is kept, carried out and there after a
+// restart; one that is larger is refused before it is read.
+func TestTheLargestLifecycleConfiguration(t *testing.T) {
+	cfg := testConfig(t.TempDir())
+	cfg.LifecycleInterval = 20 * time.Millisecond
+	s := start(t, cfg)
+	long := s.client(func(o *s3.Options) { o.HTTPClient = &http.Client{Timeout: 2 * time.Minute} })
+	put(t, long, "last/object", []byte("x"))
+	put(t, long, "stays/object", []byte("x"))
+	rules := make([]types.LifecycleRule, 1000)
+	for i := range rules {
+		prefix := fmt.Sprintf("%03d/%s", i, strings.Repeat("p", 480))
+		if i == len(rules)-1 {
+			prefix = "last/"
+		}
+		rules[i] = types.LifecycleRule{ID: aws.String(fmt.Sprintf("%0255d", i)), Status: types.ExpirationStatusEnabled, Filter: &types.LifecycleRuleFilter{Prefix: &prefix},
+			Expiration: &types.LifecycleExpiration{Date: aws.Time(time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC))}}
+	}
+	set := func(rules []types.LifecycleRule) error {
+		_, err := long.PutBucketLifecycleConfiguration(ctx, &s3.PutBucketLifecycleConfigurationInput{Bucket: aws.String(bucket),
+			LifecycleConfiguration: &types.BucketLifecycleConfiguration{Rules: rules}})
+		return err
+	}
+	if err := set(rules); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		if _, err := long.HeadObject(ctx, &s3.HeadObjectInput{Bucket: aws.String(bucket), Key: aws.String("last/object")}); err != nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the last rule is not carried out")
+		}
+	}
+	if string(get(t, long, "stays/object")) != "x" {
+		t.Error("an object of no rule is gone")
+	}
+	wantCode(t, set(append(rules[:len(rules):len(rules)], rules[0])), "MalformedXML", 400)
+	s.stop()
+	s = start(t, cfg)
+	conf, err := s.client().GetBucketLifecycleConfiguration(ctx, &s3.GetBucketLifecycleConfigurationInput{Bucket: aws.String(bucket)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(conf.Rules) != len(rules) || *conf.Rules[500].ID != *rules[500].ID || *conf.Rules[500].Filter.Prefix != *rules[500].Filter.Prefix {
+		t.Errorf("after a restart: %d rules", len(conf.Rules))
+	}
+	st, code, _ := send(t, newSigner().request("PUT", s.url()+"/"+bucket+"?lifecycle=", bytes.Repeat([]byte(" "), 1<<20+1)))
+	if st != 400 || code != "MaxMessageLengthExceeded" {
+		t.Errorf("more than 1 MiB: %d %s", st, code)
 	}
 }

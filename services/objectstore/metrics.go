@@ -27,6 +27,8 @@ type metrics struct {
 	rewritten    prometheus.Counter
 	lifecycle    *prometheus.CounterVec
 
+	lifecycleLocked prometheus.Counter
+
 	mu     sync.RWMutex
 	answer map[answered]served // the series of requests: looking them up costs more than counting
 
@@ -55,19 +57,20 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	}
 	latency := prometheus.ExponentialBuckets(0.00025, 2, 16)
 	m := &metrics{
-		answer:       map[answered]served{},
-		requests:     prometheus.NewCounterVec(opts("requests_total", "Requests by operation and status."), []string{"op", "status"}),
-		seconds:      prometheus.NewHistogramVec(hist("request_seconds", "Time to answer, by operation.", latency), []string{"op"}),
-		syncSeconds:  prometheus.NewHistogram(hist("fsync_seconds", "Time of the log's fsyncs.", latency)),
-		perSync:      prometheus.NewHistogram(hist("writes_per_fsync", "Records that one fsync made durable.", prometheus.ExponentialBuckets(1, 2, 11))),
-		written:      prometheus.NewCounter(opts("log_written_bytes_total", "Bytes written to the log.")),
-		webhookPosts: prometheus.NewCounterVec(opts("webhook_posts_total", "POSTs to webhooks by outcome."), []string{"webhook", "outcome"}),
-		webhookSent:  prometheus.NewCounterVec(opts("webhook_events_total", "Events that webhooks took."), []string{"webhook"}),
-		webhookLost:  prometheus.NewCounterVec(opts("webhook_missed_records_total", "Log records that were reclaimed before a webhook read them."), []string{"webhook"}),
-		slowBodies:   prometheus.NewCounter(opts("slow_bodies_total", "Bodies that were cut off because they stalled while others waited for their memory.")),
-		rewritten:    prometheus.NewCounter(opts("rewritten_bytes_total", "Bytes of bodies that were encrypted again with the current key.")),
-		lifecycle:    prometheus.NewCounterVec(opts("lifecycle_actions_total", "What lifecycle rules did: expire objects, remove versions and delete markers, abort uploads."), []string{"action"}),
-		reclaimed:    prometheus.NewCounter(opts("reclaimed_bytes_total", "Bytes of log segments that were dropped.")),
+		answer:          map[answered]served{},
+		requests:        prometheus.NewCounterVec(opts("requests_total", "Requests by operation and status."), []string{"op", "status"}),
+		seconds:         prometheus.NewHistogramVec(hist("request_seconds", "Time to answer, by operation.", latency), []string{"op"}),
+		syncSeconds:     prometheus.NewHistogram(hist("fsync_seconds", "Time of the log's fsyncs.", latency)),
+		perSync:         prometheus.NewHistogram(hist("writes_per_fsync", "Records that one fsync made durable.", prometheus.ExponentialBuckets(1, 2, 11))),
+		written:         prometheus.NewCounter(opts("log_written_bytes_total", "Bytes written to the log.")),
+		webhookPosts:    prometheus.NewCounterVec(opts("webhook_posts_total", "POSTs to webhooks by outcome."), []string{"webhook", "outcome"}),
+		webhookSent:     prometheus.NewCounterVec(opts("webhook_events_total", "Events that webhooks took."), []string{"webhook"}),
+		webhookLost:     prometheus.NewCounterVec(opts("webhook_missed_records_total", "Log records that were reclaimed before a webhook read them."), []string{"webhook"}),
+		slowBodies:      prometheus.NewCounter(opts("slow_bodies_total", "Bodies that were cut off because they stalled while others waited for their memory.")),
+		rewritten:       prometheus.NewCounter(opts("rewritten_bytes_total", "Bytes of bodies that were encrypted again with the current key.")),
+		lifecycle:       prometheus.NewCounterVec(opts("lifecycle_actions_total", "What lifecycle rules did: expire objects, remove versions and delete markers, abort uploads."), []string{"action"}),
+		lifecycleLocked: prometheus.NewCounter(opts("lifecycle_locked_total", "Versions that lifecycle rules left because a lock keeps them, in every pass again.")),
+		reclaimed:       prometheus.NewCounter(opts("reclaimed_bytes_total", "Bytes of log segments that were dropped.")),
 	}
 	gauge := func(name, help string, f func(engine.Stats) float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "lightmetrics_objectstore_" + name, Help: help},
@@ -77,7 +80,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		m.lifecycle.WithLabelValues(action) // so that a rate is 0 and not absent before the first
 	}
 	for _, c := range []prometheus.Collector{
-		&placeMetrics{of: &m.places}, &redundancyMetrics{of: &m.keeping}, m.requests, m.seconds, m.syncSeconds, m.perSync, m.written, m.webhookPosts, m.webhookSent, m.webhookLost, m.reclaimed, m.slowBodies, m.rewritten, m.lifecycle, newBucketCollector(m),
+		&placeMetrics{of: &m.places}, &redundancyMetrics{of: &m.keeping}, m.requests, m.seconds, m.syncSeconds, m.perSync, m.written, m.webhookPosts, m.webhookSent, m.webhookLost, m.reclaimed, m.slowBodies, m.rewritten, m.lifecycle, m.lifecycleLocked, newBucketCollector(m),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "lightmetrics_objectstore_fsyncs_total", Help: "Fsyncs of the log, of body files and of their directories."},
 			func() float64 { return float64(m.stats().Fsyncs) }),
 		gauge("objects", "Objects in the store.", func(s engine.Stats) float64 { return float64(s.Objects) }),

@@ -179,8 +179,9 @@ func (e *Engine) SetPolicy(ctx context.Context, name string, policy []byte) erro
 	})
 }
 
-// maxSettingBytes bounds one setting of a bucket.
-const maxSettingBytes = 64 << 10
+// maxSettingBytes bounds one setting of a bucket. The largest are 1,000 lifecycle rules; all settings of all buckets
+// together are bounded by the record of the list.
+const maxSettingBytes = 1 << 20
 
 // SetSetting keeps a setting with a bucket; nil removes it.
 func (e *Engine) SetSetting(ctx context.Context, name, setting string, value []byte) error {

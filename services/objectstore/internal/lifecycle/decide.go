@@ -57,6 +57,7 @@ func (c *Config) Expiry(v Version) Decision {
 
 // next gives the action that is due first. Of two at the same time the first rule counts.
 func (c *Config) next(v Version) (first Decision) {
+	v.Tags = once(v.Tags)
 	for i := range c.Rules {
 		r := &c.Rules[i]
 		if r.Status != "Enabled" {
@@ -69,6 +70,19 @@ func (c *Config) next(v Version) (first Decision) {
 		first = Decision{action, r.ID, at}
 	}
 	return first
+}
+
+// once asks for the tags once, whatever number of rules wants them: they have to be read.
+func once(tags func() ([]engine.Pair, bool)) func() ([]engine.Pair, bool) {
+	var list []engine.Pair
+	asked, ok := false, false
+	return func() ([]engine.Pair, bool) {
+		if !asked {
+			asked = true
+			list, ok = tags()
+		}
+		return list, ok
+	}
 }
 
 // of gives what a rule does with a version that it selects, and when.

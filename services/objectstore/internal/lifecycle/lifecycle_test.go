@@ -2,6 +2,8 @@ package lifecycle
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -129,5 +131,34 @@ func TestConfigurationsThatAreRefused(t *testing.T) {
 		if _, err := Parse([]byte("<LifecycleConfiguration>" + rules + "</LifecycleConfiguration>")); !errors.Is(err, want) {
 			t.Errorf("%s: %v, want %v", rules, err, want)
 		}
+	}
+}
+
+// As many rules as AWS takes, with long names, tags and prefixes: the tags of an object are read once for all of them.
+func TestAThousandRules(t *testing.T) {
+	var text strings.Builder
+	for i := range maxRules {
+		filter := fmt.Sprintf("<And><Prefix>%s</Prefix><Tag><Key>a</Key><Value>%d</Value></Tag></And>", strings.Repeat("p", 400), i)
+		text.WriteString(rule(fmt.Sprintf("%0255d", i), filter, fmt.Sprintf("<Expiration><Days>%d</Days></Expiration>", maxRules-i)))
+	}
+	c := config(t, text.String())
+	asked := 0
+	v := Version{Key: strings.Repeat("p", 500), Modified: at("2014-01-01T10:00:00"), Latest: true, Tags: func() ([]engine.Pair, bool) {
+		asked++
+		return []engine.Pair{{Name: "a", Value: "999"}}, true
+	}}
+	if d := c.Decide(v, at("2014-01-03T00:00:00")); d.Action != Expire || d.Rule != fmt.Sprintf("%0255d", 999) || asked != 1 {
+		t.Errorf("%+v, and the tags were read %d times", d, asked)
+	}
+	v.Tags = func() ([]engine.Pair, bool) {
+		asked++
+		return nil, false
+	}
+	if d := c.Decide(v, at("2015-01-03T00:00:00")); d.Action != Keep || asked != 2 {
+		t.Errorf("tags that cannot be read: %+v, asked %d times", d, asked)
+	}
+	text.WriteString(rule("one more", "", inThreeDays))
+	if _, err := Parse([]byte("<LifecycleConfiguration>" + text.String() + "</LifecycleConfiguration>")); !errors.Is(err, s3err.MalformedXML) {
+		t.Errorf("one more rule: %v", err)
 	}
 }

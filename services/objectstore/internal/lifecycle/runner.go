@@ -24,6 +24,8 @@ type Runner struct {
 	Wait func(ctx context.Context, n int) error
 	// Observe is called for what was done, by action: expire, remove, abort.
 	Observe func(action string, n int)
+	// Locked is called for versions that a rule would have removed, and a lock keeps.
+	Locked func(n int)
 }
 
 // errChanged ends a pass over a bucket whose configuration is not the one that was read.
@@ -64,6 +66,7 @@ type pass struct {
 
 	done   map[string]int // by action
 	failed int
+	locked int
 	batch  []engine.Deletion
 	action []string // of the batch
 
@@ -169,6 +172,12 @@ func (p *pass) flush(ctx context.Context, least int) error {
 			p.count(p.action[i])
 		// Written, tagged or deleted since: the next pass decides again.
 		case errors.Is(x.Err, engine.ErrPrecondition), errors.Is(x.Err, engine.ErrNotFound):
+		// As it should be: the lock was set to keep the version, and every pass until its end meets it.
+		case errors.Is(x.Err, engine.ErrLocked):
+			p.locked++
+			if p.Locked != nil {
+				p.Locked(1)
+			}
 		default:
 			p.failed++
 			failure = fmt.Errorf("delete %q: %w", x.Key, x.Err)
@@ -242,6 +251,6 @@ func (p *pass) count(action string) {
 
 func (p *pass) report() {
 	if len(p.done)+p.failed > 0 {
-		p.Log.Info("lifecycle rules were carried out", "bucket", p.bucket.Name, "expired", p.done["expire"], "removed", p.done["remove"], "aborted", p.done["abort"], "failed", p.failed)
+		p.Log.Info("lifecycle rules were carried out", "bucket", p.bucket.Name, "expired", p.done["expire"], "removed", p.done["remove"], "aborted", p.done["abort"], "failed", p.failed, "locked", p.locked)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
@@ -245,5 +246,28 @@ func TestLifecyclePages(t *testing.T) {
 	}
 	if s.pass("2014-02-01T00:00:00", nil); s.done["expire"] != len(gone) {
 		t.Errorf("%v", s.done)
+	}
+}
+
+// A lock keeps a version from the rules, pass after pass, and nobody is warned of it: it is counted.
+func TestLockedVersionsStay(t *testing.T) {
+	s := open(t, rule("r", "", old), engine.Enabled)
+	keep := engine.Lock{Mode: engine.Compliance, Until: at("2030-01-01T00:00:00")}
+	for _, o := range []engine.Object{{Key: "held", Lock: engine.Lock{Hold: "ON"}}, {Key: "kept", Lock: keep}, {Key: "free"}} {
+		o.Bucket, o.Size, o.ETag, o.Modified = bucket, 4, "e", at("2014-01-01T10:00:00")
+		if _, err := s.Put(ctx, o, []byte("body"), engine.Cond{}); err != nil {
+			t.Fatal(err)
+		}
+		s.put(o.Key, "2014-01-02T10:00:00")
+	}
+	var log strings.Builder
+	locked := 0
+	r := &Runner{Engine: s.Engine, Log: slog.New(slog.NewTextHandler(&log, nil)), Locked: func(n int) { locked += n }}
+	for pass := 1; pass <= 3; pass++ {
+		r.Pass(ctx, at("2014-02-01T00:00:00"))
+		s.want("locked", "free 02", "held 02", "held 01", "kept 02", "kept 01")
+		if locked != 2*pass || strings.Contains(log.String(), "WARN") || strings.Count(log.String(), "\n") != 1 {
+			t.Errorf("pass %d: %d were locked, %s", pass, locked, log.String())
+		}
 	}
 }

@@ -9,12 +9,15 @@ import (
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3err"
 )
 
+// maxLifecycleBytes has room for AWS's 1,000 rules, each with the longest ID and a prefix of several hundred bytes.
+const maxLifecycleBytes = 1 << 20
+
 func (c *call) getLifecycle() error {
 	return c.getSetting("GetLifecycleConfiguration", lifecycle.Setting, s3err.NoSuchLifecycleConfiguration)
 }
 
 func (c *call) putLifecycle() error {
-	return c.putSetting("PutLifecycleConfiguration", lifecycle.Setting, maxSettingBytes, &lifecycle.Config{},
+	return c.putSetting("PutLifecycleConfiguration", lifecycle.Setting, maxLifecycleBytes, &lifecycle.Config{},
 		func(text []byte) (any, error) { return lifecycle.Parse(text) }, http.StatusOK)
 }
 

@@ -1,6 +1,9 @@
 package s3api
 
-import "sync"
+import (
+	"bytes"
+	"sync"
+)
 
 // maxParsed bounds the settings that are kept parsed: more than there are buckets.
 const maxParsed = 256
@@ -12,8 +15,17 @@ type parsed[T any] struct {
 }
 
 type parsedText[T any] struct {
-	text  string
+	text  []byte
 	value T
+}
+
+// is reports whether it was parsed of a text. A setting never changes in place, so most of the time it is the same memory:
+// comparing the rules of a bucket for every request would take longer than many a request.
+func (p *parsedText[T]) is(text []byte) bool {
+	if len(p.text) != len(text) {
+		return false
+	}
+	return len(text) == 0 || &p.text[0] == &text[0] || bytes.Equal(p.text, text)
 }
 
 // get gives the parsed text; parse is asked when it is not known yet.
@@ -21,7 +33,7 @@ func (p *parsed[T]) get(bucket string, text []byte, parse func([]byte) (T, error
 	p.mu.RLock()
 	known, ok := p.byBucket[bucket]
 	p.mu.RUnlock()
-	if ok && known.text == string(text) {
+	if ok && known.is(text) {
 		return known.value, nil
 	}
 	v, err := parse(text)
@@ -33,6 +45,6 @@ func (p *parsed[T]) get(bucket string, text []byte, parse func([]byte) (T, error
 	if p.byBucket == nil || len(p.byBucket) >= maxParsed {
 		p.byBucket = map[string]parsedText[T]{} // buckets come and go; parsing again is cheap
 	}
-	p.byBucket[bucket] = parsedText[T]{string(text), v}
+	p.byBucket[bucket] = parsedText[T]{text, v}
 	return v, nil
 }
