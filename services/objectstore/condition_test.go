@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -283,5 +284,46 @@ func TestCopyTagsAndDeleteMany(t *testing.T) {
 	var gone *types.NoSuchBucket
 	if _, err := c.ListObjectsV2(ctx, &s3.ListObjectsV2Input{Bucket: aws.String(bucket)}); !errors.As(err, &gone) {
 		t.Errorf("list a deleted bucket: %v", err)
+	}
+}
+
+// Conditions on the source of a copy, as AWS documents them: whichever does not hold, the answer is 412, and there is no
+// 304; If-Match that holds outweighs If-Unmodified-Since, and If-None-Match that does not hold If-Modified-Since that does.
+func TestConditionsOfCopySources(t *testing.T) {
+	s := start(t, testConfig(t.TempDir()))
+	c := s.client()
+	etag := *put(t, c, "src", []byte("source")).ETag
+	id, _ := upload(t, c, "parts")
+	past, future := time.Now().Add(-time.Hour).UTC().Format(http.TimeFormat), time.Now().Add(time.Hour).UTC().Format(http.TimeFormat)
+	const match, none, since, unmodified = "X-Amz-Copy-Source-If-Match", "X-Amz-Copy-Source-If-None-Match", "X-Amz-Copy-Source-If-Modified-Since", "X-Amz-Copy-Source-If-Unmodified-Since"
+	for _, x := range []struct {
+		headers []string
+		failed  string
+	}{
+		{[]string{match, etag}, ""},
+		{[]string{match, `"x"`}, "If-Match"},
+		{[]string{none, `"x"`}, ""},
+		{[]string{none, etag}, "If-None-Match"},
+		{[]string{none, "*"}, "If-None-Match"},
+		{[]string{since, past}, ""},
+		{[]string{since, future}, "If-Modified-Since"},
+		{[]string{unmodified, future}, ""},
+		{[]string{unmodified, past}, "If-Unmodified-Since"},
+		{[]string{match, etag, unmodified, past}, ""},
+		{[]string{match, `"x"`, unmodified, future}, "If-Match"},
+		{[]string{none, etag, since, past}, "If-None-Match"},
+		{[]string{none, `"x"`, since, future}, ""},
+		{[]string{unmodified, past, none, etag}, "If-Unmodified-Since"},
+		{[]string{since, "no date", unmodified, "no date"}, ""},
+	} {
+		for what, path := range map[string]string{"copy": "/dst", "copy of a part": "/parts?partNumber=1&uploadId=" + id} {
+			st, code, b := send(t, newSigner().request("PUT", s.url()+"/"+bucket+path, nil, append([]string{"X-Amz-Copy-Source", bucket + "/src"}, x.headers...)...))
+			switch {
+			case x.failed == "" && st != 200:
+				t.Errorf("%s %q: %d %s", what, x.headers, st, b)
+			case x.failed != "" && (st != 412 || code != "PreconditionFailed" || !strings.Contains(string(b), "<Condition>x-amz-copy-source-"+x.failed+"</Condition>")):
+				t.Errorf("%s %q: %d %s", what, x.headers, st, b)
+			}
+		}
 	}
 }

@@ -3,6 +3,8 @@ package objectstore_test
 import (
 	"bytes"
 	"errors"
+	"io"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -157,5 +159,65 @@ func TestCopiedTagsNeedPermissions(t *testing.T) {
 				t.Errorf("%s copies no tags: %v", name, err)
 			}
 		}
+	}
+}
+
+// A policy that asks for the tags of an object whose record cannot be read denies: without their values it would allow what
+// it denies by tags. With damage of the body alone the tags are known, and what is not there has none.
+func TestTagsThatCannotBeRead(t *testing.T) {
+	cfg := testConfig(t.TempDir())
+	for name, effect := range map[string]string{"denied": `{"Effect":"Allow","Action":"s3:*","Resource":"*"},{"Effect":"Deny"`, "allowed": `{"Effect":"Allow","Action":"s3:PutObject","Resource":"*"},{"Effect":"Allow"`} {
+		cfg.Users = append(cfg.Users, objectstore.User{Name: name, AccessKeyID: strings.ToUpper(name), Secret: "users-secret", Policy: `{"Statement":[` + effect +
+			`,"Action":["s3:GetObject","s3:DeleteObject"],"Resource":"*","Condition":{"StringEquals":{"s3:ExistingObjectTag/secret":"` + map[string]string{"denied": "yes", "allowed": "no"}[name] + `"}}}]}`})
+	}
+	s := start(t, cfg)
+	c, denied, allowed := s.client(), sdk(s.url(), "DENIED", "users-secret"), sdk(s.url(), "ALLOWED", "users-secret")
+	tagged := func(key, tags string) {
+		put(t, c, key, []byte("body of "+key), func(in *s3.PutObjectInput) {
+			in.Tagging, in.Metadata = &tags, map[string]string{"of": "metadata of " + key}
+		})
+	}
+	tagged("open", "secret=no")
+	tagged("secret", "secret=yes")
+	tagged("no-record", "secret=no")
+	tagged("no-record-secret", "secret=yes")
+	tagged("no-body", "secret=no")
+	tagged("no-body-secret", "secret=yes")
+	log := filepath.Join(cfg.Dir, "log", "*.seg")
+	for _, text := range []string{"metadata of no-record-secret", "metadata of no-record", "body of no-body-secret", "body of no-body"} {
+		flipIn(t, log, text)
+	}
+	read := func(c *s3.Client, key string) error {
+		out, err := c.GetObject(ctx, &s3.GetObjectInput{Bucket: aws.String(bucket), Key: &key})
+		if err == nil {
+			_, err = io.Copy(io.Discard, out.Body)
+			out.Body.Close()
+		}
+		return err
+	}
+	for range 2 { // the second time the damage is known
+		for _, c := range []*s3.Client{denied, allowed} {
+			if err := read(c, "open"); err != nil {
+				t.Error(err)
+			}
+			for _, key := range []string{"secret", "no-record", "no-record-secret", "no-body-secret"} {
+				wantCode(t, read(c, key), "AccessDenied", 403)
+			}
+			wantCode(t, read(c, "no-body"), "ObjectDamaged", 500)
+		}
+	}
+	_, err := denied.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: aws.String(bucket), Key: aws.String("no-record")})
+	wantCode(t, err, "AccessDenied", 403)
+	if _, err := denied.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: aws.String(bucket), Key: aws.String("not-there")}); err != nil {
+		t.Errorf("of what is not there: %v", err)
+	}
+	setVersioning(t, c, types.BucketVersioningStatusEnabled)
+	remove(t, c, "open", "")
+	if _, err := denied.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: aws.String(bucket), Key: aws.String("open")}); err != nil {
+		t.Errorf("of a delete marker: %v", err)
+	}
+	wantCode(t, read(c, "no-record"), "ObjectDamaged", 500) // of a user whom no policy concerns
+	if _, err := c.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: aws.String(bucket), Key: aws.String("no-record")}); err != nil {
+		t.Error(err)
 	}
 }

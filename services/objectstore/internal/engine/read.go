@@ -96,7 +96,11 @@ func (e *Engine) readHead(x *entry, bucket, key string) (Object, error) {
 	if err != nil {
 		return Object{}, err
 	}
-	return objectOf(&r)
+	o, err := objectOf(&r)
+	if err != nil {
+		return Object{}, err
+	}
+	return o, nil
 }
 
 // lostError reads from the record of a lost object what happened to it.
@@ -148,7 +152,7 @@ func (e *Engine) lookup(bucket, key, version string, fn func(*entry) error) erro
 func (e *Engine) Stat(bucket, key string) (Object, error) { return e.StatVersion(bucket, key, "") }
 
 // StatVersion gives the description of a version, named by its id or NullVersion. The error is a *MarkerError for a delete
-// marker.
+// marker. Where the body alone is damaged, the description comes with the error; otherwise it is empty then.
 func (e *Engine) StatVersion(bucket, key, version string) (o Object, err error) {
 	err = e.lookup(bucket, key, version, func(x *entry) error {
 		if o, err = e.readHead(x, bucket, key); err != nil {

@@ -55,7 +55,11 @@ func (c *call) decide(action, bucket, key, version string, ctx []policy.Value) e
 	if key != "" {
 		req.Resource = "arn:aws:s3:::" + bucket + "/" + key
 	}
+	c.unreadTag = false
 	own, shared := c.user.Policy.Decide(req), doc.Decide(req)
+	if c.unreadTag {
+		return errUnreadTag
+	}
 	if c.anonymous && shared == policy.Allow && doc.IsPublic() && c.publicAccess(b).RestrictPublicBuckets {
 		shared = policy.Silent
 	}
@@ -69,6 +73,9 @@ func (c *call) decide(action, bucket, key, version string, ctx []policy.Value) e
 	}
 	return nil
 }
+
+// errUnreadTag answers where a policy asks for the tags of an object whose record cannot be read.
+var errUnreadTag = s3err.AccessDenied.With("A policy asks for the tags of the object, which cannot be read.")
 
 // explainDenial says who may not do what, where a policy denies it: whoever has signed knows the names in it. Nobody is told more
 // than that it is denied.

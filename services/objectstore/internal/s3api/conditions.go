@@ -121,22 +121,43 @@ func sourceConditionsOf(h http.Header) readConditions {
 
 // check gives nil, NotModified or PreconditionFailed. Invalid dates are ignored.
 func (c readConditions) check(etag string, modified time.Time) error {
+	switch name, precondition := c.failed(etag, modified); {
+	case name == "":
+		return nil
+	case precondition:
+		return s3err.PreconditionFailed.Failed(name)
+	default:
+		return s3err.NotModified.Failed(name)
+	}
+}
+
+// checkSource gives nil or PreconditionFailed, as AWS does: a copy has no answer that says "not modified".
+func (c readConditions) checkSource(o engine.Object) error {
+	if name, _ := c.failed(o.ETag, o.Modified); name != "" {
+		return s3err.PreconditionFailed.Failed("x-amz-copy-source-" + name)
+	}
+	return nil
+}
+
+// failed gives the first condition that does not hold, and whether it is a precondition and not one that asks for news;
+// "": all hold.
+func (c readConditions) failed(etag string, modified time.Time) (name string, precondition bool) {
 	modified = modified.Truncate(time.Second) // HTTP dates have no fractions of a second
 	if c.match != "" {
 		if !etagIn(c.match, etag, false) {
-			return s3err.PreconditionFailed.Failed("If-Match")
+			return "If-Match", true
 		}
 	} else if t, ok := httpDate(c.unchanged); ok && modified.After(t) {
-		return s3err.PreconditionFailed.Failed("If-Unmodified-Since")
+		return "If-Unmodified-Since", true
 	}
 	if c.noneMatch != "" {
 		if etagIn(c.noneMatch, etag, true) {
-			return s3err.NotModified.Failed("If-None-Match")
+			return "If-None-Match", false
 		}
 	} else if t, ok := httpDate(c.modifiedSince); ok && !modified.After(t) {
-		return s3err.NotModified.Failed("If-Modified-Since")
+		return "If-Modified-Since", false
 	}
-	return nil
+	return "", false
 }
 
 // httpDate reads a date; false for none, which nearly every request has, and for what is no date.

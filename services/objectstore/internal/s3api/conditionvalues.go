@@ -1,10 +1,13 @@
 package s3api
 
 import (
+	"errors"
 	"net"
 	"strconv"
 	"strings"
 	"time"
+
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
 )
 
 // conditionValues gives the values of a policy's condition key for a request; nil: the request has none. It is asked only
@@ -96,8 +99,15 @@ func (c *call) existingTag(bucket, key, version, tag string) []string {
 		return nil
 	}
 	o, err := c.Engine.StatVersion(bucket, key, version)
-	if err != nil {
-		return nil // what is not there has no tags; and what cannot be read is reported by the operation
+	var marker *engine.MarkerError
+	switch {
+	case err == nil, o.Key != "": // with damage of its body the tags are known
+	case errors.Is(err, engine.ErrNotFound), errors.Is(err, engine.ErrNoBucket), errors.As(err, &marker):
+		return nil // what is not there has no tags
+	default:
+		// No value is true of a tag that cannot be read: without it a policy that denies by tags would allow.
+		c.unreadTag = true
+		return nil
 	}
 	for _, t := range o.Tags {
 		if t.Name == tag {

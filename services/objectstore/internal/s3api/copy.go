@@ -86,8 +86,8 @@ func (c *call) copyObject() error {
 	}
 	defer src.Close()
 	from := src.Object
-	if err := sourceConditionsOf(h).check(from.ETag, from.Modified); err != nil {
-		return s3err.PreconditionFailed // 304 makes no sense for a copy; AWS answers 412
+	if err := sourceConditionsOf(h).checkSource(from); err != nil {
+		return err
 	}
 	if from.Size > c.MaxObjectBytes {
 		return s3err.EntityTooLarge

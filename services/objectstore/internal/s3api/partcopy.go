@@ -31,8 +31,8 @@ func (c *call) uploadPartCopy() error {
 		return err
 	}
 	defer src.Close()
-	if err := sourceConditionsOf(c.r.Header).check(src.Object.ETag, src.Object.Modified); err != nil {
-		return s3err.PreconditionFailed
+	if err := sourceConditionsOf(c.r.Header).checkSource(src.Object); err != nil {
+		return err
 	}
 	off, size, err := copyRange(c.r.Header.Get("X-Amz-Copy-Source-Range"), src.Object.Size)
 	if err != nil {

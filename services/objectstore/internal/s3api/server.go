@@ -115,6 +115,7 @@ type call struct {
 	user   User
 	// anonymous: the request has no signature. Its user has no name, and a policy that allows nothing.
 	anonymous bool
+	unreadTag bool      // a condition has asked for a tag of an object that cannot be read
 	form      *form     // of a browser's upload
 	wanted    lockTexts // the lock that a body asks for
 	op        string
