@@ -40,8 +40,8 @@ type known struct {
 	full   bool
 	use    ledger.Use
 	at     ledger.Use // the use when the place was looked at
-	free   int64 // of what it may take; -1: not known
-	room   int64 // free, and what its files take; 0: not known
+	free   int64      // of what it may take; -1: not known
+	room   int64      // free, and what its files take; 0: not known
 }
 
 // measure finds out how much room a place has. One that is away keeps what was known of it.
