@@ -17,6 +17,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 
 	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
 	"lightmetrics.dev/lightmetrics/services/objectstore"
@@ -111,6 +112,47 @@ func TestDamagedObjectAsClientsSeeIt(t *testing.T) {
 	}
 	if _, body := adminGet(t, s, "/damage"); strings.Contains(body, "bad") {
 		t.Errorf("nothing needs it any more: %s", body)
+	}
+}
+
+// An error in place of a damaged object has nothing of the object: neither its name for caches, nor its type and length.
+func TestErrorsHaveNoHeadersOfTheObject(t *testing.T) {
+	cfg := testConfig(t.TempDir())
+	s := start(t, cfg)
+	c := s.client()
+	if _, err := c.PutBucketCors(ctx, &s3.PutBucketCorsInput{Bucket: aws.String(bucket), CORSConfiguration: &types.CORSConfiguration{CORSRules: []types.CORSRule{
+		{AllowedMethods: []string{"GET"}, AllowedOrigins: []string{"*"}}}}}); err != nil {
+		t.Fatal(err)
+	}
+	put(t, c, "k", append([]byte("the first block"), make([]byte, 3<<20)...), func(in *s3.PutObjectInput) {
+		in.ContentType, in.ContentDisposition, in.ContentLanguage, in.CacheControl = aws.String("x/y"), aws.String("attachment"), aws.String("de"), aws.String("max-age=1000")
+		in.Metadata, in.Tagging, in.WebsiteRedirectLocation = map[string]string{"a": "b"}, aws.String("t=1"), aws.String("/elsewhere")
+	})
+	flipIn(t, filepath.Join(cfg.Dir, "blobs", "*", "*"), "the first block")
+	for _, ranges := range []string{"", "bytes=5-10"} {
+		r := newSigner().request("GET", s.url()+"/"+bucket+"/k", nil, "X-Amz-Checksum-Mode", "ENABLED")
+		r.Header.Set("Origin", "http://example.com")
+		if ranges != "" {
+			r.Header.Set("Range", ranges)
+		}
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode != 500 || !strings.Contains(string(b), "<Code>ObjectDamaged</Code>") || resp.Header.Get("Content-Type") != "application/xml" || resp.Header.Get("Access-Control-Allow-Origin") != "*" {
+			t.Errorf("%q: %s %v %s", ranges, resp.Status, resp.Header, b)
+		}
+		for name := range resp.Header {
+			switch name {
+			case "Content-Type", "Content-Length", "Date", "Server", "Vary", "X-Amz-Request-Id", "X-Lightmetrics-Damaged", "Access-Control-Allow-Origin", "Access-Control-Allow-Methods":
+			default:
+				if !strings.HasPrefix(name, "Access-Control-") {
+					t.Errorf("%q: the error has the header %s: %q", ranges, name, resp.Header[name])
+				}
+			}
+		}
 	}
 }
 

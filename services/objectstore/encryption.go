@@ -30,7 +30,7 @@ type EncryptionKey struct {
 	// File is readable by its owner alone.
 	File string `koanf:"file" check:"file"`
 	// Command prints the secret: a program, such as a key service's client, and its arguments. It has 10 seconds.
-	Command []string `koanf:"command"`
+	Command config.Command `koanf:"command"`
 }
 
 func (c Encryption) check() (errs []error) {

@@ -201,6 +201,19 @@ func TestKeyIsMissing(t *testing.T) {
 	}
 }
 
+// The admin address shows the settings to whoever may look at metrics: the arguments of a command that prints a key are not
+// among them, since a key service's token may be.
+func TestArgumentsOfKeyCommandsAreNotShown(t *testing.T) {
+	cfg := testConfig(t.TempDir())
+	cfg.Encryption.Keys = []objectstore.EncryptionKey{{ID: "one", Command: []string{"cat", keyFile(t, "11"), "/dev/null"}}}
+	cfg.Encryption.Current = "one"
+	s := start(t, cfg)
+	code, body := adminGet(t, s, "/config")
+	if code != 200 || strings.Contains(body, "/dev/null") || strings.Contains(body, filepath.Base(filepath.Dir(cfg.Encryption.Keys[0].Command[1]))) || !strings.Contains(body, "cat <redacted>") && !strings.Contains(body, `cat \u003credacted\u003e`) {
+		t.Errorf("%d %s", code, body)
+	}
+}
+
 func TestEncryptionSettings(t *testing.T) {
 	file := keyFile(t, "11")
 	key := objectstore.EncryptionKey{ID: "one", File: file}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 
@@ -30,10 +31,14 @@ func (c Config) users() (func() map[string]s3api.User, error) {
 		m := byKey(c.Users)
 		return func() map[string]s3api.User { return m }, nil
 	}
+	f := &usersFile{path: c.UsersFile}
 	v := tlsfile.NewValue(func() (*map[string]s3api.User, error) {
-		more, err := readUsers(c.UsersFile)
+		more, err := f.read()
 		if err == nil {
 			err = errors.Join(checkUsers(slices.Concat(c.Users, more))...)
+		}
+		if err == nil {
+			err = f.take(more)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("users_file %s: %w", c.UsersFile, err)
@@ -50,22 +55,89 @@ func (c Config) users() (func() map[string]s3api.User, error) {
 	}, nil
 }
 
-// readUsers reads a file of users: {"users": [...]}, as in the settings.
-func readUsers(file string) ([]User, error) {
-	text, err := os.ReadFile(file)
+// usersFile is the file of further users. One that is cut off between two users is valid, and would remove those behind it;
+// one that is cut off before the policy of its last user would let that user do everything. So a version that lacks users, or
+// policies, is taken when it is still the same at the next look.
+type usersFile struct {
+	path    string
+	text    []byte // that was read last
+	taken   []User // nil: none yet
+	doubted []byte // a text that was refused once, because it may be a part
+}
+
+// read reads the file: {"users": [...]}, as in the settings.
+func (f *usersFile) read() ([]User, error) {
+	text, err := os.ReadFile(f.path)
 	if err != nil {
 		return nil, err
 	}
+	f.text = text
+	return parseUsers(text)
+}
+
+// take decides about what read gave, which was checked.
+func (f *usersFile) take(users []User) error {
+	if what := lacking(f.taken, users); what != "" && f.taken != nil && !bytes.Equal(f.doubted, f.text) {
+		f.doubted = f.text
+		return fmt.Errorf("%s: the file may be written at the moment; it is taken if it is the same in some seconds", what)
+	}
+	f.taken, f.doubted = users, nil
+	return nil
+}
+
+// lacking says what a version of the file lacks that a whole one may have; "": nothing.
+func lacking(before, after []User) string {
+	known := map[string]User{}
+	for _, u := range before {
+		known[u.AccessKeyID] = u
+	}
+	for _, u := range after {
+		if was, ok := known[u.AccessKeyID]; u.Policy == "" && (!ok || was.Policy != "") {
+			return fmt.Sprintf("user %q has no policy, and so may do everything", u.Name)
+		}
+		delete(known, u.AccessKeyID)
+	}
+	for _, u := range known {
+		return fmt.Sprintf("%d users are gone, %q among them", len(known), u.Name)
+	}
+	return ""
+}
+
+var (
+	errCutLine     = errors.New("the last line has no end: the file was cut off")
+	errCutDocument = errors.New(`the document begins with "---" and does not end with "...": the file was cut off`)
+	errNoUsers     = errors.New("there is no list of users; an empty one is users: []")
+	errMoreYAML    = errors.New("there is something behind the list of users")
+)
+
+// parseUsers reads users, and refuses what can be seen to be a part of a file.
+func parseUsers(text []byte) ([]User, error) {
+	if len(text) > 0 && text[len(text)-1] != '\n' {
+		return nil, errCutLine
+	}
+	lines := bytes.Split(bytes.TrimRight(text, "\n"), []byte("\n"))
+	marked := func(line []byte, marker string) bool { return string(bytes.TrimRight(line, " \t\r")) == marker }
+	if marked(lines[0], "---") && !marked(lines[len(lines)-1], "...") {
+		return nil, errCutDocument
+	}
 	var in struct {
-		Users []fileUser `yaml:"users"`
+		Users *[]fileUser `yaml:"users"`
 	}
 	d := yaml.NewDecoder(bytes.NewReader(text))
 	d.KnownFields(true)
-	if err := d.Decode(&in); err != nil {
+	if err := d.Decode(&in); errors.Is(err, io.EOF) {
+		return nil, errNoUsers
+	} else if err != nil {
 		return nil, err
 	}
-	var list []User
-	for _, u := range in.Users {
+	if in.Users == nil {
+		return nil, errNoUsers
+	}
+	if err := d.Decode(new(any)); !errors.Is(err, io.EOF) {
+		return nil, errors.Join(errMoreYAML, err)
+	}
+	list := []User{}
+	for _, u := range *in.Users {
 		list = append(list, User{Name: u.Name, AccessKeyID: u.AccessKeyID, Secret: config.Secret(u.Secret), Policy: u.Policy})
 	}
 	return list, nil

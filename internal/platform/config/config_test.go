@@ -140,6 +140,29 @@ func TestSecretsAreNeverPrinted(t *testing.T) {
 	}
 }
 
+func TestCommandsShowNoArguments(t *testing.T) {
+	type settings struct {
+		Command Command `koanf:"command"`
+	}
+	cfg := settings{Command: Command{"vault", "-token=hunter2", "read"}}
+	b, err := json.Marshal(Redacted(&cfg))
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain, err := json.Marshal(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []string{string(b), string(plain), cfg.Command.String(), cfg.Command.GoString()} {
+		if strings.Contains(s, "hunter2") || strings.Contains(s, "read") || !strings.Contains(s, "vault") {
+			t.Errorf("%s", s)
+		}
+	}
+	if s := (Command{"alone"}).String() + (Command{}).String(); s != "alone" {
+		t.Error(s)
+	}
+}
+
 func FuzzBytes(f *testing.F) {
 	for _, s := range []string{"0", "4MiB", "1 GiB", "500MB", "-1", "9223372036854775807", "9TiB", ""} {
 		f.Add(s)

@@ -43,6 +43,26 @@ func (s *Secret) UnmarshalText(b []byte) error { *s = Secret(b); return nil }
 // Reveal gives the value.
 func (s Secret) Reveal() string { return string(s) }
 
+// Command is a program and its arguments, which may have secrets in them: only the program is printed.
+type Command []string
+
+// String hides the arguments.
+func (c Command) String() string {
+	switch len(c) {
+	case 0:
+		return ""
+	case 1:
+		return c[0]
+	}
+	return c[0] + " " + redacted
+}
+
+// GoString hides the arguments.
+func (c Command) GoString() string { return c.String() }
+
+// MarshalText hides the arguments, so that JSON, YAML and slog do.
+func (c Command) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
+
 // Bytes is a size in bytes, written as "4MiB", "64KiB", "1GiB", "500MB" or a plain number.
 type Bytes int64
 

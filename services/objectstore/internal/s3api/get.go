@@ -225,13 +225,22 @@ func (c *call) send(body *engine.Handle, off, n int64, status int) error {
 	case err == nil:
 		return nil
 	case !w.begun:
-		// Nothing was sent yet, so these headers of the object must not go with the error.
-		for _, name := range []string{"ETag", versionHeader, "Last-Modified", "Content-Length", "Content-Range", "Content-Encoding", "Cache-Control", "Expires"} {
-			delete(c.w.Header(), name)
-		}
+		c.dropObjectHeaders()
 		return err
 	}
 	return fmt.Errorf("%w: %w", errAborted, err)
+}
+
+// dropObjectHeaders leaves of an answer that has not begun what is of the request and not of the object: an error with the
+// rest would look like the object, to caches too.
+func (c *call) dropObjectHeaders() {
+	for name := range c.w.Header() {
+		switch {
+		case name == requestIDHeader, name == "Server", name == "Vary", name == uncertainHeader, strings.HasPrefix(name, "Access-Control-"):
+		default:
+			delete(c.w.Header(), name)
+		}
+	}
 }
 
 // answer sends the status with the first write, and gives the client IdleTimeout for each piece.

@@ -144,7 +144,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.w = &c.rec
 	c.conn = *http.NewResponseController(w)
 	c.id = strconv.FormatUint(s.idBase+s.ids.Add(1), 36)
-	c.setHeader("X-Amz-Request-Id", c.id)
+	c.setHeader(requestIDHeader, c.id)
 	w.Header()["Server"] = serverName
 	if r.ContentLength == 0 && strings.EqualFold(r.Header.Get("Expect"), "100-continue") {
 		// net/http sends no interim answer before an empty body. botocore takes a final answer that
@@ -219,6 +219,7 @@ func (c *call) writeError(err error) {
 }
 
 const (
+	requestIDHeader = "X-Amz-Request-Id"
 	// damagedHeader says in an error what is damaged, and in a listing how many keys of the page are.
 	damagedHeader = "X-Lightmetrics-Damaged"
 	// incompleteHeader says that keys of lost writes may be missing from a listing.
