@@ -1,0 +1,219 @@
+package claims
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// gather takes operations of the boots that are ready, in the order in which they became so.
+func (g *Group) gather() *Flight {
+	f := &Flight{floor: g.revision, Txn: Txn{Guards: []Guard{{Key: g.keys.Epoch(), Is: Holds, Value: g.mark}}}}
+	ops, widest, folds, taken := 0, 0, 0, 0
+	for _, l := range g.ready {
+		room := g.cfg.MaxRequests - len(f.parts) - 1
+		// The narrowest part must leave room for the widest one.
+		if ops >= g.cfg.MaxOps || widest > room {
+			break
+		}
+		p := g.take(l, g.cfg.MaxOps-ops, room, &folds)
+		if len(p.ops) == 0 {
+			break
+		}
+		taken++
+		part := Part{Reads: reads(g.keys, l.boot, g.cfg.MaxClaims)}
+		if p.draft != nil {
+			part = p.draft.part(g.cfg.MaxClaims)
+			widest = max(widest, p.draft.size())
+		}
+		widest = max(widest, len(part.Reads))
+		ops += len(p.ops)
+		l.flying, l.ready = true, false
+		for _, w := range p.ops {
+			w.flying = true
+		}
+		f.parts, f.Txn.Parts = append(f.parts, p), append(f.Txn.Parts, part)
+	}
+	g.ready = slices.Delete(g.ready, 0, taken)
+	return f
+}
+
+// opSize is the most that one operation adds to the size of a part.
+const opSize = 3
+
+// take makes a part of the first operations of a boot: lookups, which only read, or others.
+func (g *Group) take(l *line, most, room int, folds *int) flightPart {
+	p := flightPart{line: l}
+	most = min(most, maxPartOps, len(l.ops))
+	if l.ops[0].Kind == DoLookup {
+		for len(p.ops) < most && l.ops[len(p.ops)].Kind == DoLookup {
+			p.ops = append(p.ops, l.ops[len(p.ops)])
+		}
+		return p
+	}
+	base := l.view
+	if l.view = nil; base == nil {
+		base, _ = g.views.Get(l.boot)
+	}
+	if base == nil {
+		// A boot that nothing is known of is taken for a new one. If it is not, the guards fail and its claims are read.
+		base = &view{boot: l.boot}
+	}
+	p.draft = newDraft(g.keys, g.epoch, base)
+	for _, w := range l.ops[:most] {
+		need := opSize
+		if w.Kind == DoFold {
+			need = 2 * (maxFold + 1)
+		}
+		if w.Kind == DoLookup || p.draft.size()+need > room || p.draft.waits(w.Identity) {
+			break
+		}
+		if w.Kind == DoFold && (len(p.ops) > 0 || *folds >= maxFolds) {
+			break
+		}
+		d, err := p.draft.decide(w.Op, g.cfg.MaxClaims)
+		p.ops, p.decisions, p.errs = append(p.ops, w), append(p.decisions, d), append(p.errs, err)
+		if w.Kind == DoFold {
+			*folds++
+		}
+	}
+	return p
+}
+
+// ErrForgot: the store is at an earlier revision than before, so it was restored from a copy.
+var ErrForgot = errors.New("the store of claims has forgotten revisions that it had")
+
+// Land takes what became of a transaction, and gives the ends of operations. Others go into a later transaction.
+func (g *Group) Land(now time.Time, f *Flight, res Result, err error) []Done {
+	g.flights--
+	for _, p := range f.parts {
+		p.line.flying = false
+		for _, w := range p.ops {
+			w.flying = false
+		}
+	}
+	switch {
+	case err != nil:
+	case res.Revision < f.floor:
+		err = fmt.Errorf("%w: %w: revision %d, before %d", ErrUnknown, ErrForgot, res.Revision, f.floor)
+	case !res.Held:
+		err = fmt.Errorf("%w: the store's is not %d", ErrEpoch, g.epoch.Number)
+	case len(res.Parts) != len(f.parts):
+		err = fmt.Errorf("%w: %d parts of %d were answered", ErrUnknown, len(res.Parts), len(f.parts))
+	}
+	var done []Done
+	for i, p := range f.parts {
+		switch {
+		case err != nil:
+			done = g.lost(done, p, err)
+		case p.draft == nil:
+			done = g.read(done, p, res.Parts[i])
+		case res.Parts[i].Held:
+			done = g.committed(done, p, res.Revision)
+		default:
+			done = g.overtaken(done, p, res.Parts[i])
+		}
+		g.settle(p.line)
+	}
+	switch {
+	case err == nil:
+		g.revision = max(g.revision, res.Revision)
+	case errors.Is(err, ErrForgot) || errors.Is(err, ErrEpoch):
+		done = append(done, g.Stop(fmt.Errorf("%w: %w", ErrEpoch, err))...)
+	}
+	for _, p := range f.parts {
+		if g.stopped == nil {
+			g.makeReady(now, p.line)
+		}
+	}
+	return done
+}
+
+// leave takes the operations of a part out of their line.
+func (p flightPart) leave() { p.line.ops = slices.Delete(p.line.ops, 0, len(p.ops)) }
+
+// lost answers a part whose transaction failed. What changes nothing was certainly not done.
+func (g *Group) lost(done []Done, p flightPart, err error) []Done {
+	p.leave()
+	unknown := errors.Is(err, ErrUnknown)
+	if unknown {
+		g.views.Remove(p.line.boot)
+	}
+	for i, w := range p.ops {
+		e := err
+		if unknown && (p.draft == nil || !p.decisions[i].changes) {
+			e = fmt.Errorf("%w (%v)", ErrUnavailable, err)
+		}
+		done = g.end(done, w, Answer{}, e)
+	}
+	return done
+}
+
+// committed answers a part that was done.
+func (g *Group) committed(done []Done, p flightPart, revision int64) []Done {
+	p.leave()
+	for i, w := range p.ops {
+		done = g.end(done, w, p.decisions[i].at(revision), p.errs[i])
+	}
+	if v := p.draft.committed(revision); v != nil {
+		g.views.Put(p.line.boot, v, v.weight())
+	} else {
+		g.views.Remove(p.line.boot)
+	}
+	return done
+}
+
+// read answers lookups.
+func (g *Group) read(done []Done, p flightPart, r PartResult) []Done {
+	p.leave()
+	v, err := load(g.keys, g.epoch.Number, p.line.boot, g.cfg.MaxClaims, r.Reads)
+	if err == nil {
+		g.views.Put(p.line.boot, v, v.weight())
+	}
+	for _, w := range p.ops {
+		a := Answer{Outcome: Found, Epoch: g.epoch.Number}
+		e := err
+		switch {
+		case err != nil:
+		case !v.knows(w.Identity):
+			e = fmt.Errorf("%w: more than %d", ErrTooMany, g.cfg.MaxClaims)
+		default:
+			for _, s := range v.intersecting(w.Identity) {
+				a.Claims = append(a.Claims, s.Claim)
+			}
+			a.Spans = slices.Clone(v.summary.Intersecting(w.Identity.SeqStart, w.Identity.SeqEnd))
+		}
+		done = g.end(done, w, a, e)
+	}
+	return done
+}
+
+// overtaken decides a part again, whose boot is not what it was taken for.
+func (g *Group) overtaken(done []Done, p flightPart, r PartResult) []Done {
+	v, err := load(g.keys, g.epoch.Number, p.line.boot, g.cfg.MaxClaims, r.Reads)
+	if err == nil {
+		err = g.stopped
+	}
+	if err != nil {
+		g.views.Remove(p.line.boot)
+		p.leave()
+		for _, w := range p.ops {
+			done = g.end(done, w, Answer{}, err)
+		}
+		return done
+	}
+	g.views.Put(p.line.boot, v, v.weight())
+	p.line.view = v
+	keep := p.ops[:0:0]
+	for _, w := range p.ops {
+		// Who has left is not sent again.
+		if w.tries++; w.tries < g.cfg.MaxTries && !w.canceled {
+			keep = append(keep, w)
+			continue
+		}
+		done = g.end(done, w, Answer{}, ErrBusy)
+	}
+	p.line.ops = append(keep, p.line.ops[len(p.ops):]...)
+	return done
+}

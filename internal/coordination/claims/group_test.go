@@ -1,0 +1,637 @@
+package claims_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
+	"lightmetrics.dev/lightmetrics/internal/coordination/claims/mem"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// bench is a Group over a store in memory, whose transactions are done at once.
+type bench struct {
+	t     *testing.T
+	store *mem.Store
+	epoch claims.Epoch
+	g     *claims.Group
+	now   time.Time
+	ends  map[claims.Ticket]claims.Done
+	id    uint16
+}
+
+func newBench(t *testing.T, change ...func(*claims.Config)) *bench {
+	b := &bench{t: t, store: mem.New(), epoch: claims.Epoch{Number: 1, ID: claims.ID{1}, Regions: regions}, now: time.Unix(1000, 0), ends: map[claims.Ticket]claims.Done{}}
+	b.setEpoch()
+	b.g = b.group(change...)
+	return b
+}
+
+// setEpoch writes the bench's epoch into the store.
+func (b *bench) setEpoch() {
+	if _, err := b.store.Commit(context.Background(), claims.Txn{Parts: []claims.Part{{Puts: []claims.Put{{Key: keys.Epoch(), Value: b.epoch.Marshal()}}}}}); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *bench) group(change ...func(*claims.Config)) *claims.Group {
+	cfg := claims.DefaultConfig()
+	for _, f := range change {
+		f(&cfg)
+	}
+	if err := cfg.Validate(); err != nil {
+		b.t.Fatal(err)
+	}
+	b.ends = map[claims.Ticket]claims.Done{}
+	return claims.NewGroup(cfg, keys, b.epoch, 0)
+}
+
+func (b *bench) newID() claims.ID {
+	b.id++
+	return claims.ID{1, byte(b.id >> 8), byte(b.id)}
+}
+
+func (b *bench) submit(op claims.Op) claims.Ticket {
+	b.t.Helper()
+	ticket, err := b.g.Submit(b.now, op)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return ticket
+}
+
+// run does what is ready, and gives the sizes of the transactions.
+func (b *bench) run() (sizes []int) {
+	b.t.Helper()
+	for f := b.g.Next(b.now); f != nil; f = b.g.Next(b.now) {
+		sizes = append(sizes, f.Ops())
+		r, err := b.store.Commit(context.Background(), f.Txn)
+		b.land(f, r, err)
+	}
+	return sizes
+}
+
+func (b *bench) land(f *claims.Flight, r claims.Result, err error) {
+	b.t.Helper()
+	for _, d := range b.g.Land(b.now, f, r, err) {
+		if _, told := b.ends[d.Ticket]; told {
+			b.t.Fatalf("ticket %d ends twice", d.Ticket)
+		}
+		b.ends[d.Ticket] = d
+	}
+}
+
+func (b *bench) do(op claims.Op) (claims.Answer, error) {
+	b.t.Helper()
+	ticket := b.submit(op)
+	b.run()
+	d, ok := b.ends[ticket]
+	if !ok {
+		b.t.Fatalf("%s %s is not answered", op.Kind, op.Identity)
+	}
+	return d.Answer, d.Err
+}
+
+// want does an operation and wants its outcome.
+func (b *bench) want(o claims.Outcome, op claims.Op) claims.Claim {
+	b.t.Helper()
+	a, err := b.do(op)
+	if err != nil || a.Outcome != o {
+		b.t.Fatalf("%s %s by %s: %s (%+v), %v; want %s", op.Kind, op.Identity, op.Region, a.Outcome, a.Claim, err, o)
+	}
+	return a.Claim
+}
+
+var red, blue = identity.Sum([]byte("red")), identity.Sum([]byte("blue"))
+
+// claim is a claim for [10, 19] unless it is changed.
+func (b *bench) claim(change ...func(*claims.Op)) claims.Op {
+	op := claims.Op{Kind: claims.DoClaim, Identity: batch(10, 19), Hash: red, ID: b.newID(), Region: "east", Epoch: b.epoch.Number, At: b.now.UnixNano()}
+	for _, f := range change {
+		f(&op)
+	}
+	return op
+}
+
+func as(k claims.Kind, op claims.Op, change ...func(*claims.Op)) claims.Op {
+	op.Kind = k
+	for _, f := range change {
+		f(&op)
+	}
+	return op
+}
+
+func in(r claims.Region) func(*claims.Op)       { return func(o *claims.Op) { o.Region = r } }
+func hashed(h identity.Digest) func(*claims.Op) { return func(o *claims.Op) { o.Hash = h } }
+func ranged(start, end uint64) func(*claims.Op) {
+	return func(o *claims.Op) { o.Identity = batch(start, end) }
+}
+func instead(op claims.Op) func(*claims.Op)   { return func(o *claims.Op) { o.Expect = op.ID } }
+func (b *bench) other(op claims.Op) claims.Op { op.ID = b.newID(); return op }
+func (b *bench) take(op claims.Op, f ...func(*claims.Op)) claims.Op {
+	return as(claims.DoTakeOver, b.other(op), append([]func(*claims.Op){instead(op)}, f...)...)
+}
+
+func TestLifeOfAClaim(t *testing.T) {
+	b := newBench(t)
+	op := b.claim()
+	held := b.want(claims.Held, op)
+	if held.Stamp.Epoch != 1 || held.Stamp.Fence == 0 || held.Home != "east" || held.State != claims.Claimed {
+		t.Fatalf("%+v", held)
+	}
+	if again := b.want(claims.Held, op); again != held {
+		t.Errorf("asked again: %+v, before %+v", again, held)
+	}
+	b.want(claims.Pending, as(claims.DoClaim, op, in("west")))
+	b.want(claims.Pending, b.other(op))
+	b.want(claims.Contested, b.claim(hashed(blue)))
+	b.want(claims.Contested, b.claim(ranged(15, 25)))
+	b.want(claims.Moved, as(claims.DoSettle, op))
+	b.want(claims.Moved, as(claims.DoComplete, op, in("west")))
+	b.want(claims.Moved, as(claims.DoComplete, b.other(op)))
+	b.want(claims.Moved, as(claims.DoComplete, op, hashed(blue)))
+	b.want(claims.Moved, as(claims.DoComplete, op, ranged(15, 25)))
+	durable := b.want(claims.Decided, as(claims.DoComplete, op))
+	if durable.State != claims.Durable || durable.Stamp != held.Stamp || durable.ID != op.ID {
+		t.Errorf("%+v", durable)
+	}
+	if again := b.want(claims.Decided, as(claims.DoComplete, op)); again != durable {
+		t.Errorf("completed again: %+v", again)
+	}
+	b.want(claims.Conflict, b.claim(hashed(blue)))
+	b.want(claims.RangeConflict, b.claim(ranged(15, 25)))
+	b.want(claims.RangeConflict, b.claim(ranged(0, 30)))
+	b.want(claims.RangeConflict, b.claim(ranged(10, 18)))
+	b.want(claims.Moved, as(claims.DoRelease, op))
+	b.want(claims.Decided, b.take(op, in("west")))
+	if c := b.want(claims.Decided, as(claims.DoSettle, op, in("west"))); c.State != claims.Durable {
+		t.Errorf("settled by another region: %+v", c)
+	}
+	if c := b.want(claims.Decided, as(claims.DoSettle, op)); c.State != claims.Settled {
+		t.Errorf("%+v", c)
+	}
+	if c := b.want(claims.Decided, b.claim(in("west"))); c.State != claims.Settled || c.Home != "east" {
+		t.Errorf("%+v", c)
+	}
+	// Neighbours are free.
+	b.want(claims.Held, b.claim(ranged(20, 20)))
+	b.want(claims.Held, b.claim(ranged(0, 9), hashed(blue)))
+}
+
+func TestTakeOver(t *testing.T) {
+	b := newBench(t)
+	first := b.claim()
+	held := b.want(claims.Held, first)
+	b.want(claims.Moved, as(claims.DoTakeOver, b.other(first), instead(b.claim())))
+	b.want(claims.Moved, b.take(first, hashed(blue)))
+	second := b.take(first, in("west"))
+	taken := b.want(claims.Held, second)
+	if taken.Home != "west" || taken.ID != second.ID || taken.Stamp.Fence <= held.Stamp.Fence {
+		t.Errorf("%+v after %+v", taken, held)
+	}
+	if again := b.want(claims.Held, second); again != taken {
+		t.Errorf("taken over again: %+v", again)
+	}
+	b.want(claims.Moved, as(claims.DoComplete, first))
+	b.want(claims.Moved, as(claims.DoRelease, first))
+	b.want(claims.Moved, as(claims.DoReplace, first, hashed(blue)))
+	third := as(claims.DoReplace, second, hashed(blue))
+	replaced := b.want(claims.Held, third)
+	if replaced.Hash != blue || replaced.Stamp.Fence <= taken.Stamp.Fence || replaced.ID != second.ID {
+		t.Errorf("%+v", replaced)
+	}
+	b.want(claims.Held, third)
+	b.want(claims.Moved, as(claims.DoComplete, second))
+	b.want(claims.Moved, as(claims.DoRelease, second))
+	b.want(claims.Released, as(claims.DoRelease, third))
+	b.want(claims.Released, as(claims.DoRelease, third))
+	b.want(claims.Moved, as(claims.DoComplete, third))
+	b.want(claims.Held, b.claim(ranged(15, 25)))
+	b.want(claims.Released, as(claims.DoRelease, third))
+}
+
+// put writes a claim past the Group, as recovery does.
+func (b *bench) put(c claims.Claim) {
+	b.t.Helper()
+	_, err := b.store.Commit(context.Background(), claims.Txn{Parts: []claims.Part{{Puts: []claims.Put{{Key: keys.Claim(c.Identity.BootOf(), c.Identity.SeqStart), Value: c.Marshal()}}}}})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// TestRecoveredClaimsStayInTheirRegion: what may have been counted there is counted nowhere else.
+func TestRecoveredClaimsStayInTheirRegion(t *testing.T) {
+	b := newBench(t)
+	old := b.claim()
+	b.put(claims.Claim{Identity: old.Identity, Hash: red, State: claims.Claimed, ID: old.ID, Stamp: claims.Stamp{Epoch: 1}, Home: "east", Recovered: true})
+	b.want(claims.Contested, b.claim(hashed(blue)))
+	b.want(claims.Contested, b.claim(ranged(19, 21)))
+	b.want(claims.Contested, b.take(old, in("west")))
+	b.want(claims.Contested, as(claims.DoReplace, old, hashed(blue)))
+	b.want(claims.Moved, as(claims.DoRelease, old))
+	mine := b.take(old)
+	if c := b.want(claims.Held, mine); !c.Recovered {
+		t.Errorf("%+v", c)
+	}
+	b.want(claims.Moved, as(claims.DoRelease, mine))
+	if c := b.want(claims.Decided, as(claims.DoComplete, mine)); c.Recovered {
+		t.Errorf("%+v", c)
+	}
+}
+
+// TestRetiredRegions: another region writes the manifest anew, of the same hash.
+func TestRetiredRegions(t *testing.T) {
+	for name, state := range map[string]claims.Claim{
+		"recovered": {State: claims.Claimed, Recovered: true}, "durable": {State: claims.Durable}, "settled": {State: claims.Settled},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.epoch.Regions = []claims.Region{"west", "north"}
+			b.setEpoch()
+			b.g = b.group()
+			old := b.claim()
+			state.Identity, state.Hash, state.ID, state.Home, state.Stamp = old.Identity, red, old.ID, "east", claims.Stamp{Epoch: 1}
+			if state.State != claims.Claimed {
+				state.Stamp.Fence, state.DurableAt = 1, 5
+			}
+			b.put(state)
+			if _, err := b.do(b.claim()); !errors.Is(err, claims.ErrInvalid) {
+				t.Errorf("a claim by the retired region: %v", err)
+			}
+			mine := b.take(old, in("west"))
+			held := b.want(claims.Held, mine)
+			if !held.Bound || held.Recovered || held.Home != "west" || held.State != claims.Claimed || held.Stamp.Fence < 2 {
+				t.Errorf("%+v", held)
+			}
+			b.want(claims.Conflict, b.claim(hashed(blue), in("west")))
+			b.want(claims.RangeConflict, b.claim(ranged(0, 10), in("west")))
+			b.want(claims.Moved, as(claims.DoRelease, mine))
+			b.want(claims.Contested, as(claims.DoReplace, mine, hashed(blue)))
+			b.want(claims.Decided, as(claims.DoComplete, mine))
+		})
+	}
+	b := newBench(t)
+	b.epoch.Regions = []claims.Region{"west", "north"}
+	b.setEpoch()
+	b.g = b.group()
+	old := b.claim()
+	b.put(claims.Claim{Identity: old.Identity, Hash: red, State: claims.Claimed, ID: old.ID, Stamp: claims.Stamp{Epoch: 1}, Home: "east"})
+	mine := b.take(old, in("west"))
+	if c := b.want(claims.Held, mine); c.Bound {
+		t.Errorf("nobody was told anything of %+v", c)
+	}
+	b.want(claims.Released, as(claims.DoRelease, mine))
+}
+
+// TestTheClaimBeforeAGap: it was released elsewhere, and its key is another range's now.
+func TestTheClaimBeforeAGap(t *testing.T) {
+	b := newBench(t)
+	first := b.claim(ranged(0, 9))
+	b.want(claims.Held, first)
+	mine := b.g
+	b.g = b.group()
+	b.want(claims.Released, as(claims.DoRelease, first))
+	b.want(claims.Held, b.claim(ranged(0, 15)))
+	b.g, b.ends = mine, map[claims.Ticket]claims.Done{}
+	b.want(claims.Contested, b.claim(ranged(10, 19)))
+}
+
+func TestFolding(t *testing.T) {
+	b := newBench(t)
+	settle := func(start, end uint64, change ...func(*claims.Op)) claims.Op {
+		op := b.claim(append(change, ranged(start, end))...)
+		b.want(claims.Held, op)
+		b.want(claims.Decided, as(claims.DoComplete, op))
+		b.want(claims.Decided, as(claims.DoSettle, op))
+		return op
+	}
+	first := settle(0, 9)
+	settle(10, 19)
+	settle(20, 29, in("west"))
+	open := b.claim(ranged(30, 39))
+	b.want(claims.Held, open)
+	durable := b.claim(ranged(40, 49))
+	b.want(claims.Held, durable)
+	b.want(claims.Decided, as(claims.DoComplete, durable))
+	fold := func(at time.Time) int {
+		a, err := b.do(claims.Op{Kind: claims.DoFold, Identity: batch(0, 0), At: at.UnixNano()})
+		if err != nil || a.Outcome != claims.FoldedAway {
+			t.Fatalf("%+v, %v", a, err)
+		}
+		return a.Count
+	}
+	if n := fold(b.now); n != 0 {
+		t.Errorf("folded %d before their time", n)
+	}
+	if n := fold(b.now.Add(1)); n != 3 {
+		t.Errorf("folded %d", n)
+	}
+	if n := fold(b.now.Add(1)); n != 0 {
+		t.Errorf("folded %d twice", n)
+	}
+	for _, op := range []claims.Op{b.claim(ranged(0, 9)), b.claim(ranged(3, 4)), b.claim(ranged(29, 30)), as(claims.DoComplete, first), as(claims.DoRelease, first)} {
+		b.want(claims.Folded, op)
+	}
+	b.want(claims.Decided, as(claims.DoComplete, open))
+	a, err := b.do(claims.Op{Kind: claims.DoLookup, Identity: batch(15, 45)})
+	if err != nil || len(a.Claims) != 2 || len(a.Spans) != 2 || a.Spans[0] != (claims.Span{Start: 0, End: 19, Home: "east"}) || a.Spans[1] != (claims.Span{Start: 20, End: 29, Home: "west"}) {
+		t.Errorf("%+v, %v", a, err)
+	}
+	// Another coordinator does not know that they are folded.
+	b.g = b.group()
+	b.want(claims.Folded, b.claim(ranged(5, 5)))
+}
+
+// TestManyClaimsOfABoot: the bound refuses new claims, and folding makes room.
+func TestManyClaimsOfABoot(t *testing.T) {
+	b := newBench(t, func(c *claims.Config) { c.MaxClaims = 4 })
+	for i := range uint64(4) {
+		op := b.claim(ranged(10*i, 10*i+9))
+		b.want(claims.Held, op)
+		b.want(claims.Decided, as(claims.DoComplete, op))
+		b.want(claims.Decided, as(claims.DoSettle, op))
+	}
+	refused := func(op claims.Op) {
+		t.Helper()
+		if _, err := b.do(op); !errors.Is(err, claims.ErrTooMany) {
+			t.Errorf("%s %s: %v", op.Kind, op.Identity, err)
+		}
+	}
+	refused(b.claim(ranged(100, 100)))
+	// One that does not see all claims decides about those that it sees.
+	two := func(c *claims.Config) { c.MaxClaims = 2 }
+	b.g = b.group(two)
+	refused(b.claim(ranged(30, 39)))
+	b.g = b.group(two)
+	b.want(claims.Decided, b.claim(ranged(0, 9)))
+	refused(claims.Op{Kind: claims.DoLookup, Identity: batch(0, 20)})
+	for range 2 {
+		if a, err := b.do(claims.Op{Kind: claims.DoFold, Identity: batch(0, 0), At: b.now.Add(1).UnixNano()}); err != nil || a.Count != 2 {
+			t.Errorf("%+v, %v", a, err)
+		}
+	}
+	b.want(claims.Held, b.claim(ranged(100, 100)))
+}
+
+func TestOldEpochsAreRefused(t *testing.T) {
+	b := newBench(t)
+	op := b.claim()
+	b.want(claims.Held, op)
+	for _, k := range []claims.Kind{claims.DoComplete, claims.DoTakeOver, claims.DoSettle, claims.DoReplace, claims.DoRelease} {
+		old := as(k, op, func(o *claims.Op) { o.Epoch = 2; o.Expect = claims.ID{9} })
+		if _, err := b.do(old); !errors.Is(err, claims.ErrEpoch) {
+			t.Errorf("%s of another epoch: %v", k, err)
+		}
+	}
+	// A claim of another epoch in the store is nobody's answer.
+	b.put(claims.Claim{Identity: batch(50, 59), Hash: red, State: claims.Claimed, ID: op.ID, Stamp: claims.Stamp{Epoch: 2}, Home: "east"})
+	b.g = b.group()
+	if a, err := b.do(b.claim(ranged(50, 59))); !errors.Is(err, claims.ErrEpoch) {
+		t.Errorf("%+v, %v", a, err)
+	}
+}
+
+// TestTheEpochMovesOn: what waits and what comes later is refused, and nothing is written.
+func TestTheEpochMovesOn(t *testing.T) {
+	b := newBench(t, func(c *claims.Config) { c.MaxOps = 1 })
+	first, second := b.submit(b.claim()), b.submit(b.claim(ranged(20, 29)))
+	f := b.g.Next(b.now)
+	third := b.submit(b.claim(ranged(30, 39)))
+	b.epoch.Number = 2
+	b.setEpoch()
+	r, err := b.store.Commit(context.Background(), f.Txn)
+	b.land(f, r, err)
+	for _, ticket := range []claims.Ticket{first, second, third} {
+		if d, ok := b.ends[ticket]; !ok || !errors.Is(d.Err, claims.ErrEpoch) {
+			t.Errorf("ticket %d: %+v", ticket, d)
+		}
+	}
+	if _, err := b.g.Submit(b.now, b.claim()); !errors.Is(err, claims.ErrEpoch) || b.g.Waiting() != 0 || b.g.Next(b.now) != nil {
+		t.Errorf("%v, %d wait", err, b.g.Waiting())
+	}
+}
+
+// TestAStoreThatForgot: a lower revision than one that was known before the transaction was sent.
+func TestAStoreThatForgot(t *testing.T) {
+	b := newBench(t)
+	backup := b.store.Copy()
+	b.want(claims.Held, b.claim())
+	b.want(claims.Held, b.claim(ranged(20, 29)))
+	b.store = backup
+	op := b.claim(ranged(30, 39))
+	if _, err := b.do(op); !errors.Is(err, claims.ErrUnknown) || !errors.Is(err, claims.ErrForgot) {
+		t.Errorf("%v", err)
+	}
+	if !errors.Is(b.g.Stopped(), claims.ErrEpoch) {
+		t.Errorf("it goes on: %v", b.g.Stopped())
+	}
+}
+
+// TestLostAnswers: what may have been done is unknown, all else is not done; and the boot is read again.
+func TestLostAnswers(t *testing.T) {
+	b := newBench(t)
+	op := b.claim()
+	b.want(claims.Held, op)
+	claim, same, look := b.submit(b.claim(ranged(20, 29))), b.submit(op), b.submit(claims.Op{Kind: claims.DoLookup, Identity: batch(0, 99)})
+	f := b.g.Next(b.now)
+	if _, err := b.store.Commit(context.Background(), f.Txn); err != nil {
+		t.Fatal(err)
+	}
+	b.land(f, claims.Result{}, fmt.Errorf("%w: no answer", claims.ErrUnknown))
+	if d := b.ends[claim]; !errors.Is(d.Err, claims.ErrUnknown) {
+		t.Errorf("%+v", d)
+	}
+	if d := b.ends[same]; !errors.Is(d.Err, claims.ErrUnavailable) || errors.Is(d.Err, claims.ErrUnknown) {
+		t.Errorf("%+v", d)
+	}
+	b.run()
+	if d := b.ends[look]; d.Err != nil || len(d.Answer.Claims) != 2 {
+		t.Errorf("%+v", d)
+	}
+	f2 := b.submit(b.claim(ranged(40, 49)))
+	b.land(b.g.Next(b.now), claims.Result{}, claims.ErrUnavailable)
+	if d := b.ends[f2]; !errors.Is(d.Err, claims.ErrUnavailable) || errors.Is(d.Err, claims.ErrUnknown) {
+		t.Errorf("%+v", d)
+	}
+}
+
+func of(boot int) func(*claims.Op) {
+	return func(o *claims.Op) { o.Identity.Boot = fmt.Sprint(boot) }
+}
+
+// TestGrouping: a transaction goes at once if none is under way; else operations wait for as many as fit, or their time.
+func TestGrouping(t *testing.T) {
+	b := newBench(t, func(c *claims.Config) { c.MaxOps, c.MaxFlights, c.Linger = 4, 3, time.Millisecond })
+	b.submit(b.claim(of(1)))
+	first := b.g.Next(b.now)
+	if first == nil || first.Ops() != 1 {
+		t.Fatalf("the first one waits: %+v", first)
+	}
+	for i := 2; i < 5; i++ {
+		b.submit(b.claim(of(i)))
+	}
+	// The same boot as the first: it can't go.
+	held := b.submit(b.claim(ranged(50, 59), of(1)))
+	if f := b.g.Next(b.now); f != nil {
+		t.Fatalf("%d operations do not wait", f.Ops())
+	}
+	due, ok := b.g.Due()
+	if want := b.now.Add(time.Millisecond); !ok || !due.Equal(want) {
+		t.Fatalf("due at %v %v", due, ok)
+	}
+	b.submit(b.claim(of(5)))
+	second := b.g.Next(b.now)
+	if second == nil || second.Ops() != 4 {
+		t.Fatalf("%+v", second)
+	}
+	b.submit(b.claim(of(6)))
+	b.now = b.now.Add(time.Millisecond)
+	third := b.g.Next(b.now)
+	if third == nil || third.Ops() != 1 {
+		t.Fatalf("%+v", third)
+	}
+	b.submit(b.claim(of(7)))
+	b.now = b.now.Add(time.Second)
+	if f := b.g.Next(b.now); f != nil {
+		t.Fatal("more are under way than may be")
+	}
+	if _, ok := b.g.Due(); ok {
+		t.Error("it is due, and none can go")
+	}
+	for _, f := range []*claims.Flight{third, first, second} {
+		r, err := b.store.Commit(context.Background(), f.Txn)
+		b.land(f, r, err)
+	}
+	b.run()
+	if d, ok := b.ends[held]; !ok || d.Answer.Outcome != claims.Held || b.g.Waiting() != 0 || b.g.Flights() != 0 {
+		t.Errorf("%+v, %d wait", d, b.g.Waiting())
+	}
+}
+
+// TestOneBootInATransaction: operations that do not meet share a part; others follow in their order.
+func TestOneBootInATransaction(t *testing.T) {
+	b := newBench(t)
+	var tickets []claims.Ticket
+	op := b.claim()
+	for _, o := range []claims.Op{op, b.claim(ranged(20, 29)), b.claim(ranged(0, 9)), b.claim(hashed(blue)), b.claim(ranged(30, 39))} {
+		tickets = append(tickets, b.submit(o))
+	}
+	if sizes := fmt.Sprint(b.run()); sizes != "[3 2]" {
+		t.Errorf("transactions of %s operations", sizes)
+	}
+	var got []claims.Outcome
+	for _, ticket := range tickets {
+		got = append(got, b.ends[ticket].Answer.Outcome)
+	}
+	if fmt.Sprint(got) != "[HELD HELD HELD CONTESTED HELD]" {
+		t.Errorf("%v", got)
+	}
+}
+
+// TestFullTransactions: whatever is asked for, a transaction stays within what the store takes.
+func TestFullTransactions(t *testing.T) {
+	b := newBench(t, func(c *claims.Config) { c.MaxOps = 1000 })
+	want := 0
+	submit := func(op claims.Op) { b.submit(op); want++ }
+	// Narrow parts first, and then some that no longer fit beside them.
+	for boot := range 118 {
+		submit(b.claim(of(boot)))
+	}
+	for boot := 200; boot < 210; boot++ {
+		for i := range uint64(20) {
+			submit(b.claim(ranged(10*i, 10*i+9), of(boot)))
+		}
+		submit(claims.Op{Kind: claims.DoFold, Identity: identity.Batch{Agent: "host-1", Boot: fmt.Sprint(boot)}, At: 1})
+	}
+	n := 0
+	for f := b.g.Next(b.now); f != nil; f = b.g.Next(b.now) {
+		n += f.Ops()
+		widest := 0
+		for _, p := range f.Txn.Parts {
+			widest = max(widest, len(p.Guards), len(p.Puts)+len(p.Deletes), len(p.Reads))
+		}
+		if len(f.Txn.Parts)+widest > 128 {
+			t.Fatalf("%d parts, the widest of %d requests", len(f.Txn.Parts), widest)
+		}
+		r, err := b.store.Commit(context.Background(), f.Txn)
+		b.land(f, r, err)
+	}
+	if n != want || b.g.Waiting() != 0 {
+		t.Errorf("%d operations, %d wait", n, b.g.Waiting())
+	}
+}
+
+func TestBounds(t *testing.T) {
+	b := newBench(t, func(c *claims.Config) { c.MaxWaiting, c.MaxOfBoot = 3, 2 })
+	b.submit(b.claim())
+	b.submit(b.claim())
+	if _, err := b.g.Submit(b.now, b.claim()); !errors.Is(err, claims.ErrFull) {
+		t.Errorf("a third of the boot: %v", err)
+	}
+	last := b.submit(b.claim(of(2)))
+	if _, err := b.g.Submit(b.now, b.claim(of(3))); !errors.Is(err, claims.ErrFull) {
+		t.Errorf("a fourth: %v", err)
+	}
+	if !b.g.Cancel(last) || b.g.Cancel(last) {
+		t.Error("canceled once")
+	}
+	gone := b.submit(b.claim(of(3)))
+	f := b.g.Next(b.now)
+	if b.g.Cancel(gone) {
+		t.Error("it is under way")
+	}
+	r, err := b.store.Commit(context.Background(), f.Txn)
+	b.land(f, r, err)
+	b.run()
+	if _, told := b.ends[gone]; told || b.g.Waiting() != 0 || len(b.ends) != 2 {
+		t.Errorf("%+v, %d wait", b.ends, b.g.Waiting())
+	}
+	for name, op := range map[string]claims.Op{
+		"nothing": {}, "no hash": b.claim(hashed(identity.Digest{})), "no id": b.claim(func(o *claims.Op) { o.ID = claims.ID{} }),
+		"no region": b.claim(in("")), "a region in capitals": b.claim(in("East")), "a backward range": b.claim(ranged(5, 4)),
+		"no epoch": as(claims.DoComplete, b.claim(), func(o *claims.Op) { o.Epoch = 0 }), "nobody to replace": as(claims.DoTakeOver, b.claim()),
+		"a time before 1970": b.claim(func(o *claims.Op) { o.At = -1 }), "an unknown kind": as(99, b.claim()),
+	} {
+		if _, err := b.g.Submit(b.now, op); !errors.Is(err, claims.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestOvertakenAgainAndAgain: an operation that others overtake too often is told so, and is not done.
+func TestOvertakenAgainAndAgain(t *testing.T) {
+	b := newBench(t, func(c *claims.Config) { c.MaxTries = 3 })
+	ticket := b.submit(b.claim())
+	for i := range 3 {
+		f := b.g.Next(b.now)
+		// Somebody else's claim comes and goes meanwhile.
+		if i%2 == 0 {
+			b.put(claims.Claim{Identity: batch(5, 9), Hash: red, State: claims.Claimed, ID: claims.ID{7}, Stamp: claims.Stamp{Epoch: 1}, Home: "west"})
+		} else if _, err := b.store.Commit(context.Background(), claims.Txn{Parts: []claims.Part{{Deletes: []string{keys.Claim(boot, 5)}}}}); err != nil {
+			t.Fatal(err)
+		}
+		r, err := b.store.Commit(context.Background(), f.Txn)
+		if r.Parts[0].Held {
+			t.Fatalf("try %d was not overtaken", i)
+		}
+		b.land(f, r, err)
+	}
+	if d := b.ends[ticket]; !errors.Is(d.Err, claims.ErrBusy) {
+		t.Errorf("%+v", d)
+	}
+}
+
+func TestConfigIsChecked(t *testing.T) {
+	for name, change := range map[string]func(*claims.Config){
+		"no ops": func(c *claims.Config) { c.MaxOps = 0 }, "narrow": func(c *claims.Config) { c.MaxRequests = 60 }, "no flights": func(c *claims.Config) { c.MaxFlights = 0 },
+		"negative linger": func(c *claims.Config) { c.Linger = -1 }, "no tries": func(c *claims.Config) { c.MaxTries = 0 },
+	} {
+		c := claims.DefaultConfig()
+		if change(&c); c.Validate() == nil {
+			t.Errorf("%s: is taken", name)
+		}
+	}
+}

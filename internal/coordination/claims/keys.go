@@ -1,0 +1,94 @@
+package claims
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// Keys of the linearizer, below a prefix that ends with a slash:
+//
+//	epoch                          the epoch that the store belongs to
+//	claims/<agent>/<boot>/<start>  a claim; agent and boot in hex, start with 20 digits
+//	folded/<agent>/<boot>          what is folded of a boot
+type Keys string
+
+// ErrNotAKey: a key that Keys did not write.
+var ErrNotAKey = errors.New("not a key of a claim")
+
+func bootPath(b identity.Boot) string {
+	return layout.HexText(b.Agent) + "/" + layout.HexText(b.Boot)
+}
+
+// Epoch is the key of the epoch.
+func (k Keys) Epoch() string { return string(k) + "epoch" }
+
+// Claims begins the keys of all claims.
+func (k Keys) Claims() string { return string(k) + "claims/" }
+
+// Folded begins the keys of all summaries.
+func (k Keys) Folded() string { return string(k) + "folded/" }
+
+// Boot begins the keys of a boot's claims.
+func (k Keys) Boot(b identity.Boot) string { return k.Claims() + bootPath(b) + "/" }
+
+// Claim is the key of a claim.
+func (k Keys) Claim(b identity.Boot, start uint64) string {
+	return k.Boot(b) + fmt.Sprintf("%020d", start)
+}
+
+// Summary is the key of what is folded of a boot.
+func (k Keys) Summary(b identity.Boot) string { return k.Folded() + bootPath(b) }
+
+// all is the range of a boot's claims; "0" is what follows the slash that ends their prefix.
+func (k Keys) all(b identity.Boot) (from, end string) {
+	p := k.Boot(b)
+	return p, p[:len(p)-1] + "0"
+}
+
+// after lies behind a key and before every other key that follows it.
+func after(key string) string { return key + "\x00" }
+
+// ParseClaim reads what Claim writes.
+func (k Keys) ParseClaim(key string) (identity.Boot, uint64, error) {
+	rest, ok := strings.CutPrefix(key, k.Claims())
+	i := strings.LastIndexByte(rest, '/')
+	if !ok || i < 0 {
+		return identity.Boot{}, 0, fmt.Errorf("%w: %q", ErrNotAKey, key)
+	}
+	b, err := parseBoot(rest[:i])
+	if err != nil {
+		return identity.Boot{}, 0, fmt.Errorf("%w: %q", ErrNotAKey, key)
+	}
+	start, err := strconv.ParseUint(rest[i+1:], 10, 64)
+	if err != nil || k.Claim(b, start) != key {
+		return identity.Boot{}, 0, fmt.Errorf("%w: %q", ErrNotAKey, key)
+	}
+	return b, start, nil
+}
+
+// ParseSummary reads what Summary writes.
+func (k Keys) ParseSummary(key string) (identity.Boot, error) {
+	rest, ok := strings.CutPrefix(key, k.Folded())
+	b, err := parseBoot(rest)
+	if !ok || err != nil || k.Summary(b) != key {
+		return identity.Boot{}, fmt.Errorf("%w: %q", ErrNotAKey, key)
+	}
+	return b, nil
+}
+
+func parseBoot(s string) (identity.Boot, error) {
+	agent, boot, ok := strings.Cut(s, "/")
+	a, err := hex.DecodeString(agent)
+	o, err2 := hex.DecodeString(boot)
+	if !ok || err != nil || err2 != nil {
+		return identity.Boot{}, ErrNotAKey
+	}
+	b := identity.Boot{Agent: string(a), Boot: string(o)}
+	return b, b.Validate()
+}

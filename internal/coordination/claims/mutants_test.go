@@ -1,0 +1,54 @@
+package claims_test
+
+import (
+	"testing"
+
+	"lightmetrics.dev/lightmetrics/internal/harness/mutants"
+)
+
+// TestMutantsAreCaught plants known bugs of the linearizer's core. Those that the simulation is to find name it.
+func TestMutantsAreCaught(t *testing.T) {
+	mutants.Check(t, mutants.List{Skip: "Mutants", Mutants: []mutants.Mutant{
+		// Guards: what an answer was decided by is still so.
+		{Name: "transactions do not compare the epoch", File: "flight.go", Old: "Txn: Txn{Guards: []Guard{{Key: g.keys.Epoch(), Is: Holds, Value: g.mark}}}", New: "Txn: Txn{}", By: "TestSimulation"},
+		{Name: "the summary is not compared", File: "part.go", Old: "Guards: []Guard{{Key: d.keys.Summary(b), Is: Modified, Revision: d.base.summaryAt}}}", New: "Guards: []Guard{{Key: d.keys.Summary(b) + \"0\", Is: Absent}}}", By: "TestSimulation"},
+		{Name: "a claim is not compared", File: "part.go", Old: "Is: Modified, Revision: d.on[start]})", New: "Is: Modified, Revision: d.on[start]})\n		p.Guards = p.Guards[:len(p.Guards)-1]", By: "TestSimulation"},
+		{Name: "the claim before a gap is not compared", File: "part.go", Old: "Is: Created, Revision: c.created})", New: "Is: Created, Revision: c.created})\n			p.Guards = p.Guards[:len(p.Guards)-1]", By: "TestTheClaimBefore"},
+		{Name: "a gap may be filled", File: "part.go", Old: "p.Guards = append(p.Guards, Guard{Key: from, End: after(d.keys.Claim(b, d.gaps[i])), Is: Absent})", New: "", By: "TestSimulation"},
+		{Name: "a gap ends before the claim's end", File: "part.go", Old: "max(d.gaps[before], id.SeqEnd)", New: "max(d.gaps[before], id.SeqStart)", By: "TestSimulation"},
+		{Name: "the last of two gaps counts", File: "part.go", Old: "max(d.gaps[before], id.SeqEnd)", New: "min(max(d.gaps[before], id.SeqStart), id.SeqEnd)", By: "TestSimulation"},
+		{Name: "operations that meet share a part", File: "part.go", Old: "d.folded != nil || slices.ContainsFunc(d.touched, id.Intersects)", New: "d.folded != nil", By: "TestSimulation|TestOneBoot"},
+		{Name: "a claim is remembered without its fence", File: "part.go", Old: "c.Stamp.Fence = uint64(revision)", New: "_ = revision", By: "TestSimulation"},
+		// Decisions.
+		{Name: "a claim of another hash is a conflict", File: "decide.go", Old: "case c.Hash != op.Hash:\n		return d.answer(Contested, c)", New: "case c.Hash != op.Hash:\n		return d.answer(Conflict, c)", By: "TestSimulation"},
+		{Name: "a range that is claimed is a conflict", File: "decide.go", Old: "return d.answer(Contested, by.Claim)", New: "return d.answer(RangeConflict, by.Claim)", By: "TestSimulation"},
+		{Name: "hashes are not compared", File: "decide.go", Old: "case c.Hash != op.Hash && c.final():\n		return d.answer(Conflict, c)\n	case c.Hash == op.Hash && c.State", New: "case c.State", By: "TestSimulation"},
+		{Name: "somebody else's claim is held", File: "decide.go", Old: "case c.ID == op.ID && c.Home == op.Region:\n		return d.answer(Held, c) // the answer was lost\n	}\n	return d.answer(Pending, c)", New: "case true:\n		return d.answer(Held, c)\n	}\n	return d.answer(Pending, c)", By: "TestSimulation"},
+		{Name: "another region holds the claim", File: "decide.go", Old: "	case c.ID == op.ID && c.Home == op.Region:\n		return d.answer(Held, c) // the answer was lost\n	}\n	return d.answer(Pending, c)", New: "	case c.ID == op.ID:\n		return d.answer(Held, c)\n	}\n	return d.answer(Pending, c)", By: "TestLife"},
+		{Name: "a take-over expects nobody", File: "decide.go", Old: "c.Hash != op.Hash || c.ID != op.Expect || ", New: "c.Hash != op.Hash || ", By: "TestSimulation|TestTakeOver"},
+		{Name: "a recovered claim goes to another region", File: "decide.go", Old: "case c.Recovered && c.Home != op.Region && !rehome:", New: "case false:", By: "TestRecovered"},
+		{Name: "a recovered claim is released", File: "decide.go", Old: "c.State != Claimed || c.Recovered || c.Bound {", New: "c.State != Claimed || c.Bound {", By: "TestRecovered"},
+		{Name: "a recovered claim is replaced", File: "decide.go", Old: "case c.Recovered || c.Bound:", New: "case c.Bound:", By: "TestRecovered"},
+		{Name: "a bound claim is released", File: "decide.go", Old: "c.State != Claimed || c.Recovered || c.Bound {", New: "c.State != Claimed || c.Recovered {", By: "TestRetired"},
+		{Name: "a claim of a retired region is not bound", File: "decide.go", Old: "c.State, c.Bound, c.Recovered = Claimed, true, false", New: "c.State, c.Recovered = Claimed, false", By: "TestRetired"},
+		{Name: "a durable claim is taken over", File: "decide.go", Old: "c.State != Claimed && !rehome:", New: "false:", By: "TestSimulation|TestLife"},
+		{Name: "anybody's claim is completed", File: "decide.go", Old: "if c.Hash != op.Hash || c.State != Claimed || c.ID != op.ID || c.Home != op.Region {\n		return d.found(op, c)\n	}\n	c.State, c.DurableAt", New: "if c.Hash != op.Hash || c.State != Claimed || c.Home != op.Region {\n		return d.found(op, c)\n	}\n	c.State, c.DurableAt", By: "TestSimulation|TestTakeOver|TestLife"},
+		{Name: "a replaced claim is completed for the old hash", File: "decide.go", Old: "if c.Hash != op.Hash || c.State != Claimed || c.ID != op.ID || c.Home != op.Region {\n		return d.found(op, c)\n	}\n	c.State, c.DurableAt", New: "if c.State != Claimed || c.ID != op.ID || c.Home != op.Region {\n		return d.found(op, c)\n	}\n	c.State, c.DurableAt", By: "TestTakeOver"},
+		{Name: "any region completes", File: "decide.go", Old: "if c.Hash != op.Hash || c.State != Claimed || c.ID != op.ID || c.Home != op.Region {\n		return d.found(op, c)\n	}\n	c.State, c.DurableAt", New: "if c.Hash != op.Hash || c.State != Claimed || c.ID != op.ID {\n		return d.found(op, c)\n	}\n	c.State, c.DurableAt", By: "TestLife"},
+		{Name: "a claim is completed in another epoch", File: "decide.go", Old: "op.Kind != DoClaim && op.Epoch != d.epoch.Number", New: "false", By: "TestSimulation|TestOldEpochs"},
+		{Name: "a durable claim is released", File: "decide.go", Old: "c.State != Claimed || c.Recovered || c.Bound {", New: "c.Recovered || c.Bound {", By: "TestSimulation|TestLife"},
+		{Name: "anybody's claim is released", File: "decide.go", Old: "if c.ID != op.ID || c.Hash != op.Hash || c.State != Claimed || c.Rec", New: "if c.Hash != op.Hash || c.State != Claimed || c.Rec", By: "TestSimulation|TestTakeOver"},
+		{Name: "durable claims are folded unsettled", File: "decide.go", Old: "if s.State != Settled || s.DurableAt", New: "if s.State == Claimed || s.DurableAt", By: "TestSimulation|TestFolding"},
+		{Name: "claims are folded before their time", File: "decide.go", Old: " || s.DurableAt >= op.At {", New: " {", By: "TestFolding"},
+		{Name: "what is folded is free", File: "decide.go", Old: "case len(d.base.summary.Intersecting(op.Identity.SeqStart, op.Identity.SeqEnd)) > 0:", New: "case false:", By: "TestSimulation"},
+		{Name: "a partial view decides", File: "decide.go", Old: "if !d.base.knows(op.Identity) {", New: "if false {", By: "TestMany"},
+		// Grouping.
+		{Name: "a boot is in two transactions", File: "group.go", Old: "if l.ready || l.flying || len(l.ops) == 0 {", New: "if l.ready || len(l.ops) == 0 {", By: "TestSimulation|TestGrouping"},
+		{Name: "a store that forgot is believed", File: "flight.go", Old: "case res.Revision < f.floor:", New: "case false:", By: "TestAStore"},
+		{Name: "an unknown outcome is none", File: "flight.go", Old: "	unknown := errors.Is(err, ErrUnknown)\n	if unknown {\n		g.views.Remove(p.line.boot)\n	}", New: "	unknown := true\n	if unknown {\n		err = ErrUnavailable\n	}", By: "TestLost"},
+		{Name: "an operation is overtaken for ever", File: "flight.go", Old: "w.tries++; w.tries < g.cfg.MaxTries && !w.canceled", New: "!w.canceled", By: "TestOvertaken"},
+		{Name: "what was read is forgotten", File: "flight.go", Old: "	p.line.view = v\n", New: "", By: "TestSimulation"},
+		{Name: "a stopped group keeps what waits", File: "flight.go", Old: "		done = append(done, g.Stop(fmt.Errorf(\"%w: %w\", ErrEpoch, err))...)", New: "		g.stopped = ErrEpoch", By: "TestTheEpoch"},
+		{Name: "a wide part is not counted", File: "flight.go", Old: "p.draft.size()+need > room", New: "need < 0", By: "TestFull"},
+	}})
+}
