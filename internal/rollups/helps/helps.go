@@ -65,9 +65,6 @@ type Set struct {
 // Len is the number of helps.
 func (s *Set) Len() int { return len(s.byName) }
 
-// Bytes estimates the memory of the helps.
-func (s *Set) Bytes() int64 { return s.bytes }
-
 // List gives the helps in the order of their names.
 func (s *Set) List() []Help {
 	return slices.SortedFunc(maps.Values(s.byName), func(a, b Help) int { return cmp.Compare(a.Name, b.Name) })

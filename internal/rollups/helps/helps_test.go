@@ -43,8 +43,8 @@ func TestNewestWins(t *testing.T) {
 		rand.New(rand.NewPCG(seed, 1)).Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
 		s := set(list...)
 		if got := s.List(); len(got) != 2 || got[0].Text != "other text" || got[1].Text != "n's" || s.Len() != 2 ||
-			s.Bytes() != got[0].Bytes()+got[1].Bytes() {
-			t.Fatalf("seed %d: %+v, %d bytes", seed, got, s.Bytes())
+			s.bytes != got[0].Bytes()+got[1].Bytes() {
+			t.Fatalf("seed %d: %+v, %d bytes", seed, got, s.bytes)
 		}
 	}
 }
@@ -94,7 +94,7 @@ func TestMergeWritesWhatChanged(t *testing.T) {
 		}
 	}
 	// What nobody has sent for a week goes with the next write.
-	if next, worth, _ := Merge(stored, set(help("new", "text", "a", week+1))); !worth || next.Len() != 1 || next.Bytes() != set(next.List()...).Bytes() {
+	if next, worth, _ := Merge(stored, set(help("new", "text", "a", week+1))); !worth || next.Len() != 1 || next.bytes != set(next.List()...).bytes {
 		t.Errorf("%v %+v", worth, next.List())
 	}
 	if next, worth, _ := Merge(stored, set(help("new", "text", "a", week))); !worth || next.Len() != 3 {
@@ -109,8 +109,8 @@ func TestAnAgentThatMakesUpNames(t *testing.T) {
 		learned.Add(help(fmt.Sprintf("bad_%04d", i), strings.Repeat("x", 2048), "b", time.Duration(i)))
 	}
 	next, worth, dropped := Merge(stored, learned)
-	if _, ok := next.byName["good"]; !ok || !worth || !dropped || next.Bytes() > MaxBytes-MaxBytes/8 || next.Bytes() < MaxBytes/2 {
-		t.Fatalf("%d helps of %d bytes, worth %v, dropped %v, the good one there: %v", next.Len(), next.Bytes(), worth, dropped, ok)
+	if _, ok := next.byName["good"]; !ok || !worth || !dropped || next.bytes > MaxBytes-MaxBytes/8 || next.bytes < MaxBytes/2 {
+		t.Fatalf("%d helps of %d bytes, worth %v, dropped %v, the good one there: %v", next.Len(), next.bytes, worth, dropped, ok)
 	}
 	if _, ok := next.byName["bad_3999"]; !ok {
 		t.Error("the newest went")
@@ -123,7 +123,7 @@ func TestAnAgentThatMakesUpNames(t *testing.T) {
 	for i := range 3000 {
 		full.Add(help(fmt.Sprintf("c_%04d", i), "x", "c", time.Hour))
 	}
-	for full.Bytes() < MaxBytes-2000 {
+	for full.bytes < MaxBytes-2000 {
 		full.Add(help(fmt.Sprintf("more_%d", full.Len()), strings.Repeat("y", 1024), "b", time.Hour))
 	}
 	if _, worth, dropped := Merge(full, set(help("bad_0000", strings.Repeat("x", 2048), "b", 0))); worth || !dropped {
@@ -199,7 +199,7 @@ func TestWriteIsConditional(t *testing.T) {
 // TestALongRecordIsShortened: escaped texts may be longer than a record; then the oldest go.
 func TestALongRecordIsShortened(t *testing.T) {
 	s, all := mem.New(nil), &Set{}
-	for i := 0; all.Bytes() < MaxBytes-4096; i++ {
+	for i := 0; all.bytes < MaxBytes-4096; i++ {
 		all.Add(help(fmt.Sprintf("m_%05d", i), strings.Repeat("\x01", 2048), "a", time.Duration(i)))
 	}
 	n := all.Len()
@@ -233,8 +233,8 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("%+v, %v, of %+v", again, err, r)
 		}
 		s := set(r.Helps...)
-		if s.Len() != len(r.Helps) || s.Bytes() > MaxBytes {
-			t.Fatalf("%d helps of %d, %d bytes", s.Len(), len(r.Helps), s.Bytes())
+		if s.Len() != len(r.Helps) || s.bytes > MaxBytes {
+			t.Fatalf("%d helps of %d, %d bytes", s.Len(), len(r.Helps), s.bytes)
 		}
 		if _, worth, _ := Merge(s, s); worth {
 			t.Fatal("what is stored is worth a write")

@@ -115,7 +115,8 @@ func (c *conn) readHead(first bool) (string, error) {
 	if err := c.nc.SetReadDeadline(time.Now().Add(wait)); err != nil {
 		return "", err
 	}
-	line, next, started := 0, 0, false // offsets from begin: of the line, and of what was not scanned yet
+	started := false
+	var end headEnd
 	for {
 		if c.begin < c.end && !started {
 			started = true
@@ -124,29 +125,16 @@ func (c *conn) readHead(first bool) (string, error) {
 			}
 		}
 		text := c.in[c.begin:c.end]
-		for {
-			i := bytes.IndexByte(text[next:], '\n')
-			if i < 0 {
-				next = len(text)
-				break
-			}
-			at := next + i
-			// A line that ends with LF alone ends elsewhere for those who want CRLF.
-			if at == line || text[at-1] != '\r' {
-				return "", bad("a line of the head does not end with CRLF")
-			}
-			if next = at + 1; at-1 == line {
-				head := string(text[:next])
-				c.begin += next
-				if len(head) > maxHead {
-					return "", errLongHead
-				}
-				return head, nil
-			}
-			line = next
+		n, err := end.find(text)
+		if err != nil {
+			return "", err
 		}
-		if len(text) > maxHead {
+		if max(n, end.scanned) > maxHead {
 			return "", errLongHead
+		}
+		if n > 0 {
+			c.begin += n
+			return string(text[:n]), nil
 		}
 		if started && !bounded {
 			// Set once the head turns out to be incomplete: most heads come with one read.
@@ -158,6 +146,33 @@ func (c *conn) readHead(first bool) (string, error) {
 		if err := c.fill(); err != nil {
 			return "", err
 		}
+	}
+}
+
+// headEnd finds the empty line that ends a head, in a text that grows.
+type headEnd struct {
+	line    int // where the line begins that is being scanned
+	scanned int // what was scanned, bytes
+}
+
+// find gives the length of the head with its empty line; 0 while that has not come.
+func (h *headEnd) find(text []byte) (int, error) {
+	for {
+		i := bytes.IndexByte(text[h.scanned:], '\n')
+		if i < 0 {
+			h.scanned = len(text)
+			return 0, nil
+		}
+		at := h.scanned + i
+		// A line that ends with LF alone ends elsewhere for those who want CRLF.
+		if at == h.line || text[at-1] != '\r' {
+			return 0, bad("a line of the head does not end with CRLF")
+		}
+		h.scanned = at + 1
+		if at-1 == h.line {
+			return h.scanned, nil
+		}
+		h.line = h.scanned
 	}
 }
 

@@ -141,45 +141,49 @@ func (s *Store) List(fn func(id string) error) error {
 // error ends the list of its place.
 func (s *Store) bodies(ctx context.Context) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
-		type list struct {
-			next func() (string, error, bool)
-			head string
-		}
-		var lists []*list
+		var lists []*bodyList
 		for _, sl := range s.slots {
 			if p := sl.use(); p != nil {
 				next, stop := iter.Pull2(ids(ctx, p))
 				defer stop()
-				lists = append(lists, &list{next: next})
+				lists = append(lists, &bodyList{next: next})
 			}
 		}
-		last := ""
-		for {
+		for last := ""; ; {
 			least := ""
 			for _, l := range lists {
-				for l.next != nil && l.head <= last {
-					id, err, ok := l.next()
-					if !ok {
-						l.next, l.head = nil, ""
-						break
-					}
-					if err != nil && !yield("", err) {
-						return
-					}
-					l.head = id
+				if err := l.pass(last); err != nil && !yield("", err) {
+					return
 				}
-				if l.next != nil && (least == "" || l.head < least) {
+				if !l.ended && (least == "" || l.head < least) {
 					least = l.head
 				}
 			}
-			if least == "" {
-				return
-			}
-			if last = least; !yield(least, nil) {
+			if last = least; last == "" || !yield(last, nil) {
 				return
 			}
 		}
 	}
+}
+
+// bodyList is the list of the bodies of one place.
+type bodyList struct {
+	next  func() (string, error, bool)
+	head  string
+	ended bool
+}
+
+// pass goes on to the first body behind one. After an error the list has ended.
+func (l *bodyList) pass(last string) error {
+	for !l.ended && l.head <= last {
+		id, err, ok := l.next()
+		if !ok || err != nil {
+			l.ended = true
+			return err
+		}
+		l.head = id
+	}
+	return nil
 }
 
 // ids gives the bodies of a place.
