@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +9,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/cli"
 	"lightmetrics.dev/lightmetrics/internal/platform/config"
 	"lightmetrics.dev/lightmetrics/services/objectstore"
+	"lightmetrics.dev/lightmetrics/services/objectstore/objectstoretest"
 )
 
 func TestStoreKeys(t *testing.T) {
@@ -22,20 +22,7 @@ func TestStoreKeys(t *testing.T) {
 	c.Users = []objectstore.User{{Name: "u", AccessKeyID: "U", Secret: config.Secret("0123456789")}}
 	c.Buckets = []string{"metrics"}
 	c.Encryption.Keys, c.Encryption.Current = []objectstore.EncryptionKey{{ID: "first", File: file}}, "first"
-	svc, err := objectstore.New(c, objectstore.Deps{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- svc.Run(ctx) }()
-	defer func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	}()
-	<-svc.Ready()
+	svc := objectstoretest.Start(t, c)
 	out, code := command(t, storeCommand, "store", "keys", "--addr", svc.AdminAddr())
 	if code != cli.ExitOK {
 		t.Fatalf("exit %d: %s", code, out)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -13,6 +12,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/cli"
 	"lightmetrics.dev/lightmetrics/internal/platform/config"
 	"lightmetrics.dev/lightmetrics/services/objectstore"
+	"lightmetrics.dev/lightmetrics/services/objectstore/objectstoretest"
 )
 
 // TestStorePlaces: the commands about places answer a store that has some; one that is away is a finding, and an address where
@@ -32,20 +32,7 @@ func TestStorePlaces(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	svc, err := objectstore.New(c, objectstore.Deps{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- svc.Run(ctx) }()
-	<-svc.Ready()
-	defer func() {
-		stop()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	}()
+	svc := objectstoretest.Start(t, c)
 	run := func(f format, args ...string) (string, int) {
 		t.Helper()
 		cmd := storeCommand(&f)

@@ -1,7 +1,6 @@
 package reconciler
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"sync"
@@ -17,42 +16,22 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/objstore/s3"
 	"lightmetrics.dev/lightmetrics/internal/objstore/storetest"
 	"lightmetrics.dev/lightmetrics/internal/platform/config"
-	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
 	"lightmetrics.dev/lightmetrics/services/objectstore"
+	"lightmetrics.dev/lightmetrics/services/objectstore/objectstoretest"
 )
 
 // realStore runs the embedded object store over HTTP, with fsync, and gives a client
 // of a bucket whose events go to hook.
 func realStore(t testing.TB, hook string) objstore.Store {
 	t.Helper()
-	const user, secret = "test-user", "test-secret-0123456789"
-	c := objectstore.DefaultConfig()
-	c.Listen, c.AdminListen, c.Dir = "127.0.0.1:0", "", t.TempDir()
-	c.Users = []objectstore.User{{Name: "test", AccessKeyID: user, Secret: config.Secret(secret)}}
-	c.Buckets = []string{"authority"}
+	c := objectstoretest.Config(t, "authority")
 	if hook != "" {
 		c.Webhooks = []objectstore.Webhook{{Name: "reconciler", URL: hook, Bucket: "authority", Prefix: "team/accepted/v1/"}}
 	}
-	svc, err := objectstore.New(c, objectstore.Deps{Telemetry: telemetry.Discard()})
-	must(t, err)
-	ctx, cancel := context.WithCancel(bg)
-	done := make(chan error, 1)
-	go func() { done <- svc.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("object store: %v", err)
-		}
-	})
-	select {
-	case <-svc.Ready():
-	case err := <-done:
-		done <- err
-		t.Fatal(err)
-	}
+	svc := objectstoretest.Start(t, c)
 	cfg := s3.DefaultConfig()
 	cfg.Endpoint, cfg.Bucket, cfg.Prefix, cfg.PathStyle = "http://"+svc.Addr(), "authority", "team/", true
-	cfg.AccessKeyID, cfg.SecretAccessKey = user, config.Secret(secret)
+	cfg.AccessKeyID, cfg.SecretAccessKey = objectstoretest.Key, config.Secret(objectstoretest.Secret)
 	transport := &http.Transport{MaxIdleConnsPerHost: 64}
 	t.Cleanup(transport.CloseIdleConnections)
 	s, err := s3.New(bg, cfg, s3.Options{Transport: transport})

@@ -43,7 +43,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	"lightmetrics.dev/lightmetrics/pkg/series"
-	"lightmetrics.dev/lightmetrics/services/objectstore"
+	"lightmetrics.dev/lightmetrics/services/objectstore/objectstoretest"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/hour"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/job"
 	"lightmetrics.dev/lightmetrics/services/rollup/internal/owner"
@@ -581,31 +581,10 @@ func (w *world) hoursOf(e journal.Entry) []timegrid.Hour {
 // realStore runs the embedded object store over HTTP and gives a client of a bucket.
 func realStore(t testing.TB) objstore.Store {
 	t.Helper()
-	const user, secret = "test-user", "test-secret-0123456789"
-	c := objectstore.DefaultConfig()
-	c.Listen, c.AdminListen, c.Dir = "127.0.0.1:0", "", t.TempDir()
-	c.Users = []objectstore.User{{Name: "test", AccessKeyID: user, Secret: config.Secret(secret)}}
-	c.Buckets = []string{"authority"}
-	svc, err := objectstore.New(c, objectstore.Deps{Telemetry: telemetry.Discard()})
-	must(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- svc.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("object store: %v", err)
-		}
-	})
-	select {
-	case <-svc.Ready():
-	case err := <-done:
-		done <- err
-		t.Fatal(err)
-	}
+	svc := objectstoretest.Start(t, objectstoretest.Config(t, "authority"))
 	cfg := s3.DefaultConfig()
 	cfg.Endpoint, cfg.Bucket, cfg.Prefix, cfg.PathStyle = "http://"+svc.Addr(), "authority", "team/", true
-	cfg.AccessKeyID, cfg.SecretAccessKey = user, config.Secret(secret)
+	cfg.AccessKeyID, cfg.SecretAccessKey = objectstoretest.Key, config.Secret(objectstoretest.Secret)
 	transport := &http.Transport{MaxIdleConnsPerHost: 64}
 	t.Cleanup(transport.CloseIdleConnections)
 	s, err := s3.New(t.Context(), cfg, s3.Options{Transport: transport})

@@ -3,7 +3,6 @@
 package storeconformance
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -21,6 +20,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/objstore/storetest"
 	"lightmetrics.dev/lightmetrics/internal/platform/config"
 	"lightmetrics.dev/lightmetrics/services/objectstore"
+	"lightmetrics.dev/lightmetrics/services/objectstore/objectstoretest"
 )
 
 const (
@@ -57,25 +57,7 @@ func start(t *testing.T) string {
 		}
 		cfg.Users = append(cfg.Users, objectstore.User{Name: string(r), AccessKeyID: string(r), Secret: secret, Policy: string(policy)})
 	}
-	svc, err := objectstore.New(cfg, objectstore.Deps{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- svc.Run(ctx) }()
-	select {
-	case <-svc.Ready():
-	case err := <-ended:
-		t.Fatalf("object store: %v", err)
-	}
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("object store ended: %v", err)
-		}
-	})
-	return "http://" + svc.Addr()
+	return "http://" + objectstoretest.Start(t, cfg).Addr()
 }
 
 func open(t *testing.T, endpoint, key, prefix string) *s3.Store {

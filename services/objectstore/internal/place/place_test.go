@@ -9,13 +9,11 @@ import (
 	"testing"
 
 	"lightmetrics.dev/lightmetrics/internal/harness/crashfs"
-	"lightmetrics.dev/lightmetrics/internal/platform/config"
-	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
 	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
 	"lightmetrics.dev/lightmetrics/internal/platform/vfs/errorfs"
-	"lightmetrics.dev/lightmetrics/services/objectstore"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/place"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/place/placetest"
+	"lightmetrics.dev/lightmetrics/services/objectstore/objectstoretest"
 )
 
 // TestPlaces: directories, on the real file system and on the one of the power-loss tests, and
@@ -32,7 +30,7 @@ func TestPlaces(t *testing.T) {
 	t.Run("bucket", func(t *testing.T) {
 		placetest.Run(t, func(t *testing.T) func() place.Place {
 			n++
-			opt := place.BucketOptions{Endpoint: url, Bucket: "places", Prefix: fmt.Sprintf("p%d/", n), AccessKey: "AKPLACES", SecretKey: "secret-of-places"}
+			opt := place.BucketOptions{Endpoint: url, Bucket: "places", Prefix: fmt.Sprintf("p%d/", n), AccessKey: objectstoretest.Key, SecretKey: objectstoretest.Secret}
 			return func() place.Place {
 				b, err := place.OpenBucket("far", opt)
 				if err != nil {
@@ -64,29 +62,7 @@ func directories(t *testing.T, fsys vfs.FS) func() place.Place {
 
 // startStore runs an object store and gives its URL.
 func startStore(t *testing.T) string {
-	c := objectstore.DefaultConfig()
-	c.Dir, c.Listen, c.AdminListen = t.TempDir(), "127.0.0.1:0", ""
-	c.Users = []objectstore.User{{Name: "places", AccessKeyID: "AKPLACES", Secret: config.Secret("secret-of-places")}}
-	c.Buckets = []string{"places"}
-	s, err := objectstore.New(c, objectstore.Deps{Telemetry: telemetry.Discard()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- s.Run(ctx) }()
-	select {
-	case <-s.Ready():
-	case err := <-ended:
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
-	return "http://" + s.Addr()
+	return "http://" + objectstoretest.Start(t, objectstoretest.Config(t, "places")).Addr()
 }
 
 // TestFailedFsyncPoisons: after a failed fsync nothing is written any more, and what is there is read.
@@ -133,9 +109,9 @@ func TestBucketsThatAreNotThere(t *testing.T) {
 	url := startStore(t)
 	ctx := context.Background()
 	for name, opt := range map[string]place.BucketOptions{
-		"bucket": {Endpoint: url, Bucket: "another", AccessKey: "AKPLACES", SecretKey: "secret-of-places"},
-		"secret": {Endpoint: url, Bucket: "places", AccessKey: "AKPLACES", SecretKey: "secret-of-other"},
-		"store":  {Endpoint: "http://127.0.0.1:1", Bucket: "places", AccessKey: "AKPLACES", SecretKey: "secret-of-places"},
+		"bucket": {Endpoint: url, Bucket: "another", AccessKey: objectstoretest.Key, SecretKey: objectstoretest.Secret},
+		"secret": {Endpoint: url, Bucket: "places", AccessKey: objectstoretest.Key, SecretKey: "secret-of-other"},
+		"store":  {Endpoint: "http://127.0.0.1:1", Bucket: "places", AccessKey: objectstoretest.Key, SecretKey: objectstoretest.Secret},
 	} {
 		b, err := place.OpenBucket("far", opt)
 		if err != nil {

@@ -13,6 +13,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
 	"lightmetrics.dev/lightmetrics/internal/platform/vfs/errorfs"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/place"
+	"lightmetrics.dev/lightmetrics/services/objectstore/objectstoretest"
 )
 
 // TestTidyDirectory: an unfinished file that its writer could not remove goes later, in the same process.
@@ -69,7 +70,7 @@ func (a *abortless) RoundTrip(r *http.Request) (*http.Response, error) {
 func TestTidyBucket(t *testing.T) {
 	ctx := context.Background()
 	net := &abortless{}
-	opt := place.BucketOptions{Endpoint: startStore(t), Bucket: "places", Prefix: "p/", AccessKey: "AKPLACES", SecretKey: "secret-of-places", Client: &http.Client{Transport: net}}
+	opt := place.BucketOptions{Endpoint: startStore(t), Bucket: "places", Prefix: "p/", AccessKey: objectstoretest.Key, SecretKey: objectstoretest.Secret, Client: &http.Client{Transport: net}}
 	b, err := place.OpenBucket("far", opt)
 	if err != nil {
 		t.Fatal(err)

@@ -14,40 +14,18 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"lightmetrics.dev/lightmetrics/internal/platform/config"
-	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
 	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
 	"lightmetrics.dev/lightmetrics/internal/platform/vfs/vfstest"
-	"lightmetrics.dev/lightmetrics/services/objectstore"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/body"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/erasure"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/place"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/spread"
-)
-
-const (
-	farKey    = "AKFAR"
-	farSecret = "secret-of-the-far"
+	"lightmetrics.dev/lightmetrics/services/objectstore/objectstoretest"
 )
 
 // farStore runs another object store behind a switch: while it is off, nobody reaches it.
 func farStore(t *testing.T) (endpoint string, on *atomic.Bool) {
-	c := objectstore.DefaultConfig()
-	c.Dir, c.Listen, c.AdminListen = t.TempDir(), "127.0.0.1:0", ""
-	c.Users = []objectstore.User{{Name: "far", AccessKeyID: farKey, Secret: config.Secret(farSecret)}}
-	c.Buckets = []string{"far"}
-	s, err := objectstore.New(c, objectstore.Deps{Telemetry: telemetry.Discard()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- s.Run(ctx) }()
-	select {
-	case <-s.Ready():
-	case err := <-ended:
-		t.Fatal(err)
-	}
+	s := objectstoretest.Start(t, objectstoretest.Config(t, "far"))
 	on = &atomic.Bool{}
 	on.Store(true)
 	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
@@ -60,13 +38,7 @@ func farStore(t *testing.T) (endpoint string, on *atomic.Bool) {
 		}
 		proxy.ServeHTTP(w, r)
 	}))
-	t.Cleanup(func() {
-		front.Close()
-		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(front.Close)
 	return front.URL, on
 }
 
@@ -88,7 +60,7 @@ func TestBucketsAsPlaces(t *testing.T) {
 	}
 	far := fmt.Sprint("far", 0)
 	slots = append(slots, spread.Slot{Name: far, Open: func(context.Context) (place.Place, error) {
-		return place.OpenBucket(far, place.BucketOptions{Endpoint: endpoint, Bucket: "far", Prefix: "p/", AccessKey: farKey, SecretKey: farSecret})
+		return place.OpenBucket(far, place.BucketOptions{Endpoint: endpoint, Bucket: "far", Prefix: "p/", AccessKey: objectstoretest.Key, SecretKey: objectstoretest.Secret})
 	}})
 	s, err := spread.Open(ctx, spread.Options{FS: dir, Slots: slots, AckCopies: 2})
 	if err != nil {
