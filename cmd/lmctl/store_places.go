@@ -248,6 +248,10 @@ func storePolicyCommand(out *format) *cobra.Command {
 			for _, f := range s.Files {
 				t.rows = append(t.rows, []string{"files " + f.State, fmt.Sprint(f.Files)})
 			}
+			if g := s.Segments; g.Coded > 0 || g.Waiting > 0 {
+				t.rows = append(t.rows, []string{"coded segments of the log", fmt.Sprintf("%d of %d bytes", g.Coded, g.CodedBytes)},
+					[]string{"segments to be coded", fmt.Sprint(g.Waiting)})
+			}
 			t.rows = append(t.rows, []string{"bodies that wait", fmt.Sprint(s.Queued)},
 				[]string{"bodies last gone over", atTime(s.Sweep.Last)})
 			return out.write(cmd.OutOrStdout(), p, t)

@@ -147,6 +147,7 @@ func (c Config) openPlaces(ctx context.Context, dir vfs.FS, log *slog.Logger, sy
 	if k != nil {
 		k.old = opt.Old
 		opt.Hooks = redundancy.Hooks(k.get)
+		opt.Hooks.Offered = k.offered
 	}
 	for _, p := range c.Places {
 		opt.Slots = append(opt.Slots, p.slot(synced))

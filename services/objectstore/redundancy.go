@@ -30,6 +30,9 @@ type Redundancy struct {
 	MinChunk  config.Bytes `koanf:"min_chunk" help:"smallest share of a shard in a stripe; 0: threshold by data, 16KiB to 4MiB" needs:"data"`
 	MaxChunk  config.Bytes `koanf:"max_chunk" help:"largest share of a shard in a stripe, at most 64MiB: it bounds the memory of coding" needs:"data"`
 
+	SegmentsAfter time.Duration `koanf:"segments_after" help:"how long a segment of the log must be closed before it is coded as one body and given up on the drives of the log; 0: never" needs:"data"`
+	SegmentsLive  float64       `koanf:"segments_live" help:"smallest fraction of a segment that must be in use for that: what reclaiming will soon rewrite is not coded" needs:"data"`
+
 	Workers     int           `koanf:"workers" help:"bodies that are made redundant at the same time"`
 	HealAfter   time.Duration `koanf:"heal_after" help:"how long a place may be away before its files are made again on others"`
 	ScrubPeriod time.Duration `koanf:"scrub_period" help:"time in which every file of a place is read back; 0: never"`
@@ -38,7 +41,7 @@ type Redundancy struct {
 }
 
 func defaultRedundancy() Redundancy {
-	return Redundancy{Threshold: 4 << 20, MaxChunk: 16 << 20, Workers: 2, HealAfter: 15 * time.Minute,
+	return Redundancy{Threshold: 4 << 20, MaxChunk: 16 << 20, SegmentsAfter: 15 * time.Minute, SegmentsLive: 0.7, Workers: 2, HealAfter: 15 * time.Minute,
 		ScrubPeriod: 14 * 24 * time.Hour, ScrubRate: 32 << 20, Rebalance: true}
 }
 
@@ -71,6 +74,8 @@ func checkRedundancy(c Config) (errs []error) {
 		bad("%d data and %d parity shards need as many places, and there are %d", r.Data, r.Parity, len(c.Places))
 	case r.Workers < 1 || r.HealAfter <= 0 || r.ScrubPeriod < 0 || r.ScrubRate < 0:
 		bad("workers and heal_after must be positive, scrub_period and scrub_rate not negative")
+	case r.SegmentsAfter < 0 || r.SegmentsLive < 0 || r.SegmentsLive > 1:
+		bad("segments_after must not be negative, and segments_live 0 to 1")
 	case r.Data > 0 && p.Threshold < 1:
 		bad("threshold %s: must be positive", r.Threshold)
 	}
@@ -86,6 +91,7 @@ func checkRedundancy(c Config) (errs []error) {
 type keeping struct {
 	of  atomic.Pointer[redundancy.Keeper]
 	old *body.Files // bodies of the time before places
+	eng atomic.Pointer[engine.Engine]
 
 	ledger *ledger.Ledger
 }
@@ -100,16 +106,22 @@ func (k *keeping) open(ctx context.Context, s *Service, dir string, eng *engine.
 		return err
 	}
 	r := s.cfg.Redundancy
-	keeper, err := redundancy.New(ctx, l, &redundancy.Spread{Store: places, Old: k.old}, redundancy.Options{
+	files := &redundancy.Spread{Store: places, Old: k.old}
+	log := segments{eng}
+	if _, ok := s.cfg.codesSegments(); ok {
+		files.Log = log
+	}
+	keeper, err := redundancy.New(ctx, l, files, redundancy.Options{
 		Policy: s.cfg.policy(), Log: s.deps.Telemetry.Log, Workers: r.Workers, HealAfter: r.HealAfter, Rebalance: r.Rebalance,
 		ScrubPeriod: r.ScrubPeriod, ScrubRate: int64(r.ScrubRate), Reserve: int64(s.cfg.Reserve),
 		Names:  func(id string) (redundancy.Naming, error) { return naming(eng, places, id) },
-		Bodies: eng.BodiesAfter,
+		Bodies: eng.BodiesAfter, Segments: log.status,
 	})
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
 	k.ledger = l
+	k.eng.Store(eng)
 	k.of.Store(keeper)
 	return nil
 }
@@ -117,6 +129,7 @@ func (k *keeping) open(ctx context.Context, s *Service, dir string, eng *engine.
 // close gives them back, after the keeper's Run has ended.
 func (k *keeping) close() error {
 	k.of.Store(nil)
+	k.eng.Store(nil)
 	return k.ledger.Close()
 }
 

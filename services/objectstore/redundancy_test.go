@@ -183,6 +183,7 @@ type childSettings struct {
 	Places     []objectstore.Place
 	Mirrors    []string
 	Encryption objectstore.Encryption
+	Segments   bool // small segments, which are coded at once
 }
 
 // TestKill9WhileRedundant kills a real process at each point of the keeper's work, twice, while objects are written, coded, moved to
@@ -295,7 +296,7 @@ func (p process) kill(t *testing.T) {
 
 func spawnCoded(t *testing.T, dir string, cfg objectstore.Config, arm string) process {
 	t.Helper()
-	settings, err := json.Marshal(childSettings{cfg.Places, cfg.Mirrors, cfg.Encryption})
+	settings, err := json.Marshal(childSettings{cfg.Places, cfg.Mirrors, cfg.Encryption, cfg.Redundancy.SegmentsAfter == atOnce})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -337,6 +338,10 @@ func childConfig(c objectstore.Config) (objectstore.Config, error) {
 		c.Places, c.Mirrors, c.Encryption = s.Places, s.Mirrors, s.Encryption
 		c.AckCopies = 2
 		c.Redundancy.Data, c.Redundancy.Parity, c.Redundancy.Threshold = 2, 1, 2<<20
+		if s.Segments {
+			c.Segment, c.InlineObject, c.ReclaimInterval = 256<<10, 32<<10, 100*time.Millisecond
+			c.Redundancy.Threshold, c.Redundancy.SegmentsAfter = 64<<10, atOnce
+		}
 	}
 	return c, failpoint.Arm(os.Getenv(failpoint.Env))
 }

@@ -291,8 +291,8 @@ func writeDamage(w http.ResponseWriter, eng *engine.Engine) {
 // sealInterval is the time between two scans for closed segments without a footer.
 const sealInterval = 5 * time.Second
 
-// keepLog writes the footers of closed segments and reclaims segments that hold little. One
-// goroutine does both, since the engine allows neither to run beside the other. Failures are
+// keepLog writes the footers of closed segments, offers them to be coded, and reclaims segments that hold little. One
+// goroutine does all, since the engine allows none to run beside the others. Failures are
 // logged and tried again at the next tick.
 func (s *Service) keepLog(ctx context.Context, eng *engine.Engine, m *metrics) error {
 	seal, reclaim := time.NewTicker(sealInterval), time.NewTicker(s.cfg.ReclaimInterval)
@@ -318,6 +318,9 @@ func (s *Service) keepLog(ctx context.Context, eng *engine.Engine, m *metrics) e
 				s.deps.Telemetry.Log.Warn("a segment's footer could not be written; the next rebuild of the index reads the segment", "error", err)
 				break
 			}
+		}
+		if eng.Err() == nil {
+			s.offerSegments(ctx, eng, m)
 		}
 		if swept && eng.Err() == nil {
 			s.sweepUploads(ctx, eng)

@@ -62,6 +62,9 @@ func workload(s *session, seed uint64, steps int) error {
 			}
 		case 0:
 			calls = []call{sealCall(), reclaimCall()}
+			if crashCodes.Load() {
+				calls = []call{sealCall(), codeCall(), reclaimCall()}
+			}
 		case 1:
 			calls = []call{policyCall(etag())}
 		case 2:

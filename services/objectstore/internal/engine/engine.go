@@ -91,7 +91,10 @@ type Engine struct {
 
 	versioned map[string]bool // buckets that may have versions; owned by Open, then by the committer
 
-	footed map[uint64]bool // closed segments with a footer; owned by Open, then by Seal and Reclaim
+	footed map[uint64]bool // closed segments with a footer; owned by Open, then by Seal, Reclaim and OfferSegments
+
+	coded   codedBodies // of segments
+	closing sync.Mutex  // held by what takes closed segments away or replaces them
 
 	// Owned by Open, then by the committer.
 	head      checkpoint // the durable end of the log
@@ -112,6 +115,10 @@ type Engine struct {
 	live     map[uint64]int64 // bytes of live records per segment
 	tombs    map[uint64]int64 // bytes of tombstones per segment
 	length   map[uint64]int64 // of closed segments; the active one's is head.pos.off
+	closedAt map[uint64]time.Time
+	codedBy  map[string]uint64 // segments that are bodies, by body
+	offers   map[string]*offer // segments that are to be bodies, by body
+	unfit    map[uint64]bool   // segments that cannot be bodies: they are damaged
 	buckets  map[string]Bucket
 	sealedBy map[seal.Version]usage
 	usage    map[string]usage // by bucket
@@ -122,6 +129,7 @@ type Engine struct {
 
 	counts struct {
 		objects, bytes, hidden, hiddenBytes, fsyncs, batches, records atomic.Int64
+		uncoded                                                       atomic.Int64 // segments that wait for an offer
 	}
 }
 
@@ -129,12 +137,15 @@ type Engine struct {
 type Stats struct {
 	Objects, ObjectBytes int64
 	// Hidden counts versions that are not the current one, and delete markers; HiddenBytes is the sum of their sizes.
-	Hidden, HiddenBytes      int64
-	Segments                 int
-	LogBytes, LiveBytes      int64
-	Fsyncs, Batches, Records int64
-	IndexDiskBytes           int64
-	Poisoned                 bool
+	Hidden, HiddenBytes int64
+	Segments            int
+	LogBytes, LiveBytes int64 // LogBytes are without those of segments that are bodies
+	// CodedSegments are bodies, of CodedBytes; UncodedSegments could be, and are offered or wait for that.
+	CodedSegments, UncodedSegments int
+	CodedBytes                     int64
+	Fsyncs, Batches, Records       int64
+	IndexDiskBytes                 int64
+	Poisoned                       bool
 	// Damaged counts the places that were found damaged. Uncertain: some hide writes of unknown keys.
 	Damaged   int64
 	Uncertain bool
@@ -176,7 +187,11 @@ func (e *Engine) Stats() Stats {
 	for _, n := range e.length {
 		s.LogBytes += n
 	}
-	s.LogBytes += e.end.off
+	for _, num := range e.codedBy {
+		s.CodedBytes += e.length[num]
+	}
+	s.CodedSegments, s.UncodedSegments = len(e.codedBy), len(e.offers)+int(e.counts.uncoded.Load())
+	s.LogBytes += e.end.off - s.CodedBytes
 	for _, n := range e.live {
 		s.LiveBytes += n
 	}
@@ -254,6 +269,7 @@ func (e *Engine) Close() error {
 		delete(e.segments, n)
 	}
 	e.mu.Unlock()
+	e.coded.close()
 	keep(e.lock.Close())
 	return first
 }

@@ -336,6 +336,8 @@ func (e *Engine) collectEntries(w *footerWriter, s *segment) error {
 				return err
 			}
 			continue
+		case err != nil:
+			return err
 		}
 		if r.seq != w.out.NextSeq {
 			w.out.Damages = append(w.out.Damages, Damage{File: segName(s.number), Offset: at,

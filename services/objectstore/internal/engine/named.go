@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 )
 
@@ -12,7 +13,7 @@ type BodyState uint8
 const (
 	// BodyUnknown comes with an error.
 	BodyUnknown BodyState = iota
-	// BodyNamed: a record names the body.
+	// BodyNamed: a record names the body, or a segment is one.
 	BodyNamed
 	// BodyAwaited: its writer has not ended, and may still have a record written that names it, or a reader of an object that
 	// was replaced has yet to open it.
@@ -64,13 +65,19 @@ func (e *Engine) StateOf(id string) (BodyState, error) {
 	case waits:
 		return BodyAwaited, nil
 	}
+	if e.namesSegment(id) {
+		return BodyNamed, nil
+	}
 	if err := e.Uncertain(); err != nil {
 		return BodyUnknown, fmt.Errorf("body %s: %w", id, err)
+	}
+	if e.mayHideStub() {
+		return BodyUnknown, fmt.Errorf("body %s: %w: it may be a segment", id, ErrUncertain)
 	}
 	return BodyDead, nil
 }
 
-// BodiesAfter gives up to limit bodies that records of the log name, in the order of their ids, from behind one on; the
+// BodiesAfter gives up to limit bodies that records of the log name, or that segments are, in the order of their ids, from behind one on; the
 // empty id is before all.
 func (e *Engine) BodiesAfter(after string, limit int) (ids []string, err error) {
 	err = e.idx.scanFrom(spaceFile, after+"\x00", func(name, _ []byte) error {
@@ -83,7 +90,15 @@ func (e *Engine) BodiesAfter(after string, limit int) (ids []string, err error) 
 	if err != nil && !errors.Is(err, errEnough) {
 		return nil, fmt.Errorf("list bodies: %w", err)
 	}
-	return ids, nil
+	e.mu.RLock()
+	for id := range e.codedBy {
+		if id > after {
+			ids = append(ids, id)
+		}
+	}
+	e.mu.RUnlock()
+	slices.Sort(ids)
+	return ids[:min(len(ids), limit)], nil
 }
 
 var errEnough = errors.New("enough")

@@ -27,10 +27,12 @@ func Open(opt Options) (_ *Engine, err error) {
 		ops: make(chan *op, maxBatchOps), stopped: make(chan struct{}), changed: make(chan struct{}),
 		segments: map[uint64]*segment{}, live: map[uint64]int64{}, tombs: map[uint64]int64{}, length: map[uint64]int64{},
 		footed: map[uint64]bool{}, versioned: map[string]bool{},
+		codedBy: map[string]uint64{}, closedAt: map[uint64]time.Time{}, unfit: map[uint64]bool{},
 	}
 	if e.bodies = opt.Bodies; e.bodies == nil {
 		e.bodies = body.NewFiles(e.fs, func() { e.counts.fsyncs.Add(1) })
 	}
+	e.coded.store, e.coded.now = e.bodies, opt.Now
 	// The lock comes before everything else: all that follows may write, and two processes
 	// that repair one log would destroy it.
 	if e.lock, err = e.fs.Lock("LOCK"); err != nil {
@@ -99,6 +101,7 @@ func (e *Engine) abandon() {
 	for _, s := range e.segments {
 		s.release()
 	}
+	e.coded.close()
 	if e.idx != nil {
 		_ = e.idx.close()
 	}
@@ -141,10 +144,11 @@ func (e *Engine) openSegments() ([]uint64, error) {
 		numbers = append(numbers, num)
 	}
 	for i, num := range numbers {
-		s, err := openSegment(e.fs, num)
+		s, err := e.openSegment(num)
 		if err != nil {
 			return nil, err
 		}
+		e.closedAt[num] = e.opt.Now() // or before: it is not kept when
 		// Only the newest segment can be half made: an older one was closed, so a bad header
 		// there is damage and must not be removed.
 		if s.bad != nil && i == len(numbers)-1 && e.neverUsed(s) {
@@ -341,8 +345,8 @@ func (e *Engine) sweep() error {
 		}
 	}
 	return e.eachUnnamedBody(func(id string) error {
-		if e.Uncertain() != nil {
-			// A lost record may have named this body, and an operator's repair may still
+		if e.Uncertain() != nil || e.mayHideStub() {
+			// A lost record may have named this body, or a lost stub, and an operator's repair may still
 			// need it.
 			return nil
 		}
@@ -357,8 +361,11 @@ func (e *Engine) sweep() error {
 func (e *Engine) eachUnnamedBody(fn func(id string) error) error {
 	return e.bodies.List(func(id string) error {
 		err := e.idx.get(spaceKey(spaceFile, id), func([]byte) error { return nil })
-		if errors.Is(err, ErrNotFound) {
+		if errors.Is(err, ErrNotFound) && !e.namesSegment(id) {
 			return fn(id)
+		}
+		if errors.Is(err, ErrNotFound) {
+			return nil
 		}
 		return err
 	})

@@ -67,6 +67,9 @@ func (e *Engine) readRecord(x *entry, bucket, key string, b []byte) (record, []b
 		if errors.Is(err, io.EOF) {
 			return bad("record is cut off")
 		}
+		if errors.Is(err, body.ErrDamaged) {
+			return bad(err.Error())
+		}
 		return record{}, nil, fmt.Errorf("read %s: %w", segName(seg.number), err)
 	}
 	if seg.saltUnknown {

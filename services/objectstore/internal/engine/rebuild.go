@@ -32,6 +32,8 @@ func (e *Engine) closeTail(s *segment) error {
 		switch {
 		case errors.Is(err, io.EOF):
 			return nil
+		case err != nil && !errors.As(err, &bad):
+			return err
 		case errors.As(err, &bad):
 			if !errors.Is(err, errUnreadable) && isTornTail(s, at, size, e.ackedUpTo(s)) {
 				return e.cutTail(s, at, bad)
@@ -65,7 +67,9 @@ func (e *Engine) cutTail(s *segment, at int64, bad *CorruptError) error {
 func (e *Engine) buildFromFooters(numbers []uint64) (bool, error) {
 	closed := slices.Clone(numbers)
 	if n := len(numbers); n > 0 {
-		if last := e.segments[numbers[n-1]]; last.saltUnknown || e.length[last.number] < e.opt.SegmentBytes/replayedShare {
+		if last := e.segments[numbers[n-1]]; last.coded() != nil {
+			// It is closed, whatever became of the ones behind it.
+		} else if last.saltUnknown || e.length[last.number] < e.opt.SegmentBytes/replayedShare {
 			closed = closed[:n-1]
 		} else if err := e.closeTail(last); err != nil {
 			return false, err

@@ -43,6 +43,8 @@ func (e *Engine) Reclaim(ctx context.Context) (int64, error) {
 	if e.Uncertain() != nil {
 		return 0, nil
 	}
+	e.closing.Lock()
+	defer e.closing.Unlock()
 	for {
 		seg, oldest := e.pickSegment()
 		if seg == nil {
@@ -63,6 +65,7 @@ var errKept = errors.New("the segment is damaged and stays")
 func (e *Engine) rewriteSegment(ctx context.Context, seg *segment, oldest bool) (int64, error) {
 	failpoint.Hit("objectstore.reclaim.begin.before")
 	size := e.segmentLength(seg.number)
+	e.withdraw(seg.number)
 	if _, err := e.copyLiveRecords(ctx, seg, size, oldest, false); err != nil {
 		return 0, err
 	}
@@ -114,6 +117,9 @@ func (e *Engine) copyLiveRecords(ctx context.Context, seg *segment, size int64, 
 			} else {
 				continue
 			}
+		}
+		if err != nil {
+			return salvaged, fmt.Errorf("reclaim %s: %w", segName(seg.number), err)
 		}
 		due = r.seq + 1
 		if err = c.relocate(r, position{seg.number, at}); err != nil {
@@ -291,11 +297,15 @@ func (e *Engine) dropSegment(seg *segment) error {
 	delete(e.live, seg.number)
 	delete(e.tombs, seg.number)
 	delete(e.length, seg.number)
+	delete(e.closedAt, seg.number)
+	delete(e.unfit, seg.number)
 	e.mu.Unlock()
-	seg.release() // readers that hold it keep the file open until they are done
+	defer seg.release() // readers that hold it keep the file open until they are done
 	failpoint.Hit("objectstore.reclaim.remove.before")
 	if err := errors.Join(e.fs.Remove(segName(seg.number)), e.fs.SyncDir(logDir)); err != nil {
 		return fmt.Errorf("reclaim %s: %w", segName(seg.number), err)
 	}
+	// Only now: as long as a loss of power may bring the stub back, its body is there too.
+	e.removeBodyOf(seg)
 	return nil
 }

@@ -157,6 +157,11 @@ func (r *reconciler) segments() error {
 		return nil
 	}
 	numbers := slices.Sorted(maps.Keys(all))
+	for _, num := range numbers {
+		if all[num] > 0 {
+			r.stubs(num, have, all)
+		}
+	}
 	r.number = numbers[len(numbers)-1]
 	r.closed(numbers[:len(numbers)-1], have, all)
 	return r.last(have)
@@ -187,6 +192,53 @@ func (r *reconciler) closed(numbers []uint64, have []map[uint64]int64, longest m
 			}
 		}
 	}
+}
+
+// stubs gives a stub that one drive has in the place of a segment to the others: it says that the segment is a body, which was
+// read back before, and a drive that still has the segment has only missed that.
+func (r *reconciler) stubs(num uint64, have []map[uint64]int64, all map[uint64]int64) {
+	var st stub
+	found := false
+	for i := range r.drives {
+		if size, ok := have[i][num]; ok && size <= stubBytes && !found {
+			b, _, err := vfs.ReadFile(r.drives[i], segName(num), stubBytes)
+			if err == nil {
+				st, found = eitherHalf(b, num)
+			}
+		}
+	}
+	if !found {
+		return
+	}
+	all[num] = stubBytes
+	for _, i := range r.usable() {
+		if _, ok := have[i][num]; !ok {
+			continue // it is brought back with all that is missing
+		}
+		if b, size, err := vfs.ReadFile(r.drives[i], segName(num), stubBytes); err == nil && size == stubBytes && bothHalves(b, num) {
+			continue
+		}
+		r.log.Info("a drive has a segment that is a body by now", "file", segName(num))
+		if err := r.putStub(i, st); err != nil {
+			r.out(i, fmt.Errorf("replace %s by its stub: %w", segName(num), err))
+			continue
+		}
+		have[i][num] = stubBytes
+	}
+}
+
+func (r *reconciler) putStub(i int, st stub) error {
+	d, tmp := r.drives[i], fmt.Sprintf("%s/stub-%016x", tmpDir, st.number)
+	if err := errors.Join(vfs.EnsureDir(d, tmpDir), d.SyncDir(".")); err != nil {
+		return err
+	}
+	if err := d.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := vfs.WriteFile(d, tmp, st.encode()); err != nil {
+		return err
+	}
+	return errors.Join(d.Rename(tmp, segName(st.number)), d.SyncDir(logDir))
 }
 
 // bringBack copies a segment from another drive.

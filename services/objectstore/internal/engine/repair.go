@@ -150,6 +150,9 @@ func (p *repair) moveSegments() error {
 		e.mu.Lock()
 		s := e.segments[num]
 		delete(e.segments, num)
+		if st := s.coded(); st != nil {
+			delete(e.codedBy, st.body) // what is left of it is set aside with the bodies that nothing names
+		}
 		e.mu.Unlock()
 		s.release()
 	}
@@ -157,7 +160,7 @@ func (p *repair) moveSegments() error {
 		return err
 	}
 	for _, d := range e.damages.all() {
-		if num, ok := parseSegName(strings.TrimPrefix(d.File, logDir+"/")); ok && e.segmentOf(num) == nil {
+		if num, ok := parseSegPath(d.File); ok && e.segmentOf(num) == nil {
 			if err := e.removeFooter(num); err != nil {
 				return err
 			}

@@ -57,7 +57,7 @@ func (e *Engine) replay(numbers []uint64) error {
 			// before the mark lost acknowledged records.
 			// A segment of an earlier version must not get records that this version made up: the release
 			// which wrote it would open it, and take them for damage or for a torn end.
-			healthy = seg.bad == nil && seg.version == segVersion && !e.footed[num] && !e.damages.in(segName(num)) && e.head.pos.off >= e.ackedUpTo(seg)
+			healthy = seg.bad == nil && seg.coded() == nil && seg.version == segVersion && !e.footed[num] && !e.damages.in(segName(num)) && e.head.pos.off >= e.ackedUpTo(seg)
 		}
 	}
 	// Each of the next two finds records the damage itself; here it only decides whether the

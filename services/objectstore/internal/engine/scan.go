@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/body"
 )
 
 // position is the offset of a record in a segment of the log.
@@ -56,10 +58,11 @@ var errUnreadable = errors.New("unreadable")
 
 // next gives the next record and its offset; the body is valid until the next call. io.EOF is
 // the end. A *CorruptError names a damaged record: the record is returned with it when its head
-// is whole, the scanner does not move, and the caller continues with skipTo.
+// is whole, the scanner does not move, and the caller continues with skipTo. Any other error wraps body.ErrUnavailable: the
+// segment is a body that cannot be read now.
 func (s *logScanner) next() (record, int64, error) {
 	r, at, err := s.readNext()
-	if err != nil && !errors.Is(err, io.EOF) && s.mend() {
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, body.ErrUnavailable) && s.mend() {
 		return s.readNext()
 	}
 	return r, at, err
@@ -80,6 +83,9 @@ func (s *logScanner) readNext() (record, int64, error) {
 	var r record
 	for {
 		b, err := s.peek(need)
+		if errors.Is(err, body.ErrUnavailable) {
+			return record{}, at, err // it says nothing of the bytes
+		}
 		if err != nil {
 			_, _, cerr := bad(record{}, "cannot be read: "+err.Error())
 			return record{}, at, errors.Join(cerr, errUnreadable)
@@ -102,6 +108,9 @@ func (s *logScanner) readNext() (record, int64, error) {
 	}
 	if !s.skip {
 		b, err := s.peek(need + int(r.bodyLen))
+		if errors.Is(err, body.ErrUnavailable) {
+			return record{}, at, err
+		}
 		if err != nil {
 			_, _, cerr := bad(r, "cannot be read: "+err.Error())
 			return r, at, errors.Join(cerr, errUnreadable)

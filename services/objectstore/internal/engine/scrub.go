@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"io/fs"
 	"maps"
 	"slices"
 
@@ -51,6 +52,9 @@ func (s *scrubber) segment(num uint64) error {
 		return nil // it was reclaimed
 	}
 	defer seg.release()
+	if st := seg.coded(); st != nil {
+		return s.stub(st)
+	}
 	c, ok := seg.file.(copies)
 	if !ok || c.Copies() < 2 || seg.saltUnknown {
 		return nil
@@ -95,6 +99,27 @@ func (s *scrubber) segment(num uint64) error {
 		}
 	}
 	return s.ctx.Err()
+}
+
+// stub compares the copies of a stub. The body is compared by whoever keeps it.
+func (s *scrubber) stub(st *stub) error {
+	f, err := s.e.fs.Open(segName(st.number))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // it was reclaimed
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	c, ok := f.(copies)
+	if !ok || c.Copies() < 2 {
+		return nil
+	}
+	equal, err := s.equal(c, 0, stubBytes)
+	if err == nil && !equal {
+		c.Mend(st.encode(), 0)
+	}
+	return err
 }
 
 // record compares the copies of one record, which verifies.

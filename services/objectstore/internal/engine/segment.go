@@ -36,6 +36,8 @@ type segment struct {
 	file        vfs.File
 	bad         *CorruptError // the header's damage; nil: it is whole
 	saltUnknown bool          // the salt is not known: no record can be verified
+	stub        *stub         // found in the file; nil: the file has records. See Engine.openSegment
+	lostStub    bool          // the file was a stub, of which nothing can be read
 	refs        atomic.Int64  // the engine's own and one per reader; the file is closed at 0
 }
 
@@ -62,6 +64,15 @@ func (s *segment) acquire() bool {
 			return true
 		}
 	}
+}
+
+// parseSegPath reads what segName wrote.
+func parseSegPath(name string) (uint64, bool) {
+	base, ok := strings.CutPrefix(name, logDir+"/")
+	if !ok {
+		return 0, false
+	}
+	return parseSegName(base)
 }
 
 func (s *segment) release() {
@@ -118,6 +129,13 @@ func openSegment(fsys vfs.FS, number uint64) (*segment, error) {
 	}
 	s := &segment{number: number, file: f}
 	s.refs.Store(1)
+	if st, was, ok := isStub(f, number); ok {
+		s.stub = &st
+		return s, nil
+	} else if was {
+		s.bad, s.saltUnknown, s.lostStub = &CorruptError{segName(number), 0, "the stub that names the body of the segment is damaged"}, true, true
+		return s, nil
+	}
 	h := make([]byte, segHeaderSize)
 	_, err = f.ReadAt(h, 0)
 	if (err != nil || !wholeHeader(h, number)) && mendFrom(f, h, 0, func() bool { return wholeHeader(h, number) }) {
@@ -125,6 +143,7 @@ func openSegment(fsys vfs.FS, number uint64) (*segment, error) {
 	}
 	if err != nil {
 		s.bad, s.saltUnknown = &CorruptError{segName(number), 0, "header cannot be read: " + err.Error()}, true
+		s.lostStub = mayBeStub(f)
 		return s, nil
 	}
 	s.salt, s.firstSeq = binary.LittleEndian.Uint32(h[12:]), binary.LittleEndian.Uint64(h[24:])
@@ -147,6 +166,7 @@ func openSegment(fsys vfs.FS, number uint64) (*segment, error) {
 	} else {
 		s.bad = &CorruptError{segName(number), 0, reason}
 		s.saltUnknown = !s.deriveSalt(h)
+		s.lostStub = mayBeStub(f)
 	}
 	return s, nil
 }

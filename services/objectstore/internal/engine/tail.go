@@ -65,6 +65,10 @@ func (c *Cursor) Read(limit int, want func(*Event) bool) (events []Event, missed
 			if errors.Is(err, io.EOF) {
 				break
 			}
+			if errors.Is(err, ErrUnavailable) {
+				seg.release()
+				return events, missed, len(events) > 0, unlessSome(events, err)
+			}
 			if err != nil {
 				// The events of damaged records are missed; reading continues with the next valid
 				// record, and its sequence tells how many were missed.
@@ -148,6 +152,14 @@ func (e *Engine) segmentEnd(n uint64) int64 {
 		return e.end.off
 	}
 	return e.length[n]
+}
+
+// unlessSome gives an error when there are no events before it: who reads on behind them meets it again.
+func unlessSome(events []Event, err error) error {
+	if len(events) > 0 {
+		return nil
+	}
+	return err
 }
 
 func eventOf(r *record) (Event, bool, error) {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -127,12 +128,17 @@ func (e *Engine) verifySegment(ctx context.Context, num uint64, v *Verified) err
 	e.mu.RUnlock()
 	sc := newScanner(s, segHeaderSize, end)
 	next := s.firstSeq
+	sum := sha256.New()
+	sum.Write(encodeHeader(s.version, s.number, s.salt, s.firstSeq))
 	for ctx.Err() == nil {
 		r, at, err := sc.next()
 		var bad *CorruptError
 		switch {
 		case errors.Is(err, io.EOF):
 			e.verifyEnd(s, end, next)
+			if st := s.coded(); st != nil && !e.damages.in(segName(num)) && string(sum.Sum(nil)) != string(st.sum[:]) {
+				e.quarantine(Damage{File: segName(num), Reason: "the body of the segment is not the one that its stub names"})
+			}
 			return e.verifyFooter(num)
 		case errors.As(err, &bad):
 			if r.kind != 0 {
@@ -141,8 +147,14 @@ func (e *Engine) verifySegment(ctx context.Context, num uint64, v *Verified) err
 				sc.skipTo(sc.findRecord(0, nil))
 			}
 			e.quarantine(Damage{File: bad.File, Offset: at, Length: sc.off - at, Reason: bad.Reason}.of(r.bucket, r.key))
+		case err != nil:
+			return err
 		default:
 			v.Records++
+			if s.coded() != nil {
+				sum.Write(r.appendHead(nil, s.salt))
+				sum.Write(r.body)
+			}
 		}
 		if r.kind != 0 {
 			next = r.seq + 1

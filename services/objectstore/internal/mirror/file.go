@@ -114,6 +114,13 @@ func (f *File) nameless() bool {
 	return f.gone
 }
 
+// Unname says that the name will be another file's: drives on which this one is not open yet are not read any more.
+func (f *File) Unname() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.gone = true
+}
+
 // WriteAt implements io.WriterAt. A full disk on one drive is an error, and what the others have written stays.
 func (f *File) WriteAt(p []byte, off int64) (int, error) {
 	if err := f.change(doWrite, p, off, 0); err != nil {

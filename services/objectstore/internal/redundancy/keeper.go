@@ -27,6 +27,8 @@ type Options struct {
 	Names func(body string) (Naming, error)
 	// Bodies gives up to limit bodies that the log names, behind an id; nil: those without any file are not looked for.
 	Bodies func(after string, limit int) ([]string, error)
+	// Segments says how much of the log is kept as bodies; it may be nil.
+	Segments func() SegmentStatus
 	// Now is the clock; default: time.Now.
 	Now func() time.Time
 	Log *slog.Logger

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 
 	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
@@ -20,11 +21,25 @@ import (
 // settings has it: those have identities of 32 hex digits.
 const OldPlace = "before-places"
 
+// LogPlace is the name and the identity under which segments of the log that are offered as bodies are in the ledger. No
+// place of the settings can have it. It gets no files, as the one of the time before places: a segment is given up there when the
+// policy wants others, and has read them back.
+const LogPlace = "(log)"
+
+// Segments are those of the log that are offered as bodies, and the size of each.
+type Segments interface {
+	Offered() map[string]int64
+	// Settle makes a segment the body that the places have. It is fs.ErrNotExist when the segment is not offered any more.
+	Settle(ctx context.Context, body string) error
+}
+
 // Spread is Files over the places of a store.
 type Spread struct {
 	Store *spread.Store
 	// Old has the bodies of the time before places; nil: none.
 	Old *body.Files
+	// Log has segments that are to be bodies; nil: none.
+	Log Segments
 }
 
 var _ Files = (*Spread)(nil)
@@ -37,6 +52,9 @@ func (s *Spread) Status(ctx context.Context) (list []PlaceState) {
 	}
 	if s.Old != nil {
 		list = append(list, PlaceState{Name: OldPlace, ID: OldPlace, Local: true, Old: true, Free: -1})
+	}
+	if s.Log != nil {
+		list = append(list, PlaceState{Name: LogPlace, ID: LogPlace, Local: true, Old: true, Free: -1})
 	}
 	return list
 }
@@ -124,6 +142,12 @@ func (s *Spread) Stat(ctx context.Context, f File) error {
 		_, err := s.Old.Size(f.Body)
 		return err
 	}
+	if f.Place == LogPlace {
+		if _, ok := s.segments()[f.Body]; !ok {
+			return fmt.Errorf("segment %s: %w", f.Body, fs.ErrNotExist)
+		}
+		return nil
+	}
 	l, err := s.located(f)
 	if err != nil {
 		return err
@@ -134,9 +158,14 @@ func (s *Spread) Stat(ctx context.Context, f File) error {
 // Remove implements Files.
 func (s *Spread) Remove(ctx context.Context, f File) error {
 	var err error
-	if f.Place == OldPlace {
+	switch f.Place {
+	case OldPlace:
 		err = s.Old.Remove(f.Body)
-	} else {
+	case LogPlace:
+		if s.Log != nil {
+			err = s.Log.Settle(ctx, f.Body)
+		}
+	default:
 		var l spread.Located
 		if l, err = s.located(f); err == nil {
 			err = s.Store.RemoveFile(ctx, l)
@@ -162,8 +191,11 @@ func (s *Spread) Tidy(ctx context.Context, id string) error {
 
 // List implements Files.
 func (s *Spread) List(ctx context.Context, id, behind string, fn func(Listed) error) error {
-	if id == OldPlace {
+	switch id {
+	case OldPlace:
 		return s.listOld(behind, fn)
+	case LogPlace:
+		return s.listLog(behind, fn)
 	}
 	l, err := s.located(File{Key: ledger.Key{}, Place: id})
 	if err != nil {
@@ -202,6 +234,28 @@ func (s *Spread) listOld(behind string, fn func(Listed) error) error {
 			return err
 		}
 		if err := fn(Listed{File: fileAt(erasure.CopyOf(id), OldPlace), Bytes: size}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// segments are those that are offered.
+func (s *Spread) segments() map[string]int64 {
+	if s.Log == nil {
+		return nil
+	}
+	return s.Log.Offered()
+}
+
+// listLog lists the segments that are offered.
+func (s *Spread) listLog(behind string, fn func(Listed) error) error {
+	offered := s.segments()
+	for _, id := range slices.Sorted(maps.Keys(offered)) {
+		if id <= behind {
+			continue
+		}
+		if err := fn(Listed{File: fileAt(erasure.CopyOf(id), LogPlace), Bytes: offered[id]}); err != nil {
 			return err
 		}
 	}
@@ -252,7 +306,7 @@ func (k *Keeper) locate(id string) (list []spread.Located, ok bool) {
 		return nil, false
 	}
 	for _, r := range rows {
-		if !r.State.Readable() || r.Place == OldPlace {
+		if !r.State.Readable() || r.Place == OldPlace || r.Place == LogPlace {
 			continue
 		}
 		f := erasure.CopyOf(id)

@@ -28,8 +28,19 @@ type Status struct {
 	ScrubPeriodSeconds float64  `json:"scrub_period_seconds"`
 	Sweep              Pass     `json:"sweep"`
 	Counters           Counters `json:"since_start"`
+	// Segments of the log that are bodies, or will be.
+	Segments SegmentStatus `json:"segments"`
 	// Error is why the ledger takes no changes; empty while it does.
 	Error string `json:"error,omitempty"`
+}
+
+// SegmentStatus is how much of the log is coded.
+type SegmentStatus struct {
+	// Coded segments are bodies, of CodedBytes; Waiting ones will be. LogBytes are of the others.
+	Coded      int   `json:"coded_segments"`
+	CodedBytes int64 `json:"coded_bytes"`
+	Waiting    int   `json:"waiting_segments"`
+	LogBytes   int64 `json:"log_bytes"`
 }
 
 // PlaceReport is a place, with its last listing.
@@ -105,6 +116,9 @@ func (k *Keeper) Status() (Status, error) {
 		ScrubPeriodSeconds: k.opt.ScrubPeriod.Seconds(), Counters: k.Counters()}
 	for _, st := range ledger.States() {
 		s.Files = append(s.Files, StateCount{st.String(), tot.Rows[st]})
+	}
+	if k.opt.Segments != nil {
+		s.Segments = k.opt.Segments()
 	}
 	if err := k.ledger.Err(); err != nil {
 		s.Error = err.Error()

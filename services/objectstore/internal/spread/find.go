@@ -53,9 +53,10 @@ func (s *Store) openFragment(ctx context.Context, p place.Place, name string, f 
 
 // search looks for sources of a body, cheap ones first, and remembers what it saw.
 type search struct {
-	s    *Store
-	id   string
-	errs []error
+	s      *Store
+	id     string
+	random bool // small pieces will be read here and there
+	errs   []error
 	// seen are copies that were tried, and shards that cannot be used: shards that can be count again
 	// with others that are found later.
 	seen map[Located]bool
@@ -99,7 +100,7 @@ func (q *search) copy(ctx context.Context, name string, p place.Place, fn func(*
 		q.failed(l, err)
 		return true
 	}
-	src, err := q.s.newSource([]*fragment{f})
+	src, err := q.newSource([]*fragment{f})
 	if err != nil {
 		q.failed(l, err)
 		return true
@@ -182,7 +183,7 @@ func (q *search) shards(ctx context.Context, list []Located) (out []*source) {
 		generations[g] = append(generations[g], f)
 	}
 	for _, fs := range generations {
-		src, err := q.s.newSource(fs)
+		src, err := q.newSource(fs)
 		if err != nil {
 			q.errs = append(q.errs, err)
 			continue
@@ -193,7 +194,8 @@ func (q *search) shards(ctx context.Context, list []Located) (out []*source) {
 }
 
 // newSource makes a source of fragments of one generation. It closes them when they are not enough.
-func (s *Store) newSource(list []*fragment) (*source, error) {
+func (q *search) newSource(list []*fragment) (*source, error) {
+	s := q.s
 	info := list[0].file.Info()
 	files := make([]*erasure.File, info.K+info.M)
 	where := make([]string, len(files))
@@ -220,7 +222,11 @@ func (s *Store) newSource(list []*fragment) (*source, error) {
 		f.Index = i
 		s.degraded(Located{where[i], f}, fmt.Errorf("place %s: %s: %w", where[i], f, err))
 	}
-	r := erasure.NewReader(set, s.budget)
+	budget := s.budget
+	if q.random {
+		budget = nil // a stripe that is decoded whole for a small piece of it is seldom used again
+	}
+	r := erasure.NewReader(set, budget)
 	r.Decoded = func(n int64) { s.counts.decoded.Add(n) }
 	if s.allLocal(list) {
 		r.Piece = erasure.LocalPiece
@@ -278,8 +284,8 @@ func (s *Store) listOn(ctx context.Context, id string, slots []*slot) (found []L
 
 // find calls fn with sources of a body until it is false; a source may come again with more shards. The
 // error is nil when fn was called at all. Without hints it looks everywhere at once.
-func (s *Store) find(ctx context.Context, id string, hints bool, fn func(*source) bool) error {
-	q := &search{s: s, id: id, seen: map[Located]bool{}}
+func (s *Store) find(ctx context.Context, id string, hints, random bool, fn func(*source) bool) error {
+	q := &search{s: s, id: id, random: random, seen: map[Located]bool{}}
 	called := false
 	give := func(src *source) bool { called = true; return fn(src) }
 	if !q.copies(ctx, give) {
@@ -302,6 +308,12 @@ func (s *Store) find(ctx context.Context, id string, hints bool, fn func(*source
 	}
 	if called {
 		return nil
+	}
+	if s.opt.Hooks.Offered != nil {
+		if b := s.opt.Hooks.Offered(id); b != nil {
+			fn(&source{reader: b, close: func() { _ = b.Close() }})
+			return nil
+		}
 	}
 	return q.nothing()
 }

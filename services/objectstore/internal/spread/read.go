@@ -13,8 +13,9 @@ import (
 
 // Reader reads a body from whatever has it. When one source fails, it goes on with another one.
 type Reader struct {
-	s  *Store
-	id string
+	s      *Store
+	id     string
+	random bool
 
 	mu      sync.RWMutex
 	sources []*source // the first one is in use
@@ -25,8 +26,18 @@ type Reader struct {
 // Open implements body.Store.
 func (s *Store) Open(id string) (body.Reader, error) { return s.OpenBody(context.Background(), id) }
 
+// OpenRandom is Open for somebody who reads small pieces here and there, and keeps the body open for long: what has to be
+// decoded is decoded piece by piece, and no memory is kept.
+func (s *Store) OpenRandom(id string) (body.Reader, error) {
+	return s.openBody(context.Background(), id, true)
+}
+
 // OpenBody opens a body for reading.
 func (s *Store) OpenBody(ctx context.Context, id string) (*Reader, error) {
+	return s.openBody(ctx, id, false)
+}
+
+func (s *Store) openBody(ctx context.Context, id string, random bool) (*Reader, error) {
 	s.mu.Lock()
 	if s.hidden[id] {
 		s.mu.Unlock()
@@ -34,8 +45,8 @@ func (s *Store) OpenBody(ctx context.Context, id string) (*Reader, error) {
 	}
 	s.open[id]++
 	s.mu.Unlock()
-	r := &Reader{s: s, id: id}
-	err := s.find(ctx, id, true, func(src *source) bool {
+	r := &Reader{s: s, id: id, random: random}
+	err := s.find(ctx, id, true, random, func(src *source) bool {
 		r.sources = append(r.sources, src)
 		return false
 	})
@@ -114,7 +125,7 @@ func (r *Reader) findMore() {
 			have[l] = true
 		}
 	}
-	_ = r.s.find(context.Background(), r.id, false, func(src *source) bool {
+	_ = r.s.find(context.Background(), r.id, false, r.random, func(src *source) bool {
 		known := src.info != nil || old
 		for _, l := range src.where {
 			known = known && have[l]

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"sync"
@@ -38,6 +39,9 @@ type Hooks struct {
 	Locate func(id string) ([]Located, bool)
 	// Standing says how a place stands. Without this hook all are equal, and a place is full when it says so.
 	Standing func(place string) Standing
+	// Offered opens a body that no place has yet, where the log has its bytes; nil: it has none. They are used only when nothing
+	// else is found.
+	Offered func(id string) Bytes
 }
 
 // Standing is what decides whether a place gets a new body.
@@ -45,6 +49,13 @@ type Standing struct {
 	// Weight is its room, bytes; 0: it is not known.
 	Weight int64
 	Full   bool
+}
+
+// Bytes are those of a body that somebody else has.
+type Bytes interface {
+	io.ReaderAt
+	io.Closer
+	Size() int64
 }
 
 // Options configure a store.
