@@ -471,7 +471,7 @@ func TestSegmentVersions(t *testing.T) {
 		t.Errorf("the upload behind an old segment: %v", err)
 	}
 	e.done()
-	was := become(segVersion + 1)
+	was := become(stubVersion + 1)
 	if _, err := Open(opt); err == nil {
 		t.Error("a later version is opened")
 	}
