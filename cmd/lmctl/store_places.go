@@ -95,7 +95,7 @@ func atTime(t time.Time) string {
 }
 
 func storePlacesCommands(out *format) []*cobra.Command {
-	return []*cobra.Command{storeDrivesCommand(out), storeHealCommand(out), storeScrubCommand(out), storePolicyCommand(out), storeLedgerCommand(out), storeDLQCommand(out)}
+	return []*cobra.Command{storeDrivesCommand(out), storePlacesCommand(out), storeHealCommand(out), storeScrubCommand(out), storePolicyCommand(out), storeLedgerCommand(out), storeDLQCommand(out)}
 }
 
 func storeDrivesCommand(out *format) *cobra.Command {
@@ -109,22 +109,13 @@ func storeDrivesCommand(out *format) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			t := table{header: []string{"PLACE", "STATE", "LAST SEEN", "FILES", "USED", "FREE", "ROOM", "LISTED", "ERROR"}}
 			var bad []string
 			for _, p := range s.Places {
-				state := "up"
-				switch {
-				case !p.Up:
-					state = "away"
-				case p.Full:
-					state = "full"
-				}
-				if state != "up" {
+				if state := placeState(p.PlaceStatus); state == "away" || state == "full" {
 					bad = append(bad, p.Name+" is "+state)
 				}
-				t.rows = append(t.rows, []string{p.Name, state, atTime(p.Seen), fmt.Sprint(p.Files), byteCount(p.Used), byteCount(p.Free), roomOf(p.PlaceStatus), atTime(p.Listing.Ended), orDash(cmp.Or(p.Error, p.Listing.Error))})
 			}
-			if err := out.write(cmd.OutOrStdout(), s.Places, t); err != nil {
+			if err := out.write(cmd.OutOrStdout(), s.Places, placesTable(s)); err != nil {
 				return err
 			}
 			if len(bad) > 0 {
@@ -133,6 +124,30 @@ func storeDrivesCommand(out *format) *cobra.Command {
 			return nil
 		},
 	})
+}
+
+// placeState is how a place is, in a word.
+func placeState(p objectstore.PlaceStatus) string {
+	switch {
+	case p.State == "lost":
+		return p.State
+	case !p.Up:
+		return "away"
+	case p.State != "":
+		return p.State
+	case p.Full:
+		return "full"
+	}
+	return "up"
+}
+
+func placesTable(s objectstore.RedundancyStatus) table {
+	t := table{header: []string{"PLACE", "STATE", "LAST SEEN", "FILES", "USED", "FREE", "ROOM", "LISTED", "ERROR"}}
+	for _, p := range s.Places {
+		t.rows = append(t.rows, []string{p.Name, placeState(p.PlaceStatus), atTime(p.Seen), fmt.Sprint(p.Files), byteCount(p.Used), byteCount(p.Free), roomOf(p.PlaceStatus),
+			atTime(p.Listing.Ended), orDash(cmp.Or(p.Error, p.Listing.Error))})
+	}
+	return t
 }
 
 // byteCount writes a number of bytes; a dash for one that is not known.

@@ -59,6 +59,8 @@ func TestStorePlaces(t *testing.T) {
 		{"drives", cli.ExitFindings, "drive2"}, {"heal", 0, "missing files"}, {"heal --now", 0, "dead letters"}, {"scrub", 0, "336h0m0s"}, {"scrub --now", 0, "files read"},
 		{"policy", 0, "version"}, {"ledger", 0, "BODY"}, {"ledger --state durable --limit 5", 0, "BODY"}, {"ledger --queue", 0, "REASON"}, {"ledger --state none", 1, "state"},
 		{"ledger --place drive0", 0, "BODY"}, {"dlq", 0, "ATTEMPTS"}, {"dlq --retry all", 0, ""}, {"dlq --drop " + strings.Repeat("0", 32), 1, "no dead letter"},
+		{"places", cli.ExitFindings, "drive2"}, {"places drain drive0", 1, "too_few_places"}, {"places drain nobody", 1, "no_such_place"}, {"places lost drive2 --dry-run", 0, "0 bytes"},
+		{"places lost drive0", 1, "still_there"}, {"places undrain drive0", 1, "wrong_state"}, {"places lost drive2", 1, "never used"},
 		{"drives --addr 127.0.0.1:1", cli.ExitUnreachable, ""}, {"drives --addr ftp://x:1", cli.ExitUsage, ""},
 	} {
 		for _, f := range []format{"table", "json"} {

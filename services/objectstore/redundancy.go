@@ -115,7 +115,14 @@ func (k *keeping) open(ctx context.Context, s *Service, dir string, eng *engine.
 		Policy: s.cfg.policy(), Log: s.deps.Telemetry.Log, Workers: r.Workers, HealAfter: r.HealAfter, Rebalance: r.Rebalance,
 		ScrubPeriod: r.ScrubPeriod, ScrubRate: int64(r.ScrubRate), Reserve: int64(s.cfg.Reserve),
 		Names:  func(id string) (redundancy.Naming, error) { return naming(eng, places, id) },
-		Bodies: eng.BodiesAfter, Segments: log.status,
+		Bodies: eng.BodiesAfter, Segments: log.status, AckCopies: s.cfg.AckCopies,
+		Objects: func(ctx context.Context, bodies map[string]bool, limit int) (out []redundancy.ObjectName, _ error) {
+			list, err := eng.ObjectsOf(ctx, bodies, limit)
+			for _, o := range list {
+				out = append(out, redundancy.ObjectName(o))
+			}
+			return out, err
+		},
 	})
 	if err != nil {
 		return errors.Join(err, l.Close())

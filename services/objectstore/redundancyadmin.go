@@ -25,6 +25,15 @@ type (
 	RedundancyLetters struct {
 		Bodies []redundancy.Letter `json:"bodies"`
 	}
+	// PlaceOrder is the body of POST /redundancy/places: what is to become of a place, drain, undrain or lost. Force overrules that
+	// the others cannot do without it, or that something is lost with it.
+	PlaceOrder struct {
+		Place  string `json:"place"`
+		Action string `json:"action"`
+		Force  bool   `json:"force"`
+	}
+	// PlaceLosses is the answer of GET /redundancy/losses, and of POST /redundancy/places.
+	PlaceLosses = redundancy.Losses
 	// RedundancyOrder is the body of POST /redundancy/dead-letters: what to do with the dead letter of a body, retry or drop.
 	RedundancyOrder struct {
 		Body   string `json:"body"`
@@ -57,6 +66,10 @@ func (k *keeping) register(mux *web.Mux) {
 		return RedundancyLetters{list}, err
 	})
 	post("/redundancy/dead-letters", "try a dead letter again, or drop it", order)
+	get("/redundancy/losses", "what could not be read without ?place=, with the objects", operates, func(keeper *redundancy.Keeper, r *http.Request) (any, error) {
+		return keeper.Losses(r.Context(), r.FormValue("place"))
+	})
+	post("/redundancy/places", "empty a place, take it into use again, or give it up: {\"place\", \"action\": drain, undrain or lost, \"force\"}", placeOrder)
 	post("/redundancy/heal", "list all places and look at all bodies now", func(keeper *redundancy.Keeper, _ *http.Request) (any, error) {
 		return struct{}{}, keeper.HealNow()
 	})
@@ -87,6 +100,7 @@ func (k *keeping) answer(fn func(*redundancy.Keeper, *http.Request) (any, error)
 		}
 		v, err := fn(keeper, r)
 		switch {
+		case refusedToLeave(w, err):
 		case errors.Is(err, redundancy.ErrQuery):
 			web.WriteError(w, http.StatusBadRequest, "bad_request", err.Error(), nil)
 		case errors.Is(err, errNoLetter):
@@ -114,6 +128,39 @@ func files(keeper *redundancy.Keeper, r *http.Request) (any, error) {
 	list, err := keeper.Files(redundancy.Query{Body: r.FormValue("body"), State: r.FormValue("state"), Place: r.FormValue("place"),
 		After: r.FormValue("after"), Limit: limit(r)})
 	return RedundancyFiles{list}, err
+}
+
+// refusedToLeave answers with the reason why a place may not leave; false for other errors.
+func refusedToLeave(w http.ResponseWriter, err error) bool {
+	var e *redundancy.LeaveError
+	if !errors.As(err, &e) {
+		return false
+	}
+	status := http.StatusConflict
+	if e.Reason == redundancy.NoSuchPlace {
+		status = http.StatusNotFound
+	}
+	web.WriteError(w, status, string(e.Reason), e.Error(), nil)
+	return true
+}
+
+func placeOrder(keeper *redundancy.Keeper, r *http.Request) (any, error) {
+	var o PlaceOrder
+	d := json.NewDecoder(r.Body)
+	d.DisallowUnknownFields()
+	if err := d.Decode(&o); err != nil {
+		return nil, errors.Join(redundancy.ErrQuery, err)
+	}
+	none := PlaceLosses{IDs: []string{}, Objects: []redundancy.ObjectName{}}
+	switch o.Action {
+	case "drain":
+		return none, keeper.Drain(r.Context(), o.Place, o.Force)
+	case "undrain":
+		return none, keeper.Undrain(r.Context(), o.Place)
+	case "lost":
+		return keeper.DeclareLost(r.Context(), o.Place, o.Force)
+	}
+	return nil, errors.Join(redundancy.ErrQuery, errors.New("action: want drain, undrain or lost"))
 }
 
 func order(keeper *redundancy.Keeper, r *http.Request) (any, error) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/ledger"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/spread"
 )
 
 // Errors of Files. A file that is not there is fs.ErrNotExist.
@@ -53,6 +54,8 @@ type PlaceState struct {
 	Err error
 	// Free is the room that is left, bytes; -1 when it is not known.
 	Free int64
+	// State is what is to become of it.
+	State spread.State
 	// Capacity is how much the settings give it, bytes; 0: no bound.
 	Capacity int64
 }
@@ -75,4 +78,8 @@ type Files interface {
 	Tidy(ctx context.Context, place string) error
 	// List calls fn for the files of a place in the order of their bodies, from behind a body on; the empty id is before all.
 	List(ctx context.Context, place, behind string, fn func(Listed) error) error
+	// SetState says what is to become of a place of the settings, durably. Errors are spread.StateError.
+	SetState(place string, to spread.State) error
+	// Writing is how many files are being written to a place of the settings.
+	Writing(place string) int
 }

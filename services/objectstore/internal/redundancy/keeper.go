@@ -45,6 +45,10 @@ type Options struct {
 	ListPeriod time.Duration
 	// LookInterval is the time between two looks at the places; default 10 s.
 	LookInterval time.Duration
+	// AckCopies is on how many local places a body is written; default 1.
+	AckCopies int
+	// Objects gives the objects that name any of some bodies, up to a limit; nil: nobody knows.
+	Objects func(ctx context.Context, bodies map[string]bool, limit int) ([]ObjectName, error)
 	// Reserve is the room that a place must have to take more files, bytes.
 	Reserve int64
 	// Lease is how long a worker has for a body; default 2 h.
@@ -73,6 +77,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Workers == 0 {
 		o.Workers = 2
+	}
+	if o.AckCopies == 0 {
+		o.AckCopies = 1
 	}
 	if o.Backoff == (ledger.Backoff{}) {
 		o.Backoff = ledger.DefaultBackoff

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/ledger"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/spread"
 )
 
 // A listing of a place brings the ledger up to date with its files: what is not there is lost, what is there and was not known
@@ -20,7 +21,7 @@ func (k *Keeper) highestPolicy(ctx context.Context) (high uint32) {
 	all := true
 	for _, p := range k.tracker.statuses() {
 		if !p.Up {
-			all = false
+			all = all && p.State == string(spread.Lost)
 			continue
 		}
 		lctx, cancel := context.WithTimeout(ctx, policyTime)

@@ -140,7 +140,7 @@ func (k *Keeper) look(ctx context.Context) error {
 	if n.changed || len(n.came) > 0 || k.overdue() {
 		k.resweep()
 	}
-	return nil
+	return k.emptied(ctx)
 }
 
 // overdue: a place has just been away for so long that its files are to be made again.

@@ -48,7 +48,7 @@ var _ Files = (*Spread)(nil)
 func (s *Spread) Status(ctx context.Context) (list []PlaceState) {
 	s.Store.Retry(ctx)
 	for _, p := range s.Store.Stats(ctx).Places {
-		list = append(list, PlaceState{Name: p.Name, ID: p.ID, Local: p.Local, Err: p.Err, Free: p.Free, Capacity: p.Capacity})
+		list = append(list, PlaceState{Name: p.Name, ID: p.ID, Local: p.Local, Err: p.Err, Free: p.Free, Capacity: p.Capacity, State: p.State})
 	}
 	if s.Old != nil {
 		list = append(list, PlaceState{Name: OldPlace, ID: OldPlace, Local: true, Old: true, Free: -1})
@@ -112,7 +112,7 @@ func translate(err error) error {
 		return nil
 	case errors.Is(err, erasure.ErrTooFew), errors.Is(err, body.ErrUnavailable), errors.Is(err, body.ErrDamaged):
 		return fmt.Errorf("%w: %w", ErrUnreadable, err)
-	case vfs.IsFull(err):
+	case vfs.IsFull(err), errors.Is(err, spread.ErrLeaving):
 		return fmt.Errorf("%w: %w", ErrNoRoom, err)
 	case errors.Is(err, place.ErrOut), errors.Is(err, place.ErrUnknown):
 		return fmt.Errorf("%w: %w", ErrAway, err)
@@ -205,6 +205,12 @@ func (s *Spread) List(ctx context.Context, id, behind string, fn func(Listed) er
 		return fn(Listed{File: fileAt(l.Fragment, id), Bytes: size})
 	}))
 }
+
+// SetState implements Files.
+func (s *Spread) SetState(place string, to spread.State) error { return s.Store.SetState(place, to) }
+
+// Writing implements Files.
+func (s *Spread) Writing(place string) int { return s.Store.Writing(place) }
 
 // fileAt gives the file of a fragment.
 func fileAt(f erasure.Fragment, place string) File {

@@ -33,6 +33,8 @@ type Place struct {
 	Since time.Time
 	// Full: it takes no more files, and keeps those that it has.
 	Full bool
+	// Leaving: it is being emptied. It gets no files, and what it has is moved to the others.
+	Leaving bool
 	// Weight is the room of the place, its files included, as it was adopted, bytes; 0: it is not known.
 	Weight int64
 	// Old: it has bodies of the time before places. They are read from, and replaced.
@@ -110,7 +112,7 @@ func Next(v View) Plan {
 		return p.learn()
 	}
 	p.choose()
-	for _, phase := range []func() []Step{p.revive, p.lose, p.stage, p.make, p.read, p.separate, p.drop, p.rebalance} {
+	for _, phase := range []func() []Step{p.revive, p.lose, p.stage, p.make, p.read, p.leave, p.separate, p.drop, p.rebalance} {
 		if steps := phase(); len(steps) > 0 {
 			return Plan{Steps: steps}
 		}
@@ -305,7 +307,7 @@ func (p *planner) chooseCopies() {
 // (package spread), so most of them need not move. A full place is among them where has says that the body has a file there:
 // what it has it keeps, because moving it away would only make room for the next one.
 func (p *planner) order(has func(id string) bool) []string {
-	list := slices.DeleteFunc(slices.Clone(p.Places), func(pl Place) bool { return !pl.Up || pl.Old || pl.Full && !has(pl.ID) })
+	list := slices.DeleteFunc(slices.Clone(p.Places), func(pl Place) bool { return !pl.Up || pl.Old || pl.Leaving || pl.Full && !has(pl.ID) })
 	candidates := make([]placement.Candidate, len(list))
 	for i, pl := range list {
 		candidates[i] = placement.Candidate{Name: pl.Name, Weight: pl.Weight}
@@ -390,7 +392,7 @@ func (p *planner) stage() (steps []Step) {
 
 // misplaced: what is not written yet should be written elsewhere.
 func (p *planner) misplaced(r ledger.Row) bool {
-	if p.gone(r) || p.away(r) || p.places[r.Place].Full {
+	if p.gone(r) || p.away(r) || p.places[r.Place].Full || p.places[r.Place].Leaving {
 		return true
 	}
 	return slices.ContainsFunc(p.wanted, func(o ledger.Row) bool {
@@ -429,6 +431,23 @@ func (p *planner) read() (steps []Step) {
 		case ledger.Uploading, ledger.Verifying:
 			p.pending("another worker has a file of the body", p.Now.Add(retryAway))
 		}
+	}
+	return steps
+}
+
+// leave moves files away from places that are being emptied. A file on one is as good as any until it was moved.
+func (p *planner) leave() (steps []Step) {
+	spare := p.spare()
+	for _, r := range p.wanted {
+		if r.State != ledger.Durable || !p.places[r.Place].Leaving || !p.up(r) {
+			continue
+		}
+		if len(spare) == 0 {
+			p.pending("no other place can take the files of a place that is being emptied", p.Now.Add(retryAway))
+			continue
+		}
+		steps = append(steps, Step{Do: Shift, Row: r, Place: spare[0]})
+		spare = spare[1:]
 	}
 	return steps
 }

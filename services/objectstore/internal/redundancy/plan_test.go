@@ -22,6 +22,7 @@ func plans(fn func(View)) int {
 		for _, copyAt := range []string{"c", "d", "gone"} {
 			places := slices.Clone(places)
 			places[2].Full = copyAt == "d" // no place is left that could take a file
+			places[1].Leaving = copyAt == "gone"
 			for i := range 8 * 8 * 8 * 8 {
 				v := View{Body: anID(1), Naming: Named, Policy: policy, Places: places, Now: t0, HealAfter: time.Hour, Rebalance: i%2 == 0}
 				add := func(s ledger.State, k ledger.Key, place string) {
@@ -69,6 +70,11 @@ func TestEveryPlan(t *testing.T) {
 		for _, s := range p.Steps {
 			seen[s.Do]++
 			gone := !slices.ContainsFunc(v.Places, func(p Place) bool { return p.ID == s.Row.Place })
+			if (s.Do == Stage || s.Do == Assign || s.Do == Shift || s.Do == Lose) && slices.ContainsFunc(v.Places, func(p Place) bool {
+				return (p.Full || p.Leaving) && (p.ID == s.Place || s.Do == Stage && p.ID == s.Row.Place)
+			}) {
+				bad("a file is to go to a place that takes none")
+			}
 			switch s.Do {
 			case Drop:
 				if !wantedComplete(v) || len(s.Relies) != 3 || s.Row.Policy == v.Policy.Version {
@@ -111,7 +117,10 @@ func TestEveryPlan(t *testing.T) {
 		if len(p.Steps) > 0 || p.Wait != "" {
 			return
 		}
-		if !wantedComplete(v) || len(v.Rows) != 3 {
+		leaving := slices.ContainsFunc(v.Rows, func(r ledger.Row) bool {
+			return slices.ContainsFunc(v.Places, func(p Place) bool { return p.ID == r.Place && p.Leaving })
+		})
+		if !wantedComplete(v) || len(v.Rows) != 3 || leaving {
 			bad("nothing is planned, and nothing waits")
 		}
 	})

@@ -22,6 +22,8 @@ type tracker struct {
 	files   Files
 	reserve int64 // free bytes below which a place is full
 
+	looking sync.Mutex // a look that began earlier must not end later
+
 	mu    sync.Mutex
 	known map[string]*known // by name
 	// stand is what writers ask, who must not wait for a look.
@@ -34,6 +36,8 @@ type known struct {
 	Seen int64 `json:"seen_unix_ns"`
 	// Weight is the room that the place was found to have, as it was adopted; 0: it is not known.
 	Weight int64 `json:"weight_bytes,omitempty"`
+	// State is what was to become of it at the last look.
+	State spread.State `json:"state,omitempty"`
 
 	status PlaceState
 	up     bool
@@ -105,6 +109,8 @@ type news struct {
 
 // look asks every place.
 func (t *tracker) look(ctx context.Context, now time.Time) (n news, err error) {
+	t.looking.Lock()
+	defer t.looking.Unlock()
 	list := t.files.Status(ctx)
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -117,6 +123,13 @@ func (t *tracker) look(ctx context.Context, now time.Time) (n news, err error) {
 		}
 		was := *k
 		k.status, k.up = s, s.Err == nil && s.ID != ""
+		if s.State != k.State || s.State == spread.Lost && k.ID != "" {
+			k.State = s.State
+			n.changed, dirty = true, true
+		}
+		if s.State == spread.Lost {
+			k.ID = "" // it is nobody: what it had is gone
+		}
 		if s.ID != "" && s.ID != k.ID {
 			k.ID = s.ID
 			n.changed, dirty = true, true
@@ -190,7 +203,7 @@ func (t *tracker) places() []Place {
 		if k.ID == "" {
 			continue // it never said who it is, so nothing can be kept for it
 		}
-		list = append(list, Place{ID: k.ID, Name: name, Up: k.up, Since: time.Unix(0, k.Seen), Full: k.full, Weight: k.Weight, Old: k.status.Old})
+		list = append(list, Place{ID: k.ID, Name: name, Up: k.up, Since: time.Unix(0, k.Seen), Full: k.full, Weight: k.Weight, Leaving: k.State != spread.InUse, Old: k.status.Old})
 	}
 	slices.SortFunc(list, func(a, b Place) int { return cmp.Compare(a.Name, b.Name) })
 	return list
@@ -233,10 +246,12 @@ func (t *tracker) ids(names []string) (ids []string) {
 
 // PlaceStatus is a place as an operator sees it.
 type PlaceStatus struct {
-	Name  string    `json:"name"`
-	ID    string    `json:"id"`
-	Local bool      `json:"local"`
-	Up    bool      `json:"up"`
+	Name  string `json:"name"`
+	ID    string `json:"id"`
+	Local bool   `json:"local"`
+	Up    bool   `json:"up"`
+	// State is what is to become of the place: empty, draining, drained or lost.
+	State string    `json:"state,omitempty"`
 	Error string    `json:"error,omitempty"`
 	Seen  time.Time `json:"seen_at"`
 	// Free is what the place may still take, bytes; -1: not known.
@@ -257,7 +272,7 @@ func (t *tracker) statuses() []PlaceStatus {
 	defer t.mu.Unlock()
 	list := make([]PlaceStatus, 0, len(t.known))
 	for name, k := range t.known {
-		s := PlaceStatus{Name: name, ID: k.ID, Local: k.status.Local, Up: k.up, Seen: time.Unix(0, k.Seen).UTC(), Free: -1, Full: k.full,
+		s := PlaceStatus{Name: name, ID: k.ID, State: string(k.State), Local: k.status.Local, Up: k.up, Seen: time.Unix(0, k.Seen).UTC(), Free: -1, Full: k.full,
 			Files: k.use.Files, Used: k.use.Bytes, Room: k.room, Capacity: k.status.Capacity, Weight: k.Weight}
 		if k.up {
 			s.Free = k.free

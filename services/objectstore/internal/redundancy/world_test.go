@@ -17,6 +17,7 @@ import (
 	pebblevfs "github.com/cockroachdb/pebble/v2/vfs"
 
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/ledger"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/spread"
 )
 
 var t0 = time.Unix(1_800_000_000, 0)
@@ -35,6 +36,9 @@ type site struct {
 	down  bool
 	full  bool
 	old   bool // bodies of the time before places
+	state spread.State
+	// writing is the number of writers that are at work.
+	writing int
 	// drive is the size of the drive, bytes; 0: one that is never full. capacity is the setting.
 	drive, capacity int64
 }
@@ -108,7 +112,7 @@ func (w *world) at(id string) *site {
 
 func (w *world) site(id string) (*site, error) {
 	s := w.at(id)
-	if s == nil || s.down {
+	if s == nil || s.down || s.state == spread.Lost {
 		return nil, fmt.Errorf("%s: %w", id, ErrAway)
 	}
 	return s, nil
@@ -118,7 +122,7 @@ func (w *world) site(id string) (*site, error) {
 func (w *world) readable(body string, up bool) bool {
 	shards := map[string]int{}
 	for _, s := range w.sites {
-		if up && s.down {
+		if up && s.down || s.state == spread.Lost {
 			continue
 		}
 		for _, f := range s.files {
@@ -141,7 +145,7 @@ func (w *world) readable(body string, up bool) bool {
 func (w *world) Status(context.Context) (list []PlaceState) {
 	for _, n := range slices.Sorted(maps.Keys(w.sites)) {
 		s := w.sites[n]
-		st := PlaceState{Name: n, ID: s.id, Free: 1 << 40, Old: s.old, Capacity: s.capacity}
+		st := PlaceState{Name: n, ID: s.id, Free: 1 << 40, Old: s.old, Capacity: s.capacity, State: s.state}
 		if s.drive > 0 {
 			st.Free = s.drive - s.taken()
 		} else if s.capacity > 0 {
@@ -150,7 +154,7 @@ func (w *world) Status(context.Context) (list []PlaceState) {
 		if s.full {
 			st.Free = 0
 		}
-		if s.down {
+		if s.down || s.state == spread.Lost {
 			st.ID, st.Err = "", ErrAway
 		}
 		list = append(list, st)
@@ -170,7 +174,7 @@ func (w *world) Make(_ context.Context, body string, size int64, _ Policy, want 
 			err = ErrUnreadable
 		case s.old:
 			w.broke = fmt.Errorf("%s is written to %s", name(f), s.id)
-		case s.full:
+		case s.full || s.state != spread.InUse:
 			err = ErrNoRoom
 		case s.files[name(f)] == nil || s.files[name(f)].damaged:
 			d := &disk{File: f, size: w.named[body]}
@@ -262,6 +266,22 @@ func (w *world) List(_ context.Context, place, behind string, fn func(Listed) er
 	}
 	return nil
 }
+
+// SetState implements Files.
+func (w *world) SetState(place string, to spread.State) error {
+	s := w.sites[place]
+	if s == nil {
+		return &spread.StateError{Place: place, To: to}
+	}
+	if to == spread.Drained && (s.state != spread.Draining || len(s.files) > 0) {
+		w.broke = fmt.Errorf("%s is noted as empty, is %q and has %d files", place, s.state, len(s.files))
+	}
+	s.state = to
+	return nil
+}
+
+// Writing implements Files.
+func (w *world) Writing(place string) int { return w.sites[place].writing }
 
 // write is what a PUT does: copies at some places, then the record, then the news for the ledger, which may be lost.
 func (w *world) write(n int, size int64, places ...string) (ids []string) {

@@ -35,6 +35,8 @@ type Member struct {
 	// Claimed: the place has its identity. One that has not may be blank; one that has been claimed
 	// and is blank is another drive, or none.
 	Claimed bool `json:"claimed"`
+	// State is what is to become of it.
+	State State `json:"state,omitempty"`
 }
 
 // HasMembers reports whether a store has bodies on places, so that it cannot be opened without them.
@@ -120,6 +122,6 @@ func Replace(fsys vfs.FS, name string) error {
 	if p == nil {
 		return fmt.Errorf("replace place %s: the store has none of that name", name)
 	}
-	p.ID, p.Claimed = place.NewID(), false
+	p.ID, p.Claimed, p.State = place.NewID(), false, InUse
 	return m.save(fsys)
 }

@@ -183,7 +183,7 @@ func TestSettingsMustNameAllPlaces(t *testing.T) {
 	r := newRig(t, 3, 2)
 	r.stop()
 	main := vfstest.Sub(r.fs, "main")
-	if _, err := Open(context.Background(), Options{FS: main, Slots: slotsOf(r.fs, "a", "b"), AckCopies: 2}); err == nil || !strings.Contains(err.Error(), "place c") {
+	if _, err := Open(context.Background(), Options{FS: main, Slots: slotsOf(r.fs, "a", "b"), AckCopies: 2}); err == nil || !strings.Contains(err.Error(), "settings: c.") {
 		t.Error(err)
 	}
 	if _, err := Open(context.Background(), Options{FS: main, Slots: slotsOf(r.fs, "a", "b", "c"), AckCopies: 4}); err == nil {

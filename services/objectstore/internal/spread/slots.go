@@ -25,8 +25,10 @@ type Slot struct {
 // slot is a place that is there or not.
 type slot struct {
 	Slot
+	gate gate
 
 	mu    sync.RWMutex
+	state State
 	place place.Place // nil: it was never reached
 	id    string      // of its identity
 	ready bool        // it was recovered
@@ -82,7 +84,7 @@ func (s *slot) join(ctx context.Context, st *Store, taken map[string]string) err
 		return errors.Join(err, p.Close())
 	}
 	taken[id] = s.Name
-	s.set(p, id, nil)
+	s.set(gated{p, &s.gate}, id, nil)
 	s.mu.Lock()
 	s.ready = true
 	s.mu.Unlock()
@@ -126,7 +128,7 @@ func (s *slot) known(was place.Identity, m *Members, save func() error) (string,
 	case was.Store != m.Store:
 		return "", fmt.Errorf("%w: place %s: %w: its store is %s, and this one is %s", place.ErrOut, s.Name, place.ErrForeign, was.Store, m.Store)
 	case member == nil:
-		return "", fmt.Errorf("%w: place %s is %s, which was replaced: it must be emptied before it is used again", place.ErrOut, s.Name, was.Place)
+		return "", fmt.Errorf("%w: place %s is %s, which was replaced or has left: it must be emptied before it is used again", place.ErrOut, s.Name, was.Place)
 	case !member.Claimed:
 		member.Claimed = true // the process ended between the claim and this
 		return member.ID, save()
@@ -157,6 +159,9 @@ func (s *Store) standing(sl *slot) Standing {
 
 // takes says why no new body goes to a place; nil when one may.
 func (s *Store) takes(sl *slot) error {
+	if st := sl.is(); st == Draining || st == Drained {
+		return fmt.Errorf("place %s: %w", sl.Name, ErrLeaving)
+	}
 	if s.standing(sl).Full {
 		return fmt.Errorf("place %s is full: %w", sl.Name, syscall.ENOSPC)
 	}

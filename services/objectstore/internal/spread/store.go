@@ -112,8 +112,9 @@ type PlaceStats struct {
 	Name  string
 	Local bool
 	ID    string // of its identity; empty when it was never reached
-	Err   error  // why it takes no writes
-	Free  int64  // bytes; -1 unknown
+	State State
+	Err   error // why it takes no writes
+	Free  int64 // bytes; -1 unknown
 	// Capacity is how much it may take by the settings, bytes; 0: no bound.
 	Capacity int64
 }
@@ -154,22 +155,12 @@ func Open(ctx context.Context, opt Options) (*Store, error) {
 	if err := s.noneMissing(); err != nil {
 		return nil, err
 	}
-	return s, nil
-}
-
-// noneMissing refuses settings that leave out a place with files: their bodies would look lost.
-func (s *Store) noneMissing() error {
-	var errs []error
-	for _, m := range s.members.Places {
-		found := false
-		for _, sl := range s.slots {
-			found = found || sl.Name == m.Name
-		}
-		if !found {
-			errs = append(errs, fmt.Errorf("the store has files on place %s, which is not in the settings", m.Name))
+	for _, sl := range s.slots {
+		if m := s.members.named(sl.Name); m != nil {
+			sl.become(m.State)
 		}
 	}
-	return errors.Join(errs...)
+	return s, nil
 }
 
 // Recover implements body.Store: it opens the places.
@@ -211,7 +202,7 @@ func (s *Store) Retry(ctx context.Context) {
 	}
 	for _, sl := range s.slots {
 		sl.mu.RLock()
-		again := sl.place == nil
+		again := sl.place == nil && sl.state != Lost
 		sl.mu.RUnlock()
 		if !again {
 			continue
@@ -292,7 +283,7 @@ func (s *Store) Stats(ctx context.Context) Stats {
 	out := Stats{DecodedBytes: s.counts.decoded.Load(), Degraded: s.counts.degraded.Load(), Repaired: s.counts.repaired.Load()}
 	for _, sl := range s.slots {
 		sl.mu.RLock()
-		ps := PlaceStats{Name: sl.Name, Local: sl.Local, ID: sl.id, Free: -1, Capacity: sl.Capacity}
+		ps := PlaceStats{Name: sl.Name, Local: sl.Local, ID: sl.id, State: sl.state, Free: -1, Capacity: sl.Capacity}
 		sl.mu.RUnlock()
 		ps.Err = sl.err()
 		if p := sl.use(); p != nil && p.Local() {
@@ -324,7 +315,7 @@ func (s *Store) NameOf(id string) (string, bool) {
 func (s *Store) outs() error {
 	var errs []error
 	for _, sl := range s.slots {
-		if sl.use() == nil {
+		if sl.use() == nil && sl.is() != Lost {
 			errs = append(errs, sl.err())
 		}
 	}
