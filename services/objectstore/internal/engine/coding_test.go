@@ -240,6 +240,15 @@ func TestLostBodyOfASegment(t *testing.T) {
 	}); err != nil || len(gone) == 0 {
 		t.Fatalf("%v, %d objects", err, len(gone))
 	}
+	of, err := e.ObjectsOf(context.Background(), map[string]bool{lost: true}, 1000)
+	if err != nil || len(of) != len(gone) {
+		t.Errorf("%d objects lie in the segment, and %d are said to: %v", len(gone), len(of), err)
+	}
+	for _, o := range of {
+		if !gone[o.Key] {
+			t.Errorf("%+v does not lie in the segment", o)
+		}
+	}
 	e.coded.forget(lost, nil)
 	if err := e.bodies.Remove(lost); err != nil {
 		t.Fatal(err)

@@ -12,9 +12,10 @@ type ObjectOfBody struct {
 	Bucket, Key, Version string
 }
 
-// ObjectsOf gives up to limit objects that name one of some bodies. The index is by key, so all of it is read: for an operator's
+// ObjectsOf gives up to limit objects that name one of some bodies, or lie in a segment that is one. The index is by key, so all of it is read: for an operator's
 // question, not for a request.
 func (e *Engine) ObjectsOf(ctx context.Context, bodies map[string]bool, limit int) (out []ObjectOfBody, err error) {
+	segments := e.segmentsOf(bodies)
 	for _, space := range []byte{spaceObject, spaceAside} {
 		err := e.idx.scan(space, func(name, value []byte) error {
 			if len(out) == limit {
@@ -27,7 +28,7 @@ func (e *Engine) ObjectsOf(ctx context.Context, bodies map[string]bool, limit in
 			if err != nil {
 				return err
 			}
-			if !slices.ContainsFunc(x.files, func(f string) bool { return bodies[f] }) {
+			if !segments[x.pos.seg] && !slices.ContainsFunc(x.files, func(f string) bool { return bodies[f] }) {
 				return nil
 			}
 			bucket, record, _ := strings.Cut(string(name), "\x00")
@@ -48,4 +49,17 @@ func (e *Engine) ObjectsOf(ctx context.Context, bodies map[string]bool, limit in
 		}
 	}
 	return out, nil
+}
+
+// segmentsOf gives the segments that are one of some bodies.
+func (e *Engine) segmentsOf(bodies map[string]bool) map[uint64]bool {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	out := map[uint64]bool{}
+	for id := range bodies {
+		if num, coded := e.codedBy[id]; coded {
+			out[num] = true
+		}
+	}
+	return out
 }
