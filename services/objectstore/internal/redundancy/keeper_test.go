@@ -2,6 +2,7 @@ package redundancy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -343,7 +344,7 @@ func TestLedgerOlderThanTheFiles(t *testing.T) {
 }
 
 // TestMovedTwice: a move was broken off when the ledger did not know of it any more, and so a file is at two places. The one
-// that its row does not name goes, unless the other is not there.
+// that its row does not name goes, unless the other is not there: then it is taken for that.
 func TestMovedTwice(t *testing.T) {
 	for _, there := range []bool{true, false} {
 		w := newWorld(t, "a", "b", "c", "d")
@@ -366,11 +367,13 @@ func TestMovedTwice(t *testing.T) {
 				delete(from.files, n)
 			}
 		}
-		r.now = r.now.Add(25 * time.Hour)
-		r.settle()
+		made := r.k.count.filesMade.Load()
 		r.now = r.now.Add(25 * time.Hour)
 		r.settle()
 		r.complete()
+		if n := r.k.count.filesMade.Load() - made; n != 0 && spare.id < from.id {
+			t.Errorf("%d files were made, and all were there", n)
+		}
 	}
 }
 
@@ -408,6 +411,67 @@ func TestListedWhileAtWork(t *testing.T) {
 	}
 	r.settle()
 	r.complete()
+}
+
+// TestListedBesideAWorker: the ledger has lost its last writes, and while a listing looks at a file a worker has got so far with the body that it
+// knows of the other files: it wants this one too, and at another place, since there is one more. The file is not forgotten until
+// the next day.
+func TestListedBesideAWorker(t *testing.T) {
+	play := func(t *testing.T, n, met, at int) (reached bool) {
+		w := newWorld(t, "a", "b", "c")
+		r := newRig(w, Options{Policy: twoOne, Lease: time.Hour})
+		r.k.Written(anID(n), large, r.write(n, large, "a", "b"))
+		for range 4 {
+			r.round()
+			r.now = r.now.Add(time.Minute)
+		}
+		r.complete()
+		w.sites["d"] = &site{id: "id-d", files: map[string]*disk{}}
+		files, steps, inside := 0, 0, false
+		w.hit = func(step string) {
+			switch {
+			case inside:
+				if steps++; steps == at {
+					reached = true
+					panic(errKilled) // it takes longer than the listing
+				}
+			case step == "adopt.read":
+				if files++; files != met {
+					return
+				}
+				inside = true
+				catch(func() {
+					if _, err := r.k.one(context.Background()); err != nil {
+						t.Error(err)
+					}
+				})
+				inside = false
+			}
+		}
+		rows, err := r.l.List(ledger.Key{}, 100)
+		for _, row := range rows {
+			err = errors.Join(err, r.l.Forget(row))
+		}
+		if err = errors.Join(err, r.l.Close()); err != nil {
+			t.Fatal(err)
+		}
+		r.start()
+		for range 12 { // two hours: less than the time between two listings
+			r.round()
+			r.now = r.now.Add(10 * time.Minute)
+		}
+		r.complete()
+		return reached
+	}
+	for n := range 4 { // each body has another order of places
+		for met := 2; met <= 3; met++ {
+			for at := 1; play(t, n, met, at); at++ {
+				if t.Failed() {
+					t.Fatalf("body %d, at file %d, step %d", n, met, at)
+				}
+			}
+		}
+	}
 }
 
 // TestRemovedWhileAway: an object was deleted when nobody told the keeper. What is missing of its body is not waited for.

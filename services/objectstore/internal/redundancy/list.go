@@ -247,12 +247,27 @@ func sameFile(r ledger.Row, f File) bool {
 	return r.Key == f.Key && r.Place == f.Place
 }
 
-// adopt makes the ledger know a file that is there. size is that of the body; -1: not known.
+// adopt makes the ledger know a file that is there. size is that of the body; -1: not known. A worker may change the body's
+// rows meanwhile, and the file has to be seen beside what they are then: nobody looks at it again for a day.
 func (k *Keeper) adopt(f Listed, size int64) error {
+	for range adoptions {
+		err := k.adoptOnce(f, size)
+		if !errors.Is(err, ledger.ErrRaced) && !errors.Is(err, ledger.ErrExists) {
+			return err
+		}
+	}
+	return errBusy
+}
+
+// adoptions is how often a file is looked at whose rows change all the time.
+const adoptions = 3
+
+func (k *Keeper) adoptOnce(f Listed, size int64) error {
 	rows, err := k.ledger.Rows(f.Body)
 	if err != nil {
 		return err
 	}
+	k.opt.Step("adopt.read")
 	free := f.Key
 	for _, r := range rows {
 		if sameFile(r, f.File) {
@@ -275,8 +290,7 @@ func (k *Keeper) adopt(f Listed, size int64) error {
 			return errBusy // whether this one is needed shows when the other was read back
 		}
 	}
-	_, err = k.ledger.Insert(ledger.Row{Key: free, K: f.K, M: f.M, Place: f.Place, Size: size, State: ledger.Uploaded}, k.now())
-	if err != nil && !errors.Is(err, ledger.ErrExists) {
+	if _, err = k.ledger.Insert(ledger.Row{Key: free, K: f.K, M: f.M, Place: f.Place, Size: size, State: ledger.Uploaded}, k.now()); err != nil {
 		return err
 	}
 	return k.ledger.Send(f.Body, "a file turned up", k.now())
@@ -293,7 +307,7 @@ func (k *Keeper) turnedUp(r ledger.Row, place string) error {
 			r.Place = place
 		}
 	})
-	if notRaced(err) != nil {
+	if err != nil {
 		return err
 	}
 	return k.ledger.Send(r.Body, "a file turned up", k.now())
@@ -316,13 +330,19 @@ func (k *Keeper) surplus(f Listed, r ledger.Row) error {
 		if now != r {
 			continue
 		}
-		if err := k.files.Stat(ctx, fileOf(r)); err != nil {
+		err := k.files.Stat(ctx, fileOf(r))
+		if errors.Is(err, fs.ErrNotExist) {
+			// This one is not too many then: it is the file of the row, once that does not say another.
+			k.count.lost(err)
+			return errors.Join(k.apply(r, ledger.Lost, err, nil), ledger.ErrRaced)
+		}
+		if err != nil {
 			return nil // looked at again by the next listing
 		}
 		k.count.removed()
 		return k.files.Remove(ctx, f.File)
 	}
-	return errBusy // it has changed meanwhile
+	return ledger.ErrRaced
 }
 
 // hold keeps others from moving files of a body; false when somebody does.
