@@ -80,6 +80,7 @@ type Config struct {
 	Segment           config.Bytes  `koanf:"segment" help:"length at which a log segment is closed"`
 	Reserve           config.Bytes  `koanf:"reserve" help:"disk that is kept for deletes, reclaiming and the index when the disk is full; 0: none"`
 	MaxRequests       int           `koanf:"max_requests" help:"requests at the same time; more are answered with SlowDown"`
+	MaxConnections    int           `koanf:"max_connections" help:"connections at the same time; a new one takes the place of one without a request, or is answered with SlowDown"`
 	MaxInFlight       config.Bytes  `koanf:"max_in_flight" help:"memory for bodies that are being received"`
 	BodyIdle          time.Duration `koanf:"body_idle_timeout" help:"how long a client may take for the next piece of a body"`
 	Drain             time.Duration `koanf:"drain_timeout" help:"how long requests may take to end at shutdown"`
@@ -102,7 +103,7 @@ func DefaultConfig() Config {
 		Listen: "127.0.0.1:4790", AdminListen: "127.0.0.1:4791", Region: "us-east-1",
 		AckCopies: 1, Redundancy: defaultRedundancy(),
 		MaxObject: 5 << 30, InlineObject: 1 << 20, Segment: 256 << 20, Reserve: 64 << 20,
-		MaxRequests: 512, MaxInFlight: 64 << 20, BodyIdle: 30 * time.Second, Drain: 15 * time.Second,
+		MaxRequests: 512, MaxConnections: 4096, MaxInFlight: 64 << 20, BodyIdle: 30 * time.Second, Drain: 15 * time.Second,
 		AbortUploadsAfter: 7 * 24 * time.Hour, LifecycleInterval: time.Hour, LifecycleRate: 500,
 		Encryption: Encryption{RewriteRate: 32 << 20},
 		MirrorRate: 64 << 20, MirrorScrub: 7 * 24 * time.Hour,
@@ -173,6 +174,8 @@ func (c Config) Validate() error {
 		bad("reserve %s: want 0 or at least 16MiB", c.Reserve)
 	case c.MaxRequests < 1:
 		bad("max_requests %d: want at least 1", c.MaxRequests)
+	case c.MaxConnections < 1:
+		bad("max_connections %d: want at least 1", c.MaxConnections)
 	case c.BodyIdle <= 0 || c.Drain <= 0 || c.ReclaimInterval <= 0:
 		bad("body_idle_timeout, drain_timeout and reclaim_interval must be positive")
 	case c.LifecycleInterval < 0 || c.LifecycleInterval > 0 && c.LifecycleRate < 1:

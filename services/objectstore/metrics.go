@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/http1"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/spread"
 )
 
@@ -29,6 +30,9 @@ type metrics struct {
 
 	lifecycleLocked prometheus.Counter
 
+	connsRefused, connsDisplaced prometheus.Counter
+	front                        atomic.Pointer[http1.Server]
+
 	mu     sync.RWMutex
 	answer map[answered]served // the series of requests: looking them up costs more than counting
 
@@ -46,6 +50,14 @@ func (m *metrics) stats() (s engine.Stats) {
 	}
 	s.Fsyncs += m.fsyncs.Load()
 	return s
+}
+
+// connections of clients; those of a start that failed are none.
+func (m *metrics) connections() float64 {
+	if f := m.front.Load(); f != nil {
+		return float64(f.Conns())
+	}
+	return 0
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -70,6 +82,8 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		rewritten:       prometheus.NewCounter(opts("rewritten_bytes_total", "Bytes of bodies that were encrypted again with the current key.")),
 		lifecycle:       prometheus.NewCounterVec(opts("lifecycle_actions_total", "What lifecycle rules did: expire objects, remove versions and delete markers, abort uploads."), []string{"action"}),
 		lifecycleLocked: prometheus.NewCounter(opts("lifecycle_locked_total", "Versions that lifecycle rules left because a lock keeps them, in every pass again.")),
+		connsRefused:    prometheus.NewCounter(opts("connections_refused_total", "Connections that were closed at once because max_connections had requests.")),
+		connsDisplaced:  prometheus.NewCounter(opts("connections_displaced_total", "Connections without a request that were closed for new ones at max_connections.")),
 		reclaimed:       prometheus.NewCounter(opts("reclaimed_bytes_total", "Bytes of log segments that were dropped.")),
 	}
 	gauge := func(name, help string, f func(engine.Stats) float64) prometheus.Collector {
@@ -80,9 +94,10 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		m.lifecycle.WithLabelValues(action) // so that a rate is 0 and not absent before the first
 	}
 	for _, c := range []prometheus.Collector{
-		&placeMetrics{of: &m.places}, &redundancyMetrics{of: &m.keeping}, m.requests, m.seconds, m.syncSeconds, m.perSync, m.written, m.webhookPosts, m.webhookSent, m.webhookLost, m.reclaimed, m.slowBodies, m.rewritten, m.lifecycle, m.lifecycleLocked, newBucketCollector(m),
+		&placeMetrics{of: &m.places}, &redundancyMetrics{of: &m.keeping}, m.requests, m.seconds, m.syncSeconds, m.perSync, m.written, m.webhookPosts, m.webhookSent, m.webhookLost, m.reclaimed, m.slowBodies, m.rewritten, m.lifecycle, m.lifecycleLocked, m.connsRefused, m.connsDisplaced, newBucketCollector(m),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "lightmetrics_objectstore_fsyncs_total", Help: "Fsyncs of the log, of body files and of their directories."},
 			func() float64 { return float64(m.stats().Fsyncs) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "lightmetrics_objectstore_connections", Help: "Connections of clients."}, m.connections),
 		gauge("objects", "Objects in the store.", func(s engine.Stats) float64 { return float64(s.Objects) }),
 		gauge("object_bytes", "Sum of the sizes of all objects.", func(s engine.Stats) float64 { return float64(s.ObjectBytes) }),
 		gauge("noncurrent_versions", "Versions that are not the current one, and delete markers.", func(s engine.Stats) float64 { return float64(s.Hidden) }),

@@ -19,6 +19,7 @@ import (
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/http1"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/notify"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3api"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3err"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/seal"
 )
 
@@ -233,7 +234,10 @@ func (s *Service) start(g *run.Group, l net.Listener, secure *tls.Config, users 
 		MaxRequests: s.cfg.MaxRequests, MaxInFlightBytes: int64(s.cfg.MaxInFlight), IdleTimeout: s.cfg.BodyIdle,
 		OnlyRegion: s.cfg.OnlyRegion, BlockPublicAccess: s.cfg.BlockPublicAccess, MatchAbsent412: s.cfg.IfMatchAbsent412, EncryptedAtRest: s.cfg.EncryptedAtRest, Observe: m.request, SlowBody: m.slowBodies.Inc,
 	})
-	front := &http1.Server{Handler: api, Log: s.deps.Telemetry.Log, TLS: secure}
+	front := &http1.Server{Handler: api, Log: s.deps.Telemetry.Log, TLS: secure,
+		MaxConns: s.cfg.MaxConnections, Full: s3err.SlowDown.With("The server has as many connections as it takes.").Whole(),
+		Refused: m.connsRefused.Inc, Displaced: m.connsDisplaced.Inc}
+	m.front.Store(front)
 	addr := l.Addr().String()
 	s.addr.Store(&addr)
 	g.Go("s3", func(ctx context.Context) error { return front.Serve(ctx, l, s.cfg.Drain) })

@@ -3,6 +3,7 @@ package http1
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -33,7 +34,10 @@ const (
 type conn struct {
 	server *Server
 	nc     net.Conn
+	raw    net.Conn // below TLS
 	state  atomic.Int32
+	since  atomic.Int64 // when it became idle, nanoseconds
+	placed bool         // counts as one of Server.MaxConns; of Server.mu
 
 	in         []byte // bytes read: in[begin:end] are not used yet
 	begin, end int
@@ -49,10 +53,15 @@ type conn struct {
 	paced   bool      // the handler sets the deadlines of writes
 }
 
-func newConn(ctx context.Context, s *Server, nc net.Conn) *conn {
-	c := &conn{server: s, nc: nc, in: make([]byte, inputSize), header: http.Header{}}
+func newConn(ctx context.Context, s *Server, raw net.Conn) *conn {
+	nc := raw
+	if s.TLS != nil {
+		nc = tls.Server(raw, s.TLS)
+	}
+	c := &conn{server: s, nc: nc, raw: raw, in: make([]byte, inputSize), header: http.Header{}}
 	c.blank = (&http.Request{RemoteAddr: nc.RemoteAddr().String(), Header: c.header}).WithContext(ctx)
 	c.answer.header = http.Header{}
+	c.since.Store(time.Now().UnixNano())
 	return c
 }
 
@@ -75,6 +84,7 @@ func (c *conn) serve() {
 		if !keep {
 			return
 		}
+		c.since.Store(time.Now().UnixNano())
 		c.state.Store(idle)
 		// Read after the state was stored, as closeIdle reads the state after ending was.
 		if c.server.ending.Load() {

@@ -43,12 +43,21 @@ type Server struct {
 	Log     *slog.Logger
 	// TLS is the configuration of connections; nil serves in the clear. There is no HTTP/2: it must offer http/1.1 alone.
 	TLS *tls.Config
+	// MaxConns bounds the connections; 0: there is no bound. At the bound a new one takes the place of the one that has
+	// waited longest for a request; with a request on each of them it is answered with Full, where that can be said in the
+	// clear, and closed.
+	MaxConns int
+	Full     []byte
+	// Refused and Displaced are called for each connection that had no place, and for each that gave its own.
+	Refused, Displaced func()
 
 	timeouts timeouts // zero: the defaults
 
 	ending  atomic.Bool // no further requests are taken
 	mu      sync.Mutex
 	conns   map[*conn]struct{}
+	placed  int // of conns, those that have a place
+	ends    refusals
 	running sync.WaitGroup
 }
 
@@ -116,19 +125,15 @@ func (s *Server) accept(ctx context.Context, l net.Listener) error {
 }
 
 func (s *Server) start(ctx context.Context, nc net.Conn) {
-	if s.TLS != nil {
-		nc = tls.Server(nc, s.TLS)
-	}
 	c := newConn(ctx, s, nc)
-	s.mu.Lock()
-	s.conns[c] = struct{}{}
-	s.mu.Unlock()
+	if !s.admit(c) {
+		s.refuseConn(nc)
+		return
+	}
 	s.running.Go(func() {
 		defer func() {
-			_ = nc.Close()
-			s.mu.Lock()
-			delete(s.conns, c)
-			s.mu.Unlock()
+			_ = c.nc.Close()
+			s.leave(c)
 		}()
 		if c.handshake(ctx) {
 			c.serve()

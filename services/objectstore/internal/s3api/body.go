@@ -63,7 +63,8 @@ type pacedReader struct {
 	rc    *http.ResponseController
 	idle  time.Duration
 	set   time.Time
-	share *share // nil until there is one
+	by    time.Time // the end of all pieces; zero: there is none
+	share *share    // nil until there is one
 }
 
 func (p *pacedReader) Read(b []byte) (int, error) {
@@ -73,7 +74,11 @@ func (p *pacedReader) Read(b []byte) (int, error) {
 	// reading small pieces.
 	if now.Sub(p.set) > p.idle/4 {
 		p.set = now
-		if err := p.rc.SetReadDeadline(now.Add(p.idle)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		until := now.Add(p.idle)
+		if !p.by.IsZero() && p.by.Before(until) {
+			until = p.by
+		}
+		if err := p.rc.SetReadDeadline(until); err != nil && !errors.Is(err, http.ErrNotSupported) {
 			return 0, err
 		}
 	}

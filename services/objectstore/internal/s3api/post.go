@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/postpolicy"
@@ -21,6 +22,8 @@ import (
 // form; it is checked before a byte of the file is read.
 func (c *call) postObject() error {
 	pace := &pacedReader{r: c.r.Body, rc: &c.conn, idle: c.IdleTimeout}
+	// Nobody knows yet who sends this: it has the time of one piece in all.
+	pace.by = time.Now().Add(c.IdleTimeout) // a socket deadline is wall time by nature
 	f, err := c.readForm(pace)
 	if err != nil {
 		return err
@@ -29,6 +32,7 @@ func (c *call) postObject() error {
 	if err != nil {
 		return err
 	}
+	pace.by, pace.set = time.Time{}, time.Time{}
 	if err := c.checkOwner(); err != nil {
 		return err
 	}

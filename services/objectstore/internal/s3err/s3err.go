@@ -141,6 +141,17 @@ var (
 	TooManyBuckets                = of("TooManyBuckets", http.StatusBadRequest, "You have attempted to create more buckets than allowed")
 )
 
+// Whole is the error as a whole answer of HTTP/1.1, for a connection of which no request was read.
+func (e *Error) Whole() []byte {
+	var b bytes.Buffer
+	b.WriteString(xml.Header + "<Error>")
+	element(&b, "Code", e.Code)
+	element(&b, "Message", e.Message)
+	b.WriteString("</Error>")
+	return fmt.Appendf(nil, "HTTP/1.1 %d %s\r\nConnection: close\r\nContent-Length: %d\r\nContent-Type: application/xml\r\nRetry-After: 1\r\n\r\n%s",
+		e.Status, http.StatusText(e.Status), b.Len(), b.Bytes())
+}
+
 // Write sends the error. A HEAD or 304 answer has no body.
 func (e *Error) Write(w http.ResponseWriter, r *http.Request, requestID string) {
 	if r.Method == http.MethodHead || e.Status == http.StatusNotModified {
