@@ -130,7 +130,7 @@ func TestKill9LosesNothingAcknowledged(t *testing.T) {
 		}
 		time.Sleep(time.Duration(100+rnd.IntN(500)) * time.Millisecond)
 		// However slow the disk is, there is something to lose.
-		for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
 			mu.Lock()
 			n := len(acked)
 			mu.Unlock()

@@ -264,7 +264,7 @@ func TestDamagedIndexIsBuiltAgain(t *testing.T) {
 		}
 	}
 	c = s.client()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
 		page, err := c.ListObjectsV2(ctx, &s3.ListObjectsV2Input{Bucket: aws.String(bucket)})
 		if err == nil && len(page.Contents) == 200 {
 			break
@@ -336,7 +336,7 @@ func TestFullDisk(t *testing.T) {
 	go func() { s.stop(); close(stopped) }()
 	select {
 	case <-stopped:
-	case <-time.After(time.Minute):
+	case <-time.After(patience):
 		t.Fatal("the store does not stop on a full disk")
 	}
 	s = start(t, cfg)
@@ -354,7 +354,7 @@ func TestFullDisk(t *testing.T) {
 	if err := os.Remove(other); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
 		_, err := c.PutObject(context.Background(), &s3.PutObjectInput{Bucket: aws.String(bucket), Key: aws.String("after"), Body: strings.NewReader("b")})
 		if err == nil {
 			break

@@ -171,7 +171,7 @@ func (f *fullStore) recover() {
 	if err := os.Remove(filepath.Join(f.dir, "ballast")); err != nil {
 		f.t.Fatal(err)
 	}
-	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
 		err := f.put("after", f.body(0, 3))
 		if err == nil {
 			break

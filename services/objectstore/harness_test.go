@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"testing"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/credentials"
@@ -92,7 +91,7 @@ func sdk(url, key, secret string, opts ...func(*s3.Options)) *s3.Client {
 		Region: "us-east-1", BaseEndpoint: aws.String(url), UsePathStyle: true,
 		Credentials: credentials.NewStaticCredentialsProvider(key, secret, ""),
 		Retryer:     aws.NopRetryer{},
-		HTTPClient:  &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 128}},
+		HTTPClient:  &http.Client{Timeout: patience, Transport: &http.Transport{MaxIdleConnsPerHost: 128}},
 	}, opts...)
 }
 

@@ -44,7 +44,7 @@ func TestLifecycleRules(t *testing.T) {
 		_, err := c.HeadObject(ctx, &s3.HeadObjectInput{Bucket: aws.String(bucket), Key: &key})
 		return err != nil
 	}
-	for deadline := time.Now().Add(20 * time.Second); !gone("now/a"); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); !gone("now/a"); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("an object that is due stays")
 		}

@@ -137,11 +137,10 @@ func TestIndexMovesWithPlaces(t *testing.T) {
 			}
 		}
 	}
-	for i := 0; !movedTo(s.drives(), 1); i++ {
-		if i > 600 {
+	for end := time.Now().Add(patience); !movedTo(s.drives(), 1); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
 			t.Fatalf("drives: %+v", s.drives())
 		}
-		time.Sleep(50 * time.Millisecond)
 	}
 	put(t, s.client(), "after", large(5))
 	bodies["after"] = large(5)

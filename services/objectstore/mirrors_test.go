@@ -34,11 +34,10 @@ func (s *server) drives() (out objectstore.Drives) {
 // waitInSync waits until so many drives have everything.
 func (s *server) waitInSync(n int) {
 	s.t.Helper()
-	for range 600 {
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		if s.drives().InSync == n {
 			return
 		}
-		time.Sleep(50 * time.Millisecond)
 	}
 	s.t.Fatalf("never %d drives in sync: %+v", n, s.drives())
 }
@@ -50,7 +49,7 @@ func refused(t *testing.T, c objectstore.Config) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, stop := context.WithTimeout(context.Background(), patience)
 	defer stop()
 	if err = s.Run(ctx); err == nil {
 		t.Fatal("the service starts")
@@ -120,11 +119,10 @@ func TestMirrorsReplaceDrive(t *testing.T) {
 	}
 	large := bytes.Repeat([]byte("x"), 3<<20)
 	put(t, s.client(), "after", large)
-	for i := 0; !movedTo(s.drives(), 0); i++ {
-		if i > 600 {
+	for end := time.Now().Add(patience); !movedTo(s.drives(), 0); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
 			t.Fatalf("drives: %+v", s.drives())
 		}
-		time.Sleep(50 * time.Millisecond)
 	}
 	wantAll(t, s)
 	if got := get(t, s.client(), "after"); !bytes.Equal(got, large) {

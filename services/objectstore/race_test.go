@@ -64,7 +64,7 @@ func TestRacers(t *testing.T) {
 	for _, versions := range []bool{false, true} {
 		t.Run(fmt.Sprintf("versions=%t", versions), func(t *testing.T) {
 			s := start(t, testConfig(t.TempDir()))
-			pool := &http.Client{Timeout: time.Minute, Transport: &http.Transport{MaxIdleConnsPerHost: (racers + 1) * raceGroup}}
+			pool := &http.Client{Timeout: patience, Transport: &http.Transport{MaxIdleConnsPerHost: (racers + 1) * raceGroup}}
 			r := &race{t: t, c: s.client(func(o *s3.Options) { o.HTTPClient = pool }), start: time.Now(), versions: versions}
 			if versions {
 				if _, err := r.c.PutBucketVersioning(ctx, &s3.PutBucketVersioningInput{Bucket: aws.String(bucket),

@@ -56,7 +56,7 @@ func writeCertificate(t *testing.T, dir string, serial int64) *x509.CertPool {
 }
 
 func secureClient(pool *x509.CertPool, protos ...string) *http.Client {
-	return &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, NextProtos: protos}, ForceAttemptHTTP2: true}}
+	return &http.Client{Timeout: patience, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, NextProtos: protos}, ForceAttemptHTTP2: true}}
 }
 
 func TestTLS(t *testing.T) {

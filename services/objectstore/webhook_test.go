@@ -71,7 +71,7 @@ func newReceiver(t *testing.T) *receiver {
 // wait ends when every key was received, and gives the events.
 func (r *receiver) wait(t *testing.T, keys []string) []event {
 	t.Helper()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(patience)
 	for {
 		r.mu.Lock()
 		have := map[string]bool{}
