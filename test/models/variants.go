@@ -78,6 +78,11 @@ var small = []scope{
 	{model: "linearizer", flags: "-DMAXR=0 -DLATE=0 -DMAXF=3 -DRETIRE"},
 	{model: "linearizer", flags: "-DHOMES -DMAXR=1 -DLATE=0 -DQUIET"},
 	{model: "linearizer", flags: "-DMAXR=0 -DLATE=0 -DQUIET -DRETIRE"},
+	{model: "fold", flags: "-DFRAMES=11 -DMAXR=0"},
+	{model: "fold", flags: "-DFRAMES=13 -DMAXR=0"},
+	{model: "fold", flags: "-DFRAMES=3 -DMAXR=0 -DFOLDERS=2"},
+	{model: "fold", flags: "-DFRAMES=3 -DMAXR=1 -DMAXG=1"},
+	{model: "fold", flags: "-DFRAMES=13 -DMAXR=1 -DCALLERS=1"},
 	{model: "journal", flags: "-DRUNS=2 -DHASHES -DCLOSE"},
 	{model: "journal", flags: "-DRUNS=3 -DFENCES=2 -DLATE=0 -DCLOSE"},
 	{model: "journal", flags: "-DRUNS=2 -DFOLLOWERS=2 -DLATE=0"},
@@ -116,6 +121,10 @@ var large = []scope{
 	{model: "linearizer", flags: "-DHOMES -DMAXR=2 -DLATE=0 -DRETIRE -DBOTH"},
 	{model: "linearizer", flags: "-DMAXR=1 -DLATE=0 -DRETIRE -DBOTH"},
 	{model: "linearizer", flags: "-DHOMES -DMAXR=1 -DLATE=1 -DQUIET"},
+	{model: "fold", flags: "-DFRAMES=15 -DMAXR=0"},
+	{model: "fold", flags: "-DFRAMES=11 -DMAXR=0 -DFOLDERS=2"},
+	{model: "fold", flags: "-DFRAMES=3 -DMAXR=1"},
+	{model: "fold", flags: "-DFRAMES=5 -DMAXR=2 -DCALLERS=1"},
 	{model: "journal", flags: "-DRUNS=3"},
 	{model: "journal", flags: "-DRUNS=3 -DFENCES=2 -DLATE=0 -DCLOSE"},
 	{model: "journal", flags: "-DRUNS=2 -DSEGMENTS=3 -DFENCES=2 -DCLOSE"},
@@ -140,6 +149,7 @@ var large = []scope{
 // alternatives were not chosen, and hold: a guard that matters only together with
 // another, or another design that costs more.
 var alternatives = []struct{ model, name, flags string }{
+	{"fold", "RECOVERY_IGNORES_FOLDS", "-DFRAMES=3 -DMAXR=1"},
 	{"journal", "FENCE_AT_0", "-DFOLD=1 -DRUNS=2"},
 	{"journal", "FENCE_DELETED_WHEN_LEFT", "-DFOLD=1 -DRUNS=1 -DSEGMENTS=3 -DFENCES=2 -DLATE=2 -DCLOSE -DFORGETS=1"},
 	{"journal", "FENCE_DELETED_WHEN_LEFT", "-DFOLD=1 -DRUNS=2 -DLATE=0 -DCLOSE"},
@@ -200,6 +210,13 @@ var mutants = []struct {
 	{model: "linearizer", flags: "-DMAXR=0 -DLATE=0 -DMAXF=4 -DRETIRE", deep: true, names: []string{"REPLACE_BOUND"}},
 	{model: "linearizer", flags: "-DHOMES -DMAXR=0 -DLATE=0 -DQUIET", deep: true, names: []string{"NO_RELEASE"}},
 	{model: "linearizer", flags: "-DHOMES -DCALLERS=3 -DMAXR=0 -DLATE=0 -DQUIET", deep: true, names: []string{"NO_REPLACE"}},
+	{model: "fold", flags: "-DFRAMES=3 -DMAXR=0", deep: true, names: []string{
+		"NO_DIGEST", "CACHE_UNCHECKED", "GENERATION_UNCHECKED", "CLAIMS_FIRST", "UNKNOWN_IS_MOVED", "FOLDS_CLAIMED",
+	}},
+	{model: "fold", flags: "-DFRAMES=9 -DMAXR=0 -DFOLDERS=2", deep: true, names: []string{"NO_IF_MATCH"}},
+	{model: "fold", flags: "-DFRAMES=5 -DMAXR=0", deep: true, names: []string{"NO_RANGES", "FOLDED_RANGES_UNCHECKED", "RANGE_CHECKED_BEFORE"}},
+	{model: "fold", flags: "-DFRAMES=3 -DMAXR=1", deep: true, names: []string{"FOLDS_THE_COPY", "GENERATION_OF_THE_COPY"}},
+	{model: "fold", flags: "-DFRAMES=5 -DMAXR=1", deep: true, names: []string{"RECOVERY_IGNORES_RANGES"}},
 	{model: "journal", flags: "-DRUNS=1", names: []string{
 		"FENCER_NOT_COMPARED", "FOLLOWER_SKIPS_ABSENT", "ERROR_IS_ABSENT", "LISTED_NOT_POLLED", "STALE_LIST",
 		"T_AT_FIRST_ANSWER", "FENCE_NOT_COMPARED",
