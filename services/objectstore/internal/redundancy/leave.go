@@ -62,7 +62,7 @@ func mayLeave(name string, places []PlaceStatus, p Policy, ack int) *LeaveError 
 	var its *PlaceStatus
 	for i, pl := range places {
 		switch {
-		case pl.Name == OldPlace:
+		case pl.Name == OldPlace || pl.Name == LogPlace:
 		case pl.Name == name:
 			its = &places[i]
 		case pl.State == string(spread.InUse) && pl.Up:
