@@ -174,3 +174,38 @@ func BenchmarkRead(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkSmallReads reads 8 KiB here and there of a body of 16 MiB in memory, as small objects are read from a segment of the log:
+// from the shard that has them, and without it. Nothing is kept from one read to the next.
+func BenchmarkSmallReads(b *testing.B) {
+	const n, small = 16 << 20, 8 << 10
+	files := encode(b, anID, 1, Params{4, 2, 1, 4 << 20}, content(1, n))
+	opened := make([]*File, len(files))
+	for i, content := range files {
+		var err error
+		if opened[i], err = OpenFile(bytes.NewReader(content), int64(len(content))); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for lost := range 2 {
+		b.Run(fmt.Sprintf("without%d", lost), func(b *testing.B) {
+			have := slices.Clone(opened)
+			clear(have[1 : 1+lost])
+			s, err := NewSet(have)
+			if err != nil {
+				b.Fatal(err)
+			}
+			r := NewReader(s, nil)
+			defer r.Close()
+			buf := make([]byte, small)
+			at := int64(0)
+			for b.Loop() {
+				// Within the second of four shards.
+				at = (at + 7919*small + 1) % (n/4 - small)
+				if _, err := r.ReadAt(buf, n/4+at); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

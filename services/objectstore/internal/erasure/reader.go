@@ -201,7 +201,7 @@ func (r *Reader) fromWindows(p []byte, stripe int64, i int, at int64) error {
 	w, want := newWindow(l, windowBytes(l)), r.set.wanted(i)
 	defer w.free()
 	for len(p) > 0 {
-		n := min(windowBytes(l), l.width(stripe)-at)
+		n := min(windowBytes(l), l.width(stripe)-at, int64(len(p)))
 		w.cut(l, stripe, at, n)
 		if err := r.set.decode(w, stripe, at, want); err != nil {
 			return err
