@@ -15,7 +15,7 @@ func benchEC(ctx context.Context, e *env) ([]Result, error) {
 	for _, part := range []struct {
 		name string
 		run  func(context.Context, *env) ([]Result, error)
-	}{{"encode", ecEncode}, {"read", ecRead}, {"heal", ecHeal}, {"mirrors", ecMirrors}} {
+	}{{"encode", ecEncode}, {"read", ecRead}, {"heal", ecHeal}, {"mirrors", ecMirrors}, {"segments", ecSegments}} {
 		if !e.cases.MatchString("ec/" + part.name + "/") {
 			continue
 		}

@@ -90,7 +90,7 @@ func smallOverhead(ctx context.Context, r *rig, directories, puts int) (Result, 
 	used := m.sum("lightmetrics_objectstore_log_bytes") + m.sum("lightmetrics_objectstore_index_disk_bytes")
 	times := float64(all) / float64(one)
 	return Result{Name: fmt.Sprintf("ec/overhead/8-KiB/%d-directories", directories), Value: used * times / float64(puts*smallPut), Unit: "B on drives/B", Durability: fmt.Sprintf("fsync on %d", directories),
-		Note: fmt.Sprintf("%d objects: small ones stay in the log, which is never coded; log and index, %.2f times, what is allocated ahead apart", puts, times)}, nil
+		Note: fmt.Sprintf("%d objects: small ones are in the log, without places; log and index, %.2f times, what is allocated ahead apart", puts, times)}, nil
 }
 
 // onDrive is what the files below a directory take of the drive, bytes.
