@@ -22,9 +22,13 @@ func (g *Group) gather() *Flight {
 			break
 		}
 		taken++
-		part := Part{Reads: reads(g.keys, l.boot, g.cfg.MaxClaims)}
+		part := Part{Reads: reads(l.keys, g.cfg.MaxClaims)}
 		if p.draft != nil {
-			part = p.draft.part(g.cfg.MaxClaims)
+			ranges := part.Reads
+			// A boot that was known is read again only if it has changed: that is rare, and the ranges are long.
+			if part = p.draft.part(); p.guess {
+				part.Reads = ranges
+			}
 			widest = max(widest, p.draft.size())
 		}
 		widest = max(widest, len(part.Reads))
@@ -54,13 +58,13 @@ func (g *Group) take(l *line, most, room int, folds *int) flightPart {
 	}
 	base := l.view
 	if l.view = nil; base == nil {
-		base, _ = g.views.Get(l.boot)
+		base, _ = g.views.Get(l.keys.boot)
 	}
 	if base == nil {
 		// A boot that nothing is known of is taken for a new one. If it is not, the guards fail and its claims are read.
-		base = &view{boot: l.boot}
+		base, p.guess = &view{boot: l.keys.boot}, true
 	}
-	p.draft = newDraft(g.keys, g.epoch, base)
+	p.draft = newDraft(l.keys, g.epoch, base)
 	for _, w := range l.ops[:most] {
 		need := opSize
 		if w.Kind == DoFold {
@@ -138,7 +142,7 @@ func (g *Group) lost(done []Done, p flightPart, err error) []Done {
 	p.leave()
 	unknown := errors.Is(err, ErrUnknown)
 	if unknown {
-		g.views.Remove(p.line.boot)
+		g.views.Remove(p.line.keys.boot)
 	}
 	for i, w := range p.ops {
 		e := err
@@ -157,9 +161,9 @@ func (g *Group) committed(done []Done, p flightPart, revision int64) []Done {
 		done = g.end(done, w, p.decisions[i].at(revision), p.errs[i])
 	}
 	if v := p.draft.committed(revision); v != nil {
-		g.views.Put(p.line.boot, v, v.weight())
+		g.views.Put(p.line.keys.boot, v, v.weight())
 	} else {
-		g.views.Remove(p.line.boot)
+		g.views.Remove(p.line.keys.boot)
 	}
 	return done
 }
@@ -167,9 +171,10 @@ func (g *Group) committed(done []Done, p flightPart, revision int64) []Done {
 // read answers lookups.
 func (g *Group) read(done []Done, p flightPart, r PartResult) []Done {
 	p.leave()
-	v, err := load(g.keys, g.epoch.Number, p.line.boot, g.cfg.MaxClaims, r.Reads)
+	v, err := load(p.line.keys, g.epoch.Number, g.cfg.MaxClaims, r.Reads)
 	if err == nil {
-		g.views.Put(p.line.boot, v, v.weight())
+		g.views.Put(p.line.keys.boot, v, v.weight())
+		p.line.view = v
 	}
 	for _, w := range p.ops {
 		a := Answer{Outcome: Found, Epoch: g.epoch.Number}
@@ -191,20 +196,21 @@ func (g *Group) read(done []Done, p flightPart, r PartResult) []Done {
 
 // overtaken decides a part again, whose boot is not what it was taken for.
 func (g *Group) overtaken(done []Done, p flightPart, r PartResult) []Done {
-	v, err := load(g.keys, g.epoch.Number, p.line.boot, g.cfg.MaxClaims, r.Reads)
-	if err == nil {
-		err = g.stopped
+	g.views.Remove(p.line.keys.boot)
+	err := g.stopped
+	// One that was known and has changed is taken for a new one next, and read by that.
+	if p.guess && err == nil {
+		if p.line.view, err = load(p.line.keys, g.epoch.Number, g.cfg.MaxClaims, r.Reads); err == nil {
+			g.views.Put(p.line.keys.boot, p.line.view, p.line.view.weight())
+		}
 	}
 	if err != nil {
-		g.views.Remove(p.line.boot)
 		p.leave()
 		for _, w := range p.ops {
 			done = g.end(done, w, Answer{}, err)
 		}
 		return done
 	}
-	g.views.Put(p.line.boot, v, v.weight())
-	p.line.view = v
 	keep := p.ops[:0:0]
 	for _, w := range p.ops {
 		// Who has left is not sent again.

@@ -93,7 +93,7 @@ type Group struct {
 
 // line is the operations of one boot.
 type line struct {
-	boot   identity.Boot
+	keys   bootKeys
 	ops    []*waiting
 	flying bool
 	// since when it is ready, and ready whether it is in the list.
@@ -132,7 +132,9 @@ type flightPart struct {
 	line *line
 	ops  []*waiting
 	// draft is nil for a part that only reads.
-	draft     *draft
+	draft *draft
+	// guess: nothing was known of the boot.
+	guess     bool
 	decisions []decision
 	errs      []error
 }
@@ -168,7 +170,7 @@ func (g *Group) Submit(now time.Time, op Op) (Ticket, error) {
 		return 0, &Error{op.Kind, op.Identity, ErrFull}
 	}
 	if l == nil {
-		l = &line{boot: boot}
+		l = &line{keys: g.keys.of(boot)}
 		g.boots[boot] = l
 	}
 	g.last++
@@ -272,7 +274,7 @@ func (g *Group) settle(l *line) {
 		l.ready = false
 		g.ready = slices.DeleteFunc(g.ready, func(o *line) bool { return o == l })
 	}
-	delete(g.boots, l.boot)
+	delete(g.boots, l.keys.boot)
 }
 
 func (g *Group) end(done []Done, w *waiting, a Answer, err error) []Done {

@@ -39,16 +39,34 @@ func (k Keys) Boot(b identity.Boot) string { return k.Claims() + bootPath(b) + "
 
 // Claim is the key of a claim.
 func (k Keys) Claim(b identity.Boot, start uint64) string {
-	return k.Boot(b) + fmt.Sprintf("%020d", start)
+	return k.of(b).claim(start)
 }
 
 // Summary is the key of what is folded of a boot.
 func (k Keys) Summary(b identity.Boot) string { return k.Folded() + bootPath(b) }
 
-// all is the range of a boot's claims; "0" is what follows the slash that ends their prefix.
-func (k Keys) all(b identity.Boot) (from, end string) {
+// bootKeys are the keys of one boot.
+type bootKeys struct {
+	Keys
+	boot identity.Boot
+	// from and end are the range of its claims: "0" is what follows the slash that ends their prefix.
+	from, end, summary string
+}
+
+func (k Keys) of(b identity.Boot) bootKeys {
 	p := k.Boot(b)
-	return p, p[:len(p)-1] + "0"
+	return bootKeys{Keys: k, boot: b, from: p, end: p[:len(p)-1] + "0", summary: k.Summary(b)}
+}
+
+// claim is the key of the claim that begins at start.
+func (k bootKeys) claim(start uint64) string {
+	const digits = 20
+	b := append(make([]byte, 0, len(k.from)+digits), k.from...)
+	b = append(b, "00000000000000000000"...)
+	for i := len(b) - 1; start > 0; i-- {
+		b[i], start = byte('0'+start%10), start/10
+	}
+	return string(b)
 }
 
 // after lies behind a key and before every other key that follows it.

@@ -12,7 +12,7 @@ import (
 // the boot as it was read: one that meets what another of the same part changes has to wait for the next part. So a key
 // is written once at most, and answers can name the revision at which it was.
 type draft struct {
-	keys  Keys
+	keys  bootKeys
 	epoch Epoch
 	base  *view
 
@@ -28,7 +28,7 @@ type draft struct {
 	folded *Summary
 }
 
-func newDraft(k Keys, epoch Epoch, base *view) *draft {
+func newDraft(k bootKeys, epoch Epoch, base *view) *draft {
 	return &draft{keys: k, epoch: epoch, base: base, gaps: map[int]uint64{}, on: map[uint64]int64{}, puts: map[uint64]Claim{}, deletes: map[uint64]bool{}}
 }
 
@@ -66,31 +66,30 @@ func (d *draft) size() int {
 	return max(guards, writes, 2)
 }
 
-// part is the transaction's part: its guards, and its writes. most bounds the claims that are read.
-func (d *draft) part(most int) Part {
-	b := d.base.boot
-	p := Part{Reads: reads(d.keys, b, most), Guards: []Guard{{Key: d.keys.Summary(b), Is: Modified, Revision: d.base.summaryAt}}}
+// part is the transaction's part: its guards, and its writes.
+func (d *draft) part() Part {
+	p := Part{Guards: []Guard{{Key: d.keys.summary, Is: Modified, Revision: d.base.summaryAt}}}
 	for _, start := range sorted(d.on) {
-		p.Guards = append(p.Guards, Guard{Key: d.keys.Claim(b, start), Is: Modified, Revision: d.on[start]})
+		p.Guards = append(p.Guards, Guard{Key: d.keys.claim(start), Is: Modified, Revision: d.on[start]})
 	}
 	for _, i := range sorted(d.gaps) {
-		from, _ := d.keys.all(b)
+		from := d.keys.from
 		if i >= 0 {
 			c := d.base.claims[i]
-			from = d.keys.Claim(b, c.Identity.SeqStart)
+			from = d.keys.claim(c.Identity.SeqStart)
 			p.Guards = append(p.Guards, Guard{Key: from, Is: Created, Revision: c.created})
 			from = after(from)
 		}
-		p.Guards = append(p.Guards, Guard{Key: from, End: after(d.keys.Claim(b, d.gaps[i])), Is: Absent})
+		p.Guards = append(p.Guards, Guard{Key: from, End: after(d.keys.claim(d.gaps[i])), Is: Absent})
 	}
 	for _, start := range sorted(d.puts) {
-		p.Puts = append(p.Puts, Put{Key: d.keys.Claim(b, start), Value: d.puts[start].Marshal()})
+		p.Puts = append(p.Puts, Put{Key: d.keys.claim(start), Value: d.puts[start].Marshal()})
 	}
 	for _, start := range sorted(d.deletes) {
-		p.Deletes = append(p.Deletes, d.keys.Claim(b, start))
+		p.Deletes = append(p.Deletes, d.keys.claim(start))
 	}
 	if d.folded != nil {
-		p.Puts = append(p.Puts, Put{Key: d.keys.Summary(b), Value: d.folded.Marshal()})
+		p.Puts = append(p.Puts, Put{Key: d.keys.summary, Value: d.folded.Marshal()})
 	}
 	return p
 }

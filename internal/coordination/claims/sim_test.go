@@ -356,7 +356,12 @@ func (w *world) checkFlights(c *coordinator) {
 	for _, f := range c.flights {
 		widest := 0
 		for _, p := range f.Txn.Parts {
-			key := p.Reads[0].From
+			key := ""
+			if len(p.Guards) > 0 {
+				key = p.Guards[0].Key
+			} else {
+				key = p.Reads[0].From
+			}
 			if seen[key] {
 				w.failf("%s is in two transactions at once", key)
 			}

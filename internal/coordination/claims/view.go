@@ -33,13 +33,13 @@ func (v *view) knows(id identity.Batch) bool {
 }
 
 // reads are what a view is made from: the order is that of load.
-func reads(k Keys, b identity.Boot, most int) []Range {
-	from, end := k.all(b)
-	return []Range{{From: k.Summary(b)}, {From: from, End: end, Limit: int64(most) + 1}}
+func reads(k bootKeys, most int) []Range {
+	return []Range{{From: k.summary}, {From: k.from, End: k.end, Limit: int64(most) + 1}}
 }
 
 // load makes a view of what reads gave. Errors wrap ErrEpoch, ErrCorrupt or ErrNewer.
-func load(k Keys, epoch uint64, b identity.Boot, most int, got [][]Entry) (*view, error) {
+func load(k bootKeys, epoch uint64, most int, got [][]Entry) (*view, error) {
+	b := k.boot
 	if len(got) != 2 {
 		return nil, fmt.Errorf("%w: the store read %d ranges, not 2", ErrCorrupt, len(got))
 	}

@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
 	"lightmetrics.dev/lightmetrics/internal/coordination/work"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/internal/rollups/publish"
@@ -30,7 +31,7 @@ const RetryAfter = time.Second
 // refusals are the decisions of back ends as they travel: the server names the sentinel
 // that an error wraps, the client wraps that sentinel again. publish.ErrCondemned is not
 // here: it is an answer of AddRefs.
-var refusals = []refused{
+var refusals = slices.Concat(claimRefusals, []refused{
 	{work.ErrExists, "WORK_EXISTS", codes.AlreadyExists},
 	{work.ErrCompleted, "WORK_COMPLETED", codes.FailedPrecondition},
 	{work.ErrLive, "WORK_LIVE", codes.FailedPrecondition},
@@ -49,6 +50,20 @@ var refusals = []refused{
 	{publish.ErrRefsFull, "REFS_FULL", codes.ResourceExhausted},
 	{publish.ErrRefsInvalid, "REFS_INVALID", codes.InvalidArgument},
 	{publish.ErrRefsUnknown, "REFS_UNKNOWN", codes.Unavailable},
+})
+
+// claimRefusals are those of the identity linearizer. The first of them is what an error is that the core does not name.
+var claimRefusals = []refused{
+	{claims.ErrUnknown, "CLAIMS_UNKNOWN", codes.Unavailable},
+	{claims.ErrEpoch, "CLAIMS_EPOCH", codes.Aborted},
+	{claims.ErrInvalid, "CLAIMS_INVALID", codes.InvalidArgument},
+	{claims.ErrFull, "CLAIMS_FULL", codes.ResourceExhausted},
+	{claims.ErrTooMany, "CLAIMS_TOO_MANY", codes.ResourceExhausted},
+	{claims.ErrBusy, "CLAIMS_BUSY", codes.Unavailable},
+	{claims.ErrCanceled, "CLAIMS_CANCELED", codes.Canceled},
+	{claims.ErrCorrupt, "CLAIMS_CORRUPT", codes.Internal},
+	{claims.ErrNewer, "CLAIMS_NEWER", codes.FailedPrecondition},
+	{claims.ErrUnavailable, "CLAIMS_UNAVAILABLE", codes.Unavailable},
 }
 
 type refused struct {

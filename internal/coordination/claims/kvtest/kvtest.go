@@ -238,13 +238,14 @@ func model(t *testing.T, s store) {
 
 func revisionOf(s store, g claims.Guard) int64 {
 	r := s.do(claims.Txn{Parts: []claims.Part{{Reads: []claims.Range{{From: g.Key}}}}})
-	for _, e := range r.Parts[0].Reads[0] {
-		if g.Is == claims.Created {
-			return e.Created
-		}
-		return e.Modified
+	switch e := r.Parts[0].Reads[0]; {
+	case len(e) == 0:
+		return 0
+	case g.Is == claims.Created:
+		return e[0].Created
+	default:
+		return e[0].Modified
 	}
-	return 0
 }
 
 // strip takes out what two stores have of their own: revisions, which guards compare.

@@ -1,0 +1,96 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
+	"lightmetrics.dev/lightmetrics/internal/coordination/linearizer"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
+)
+
+// MaxChanges of one call.
+const MaxChanges = 128
+
+// Claimer does operations on claims: a linearizer.
+type Claimer interface {
+	Do(context.Context, []claims.Op) []linearizer.Result
+}
+
+// IdentityServer serves IdentityService over a linearizer.
+type IdentityServer struct {
+	coordinatorv1.UnimplementedIdentityServiceServer
+	claimer Claimer
+	now     func() time.Time
+}
+
+// NewIdentityServer makes a server.
+func NewIdentityServer(c Claimer, now func() time.Time) *IdentityServer {
+	return &IdentityServer{claimer: c, now: now}
+}
+
+// Register adds it to a gRPC server.
+func (s *IdentityServer) Register(r grpc.ServiceRegistrar) {
+	coordinatorv1.RegisterIdentityServiceServer(r, s)
+}
+
+// ChangeClaims makes changes. One that is refused does not keep others from being made.
+func (s *IdentityServer) ChangeClaims(ctx context.Context, r *coordinatorv1.ChangeClaimsRequest) (*coordinatorv1.ChangeClaimsResponse, error) {
+	if n := len(r.GetChanges()); n == 0 || n > MaxChanges {
+		return nil, refusal(fmt.Errorf("%w: %d changes, not 1 to %d", claims.ErrInvalid, n, MaxChanges))
+	}
+	out := &coordinatorv1.ChangeClaimsResponse{Results: make([]*coordinatorv1.ClaimResult, len(r.GetChanges()))}
+	var ops []claims.Op
+	var at []int
+	for i, c := range r.GetChanges() {
+		op, err := decodeOp(c)
+		if err != nil {
+			out.Results[i] = encodeResult(linearizer.Result{Err: err})
+			continue
+		}
+		op.At = max(s.now().UnixNano(), 0)
+		ops, at = append(ops, op), append(at, i)
+	}
+	if len(ops) > 0 {
+		for i, res := range s.claimer.Do(ctx, ops) {
+			out.Results[at[i]] = encodeResult(res)
+		}
+	}
+	return out, nil
+}
+
+// ListClaims reads what meets a range.
+func (s *IdentityServer) ListClaims(ctx context.Context, r *coordinatorv1.ListClaimsRequest) (*coordinatorv1.ListClaimsResponse, error) {
+	op := claims.Op{Kind: claims.DoLookup, Identity: identity.Batch{Agent: r.GetAgentId(), Boot: r.GetBootId(), SeqStart: r.GetSeqStart(), SeqEnd: r.GetSeqEnd()}}
+	if err := op.Validate(); err != nil {
+		return nil, refusal(err)
+	}
+	res := s.claimer.Do(ctx, []claims.Op{op})[0]
+	if res.Err != nil {
+		return nil, refusal(res.Err)
+	}
+	out := &coordinatorv1.ListClaimsResponse{Spans: encodeSpans(res.Answer.Spans), Epoch: res.Answer.Epoch}
+	for _, c := range res.Answer.Claims {
+		out.Claims = append(out.Claims, encodeIdentityClaim(c))
+	}
+	return out, nil
+}
+
+// encodeResult is the end of one change. An error that the core does not name may have changed something.
+func encodeResult(r linearizer.Result) *coordinatorv1.ClaimResult {
+	if r.Err != nil {
+		i := slices.IndexFunc(claimRefusals, func(f refused) bool { return errors.Is(r.Err, f.sentinel) })
+		if i < 0 {
+			i = 0
+		}
+		return &coordinatorv1.ClaimResult{Reason: claimRefusals[i].reason, Message: r.Err.Error()}
+	}
+	a := r.Answer
+	return &coordinatorv1.ClaimResult{Outcome: claimOutcomes[a.Outcome], Epoch: a.Epoch, Claim: encodeIdentityClaim(a.Claim), Spans: encodeSpans(a.Spans)}
+}
