@@ -149,7 +149,7 @@ func (d *draft) claim(op Op, c Claim) decision {
 }
 
 // takeOver puts another holder in the place of the last one. What may have been counted in its home region stays there,
-// unless that region is gone for good.
+// and so does what is written anew there, unless that region is gone for good.
 func (d *draft) takeOver(op Op, c Claim) decision {
 	rehome := c.Home != op.Region && d.epoch.retired(c.Home) && c.Hash == op.Hash
 	switch {
@@ -157,7 +157,7 @@ func (d *draft) takeOver(op Op, c Claim) decision {
 		return d.answer(Held, c) // the answer was lost
 	case c.Hash != op.Hash || c.ID != op.Expect || c.State != Claimed && !rehome:
 		return d.found(op, c)
-	case c.Recovered && c.Home != op.Region && !rehome:
+	case (c.Recovered || c.Bound) && c.Home != op.Region && !rehome:
 		return d.answer(Contested, c)
 	case rehome && (c.final() || c.Recovered):
 		// Somebody may have been told that this hash was accepted.

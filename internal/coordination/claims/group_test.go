@@ -270,6 +270,7 @@ func TestRetiredRegions(t *testing.T) {
 			b.want(claims.RangeConflict, b.claim(ranged(0, 10), in("west")))
 			b.want(claims.Moved, as(claims.DoRelease, mine))
 			b.want(claims.Contested, as(claims.DoReplace, mine, hashed(blue)))
+			b.want(claims.Contested, b.take(mine, in("north")))
 			b.want(claims.Decided, as(claims.DoComplete, mine))
 		})
 	}
