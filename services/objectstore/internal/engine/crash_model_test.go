@@ -110,6 +110,7 @@ func (s *session) together(calls ...call) []error {
 			early[i] = true
 		}
 	}
+	before := bucketUsage(s.e)
 	issued := s.calls()
 	if len(batch) > 0 {
 		s.e.commit(batch)
@@ -139,6 +140,11 @@ func (s *session) together(calls ...call) []error {
 			c.effect(w)
 			s.worlds = append(s.worlds, w)
 			s.issued, s.acked = append(s.issued, issued), append(s.acked, acked)
+		}
+	}
+	if crashQuotas.Load() {
+		if err := checkQuota(s.e, before, errs); err != nil {
+			errs[0] = err
 		}
 	}
 	return errs
@@ -171,7 +177,7 @@ func look(e *Engine) (world, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := world{"": {body: string(b.Policy), user: string(b.Versioning())}}
+	w := world{"": {body: string(b.Policy), user: string(b.Versioning()), tags: quotaMark(b.Quota())}}
 	page, err := e.List("bkt", ListQuery{Max: 1000})
 	if err != nil {
 		return nil, err
@@ -366,7 +372,7 @@ func bucketCall() call {
 func policyCall(p string) call {
 	return call{
 		func(e *Engine) error { return e.SetPolicy(context.Background(), "bkt", []byte(p)) },
-		func(w world) { w[""] = stored{body: p, user: w[""].user} },
+		func(w world) { w[""] = stored{body: p, user: w[""].user, tags: w[""].tags} },
 	}
 }
 

@@ -85,8 +85,11 @@ func workload(s *session, seed uint64, steps int) error {
 				calls = append(calls, put())
 			}
 		}
+		if crashQuotas.Load() && rng.IntN(6) == 0 {
+			calls = []call{quotaCall(s, rng)}
+		}
 		for _, err := range s.together(calls...) {
-			if err != nil && !errors.Is(err, ErrPrecondition) && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, ErrNoUpload) && !errors.Is(err, ErrPartChanged) && !errors.Is(err, ErrLocked) {
+			if err != nil && !errors.Is(err, ErrPrecondition) && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, ErrNoUpload) && !errors.Is(err, ErrPartChanged) && !errors.Is(err, ErrLocked) && !errors.Is(err, ErrQuota) {
 				return err
 			}
 		}

@@ -164,7 +164,7 @@ func lookVersions(e *Engine, w world) (versions, size int64, err error) {
 func versioningCall(v Versioning) call {
 	return call{
 		func(e *Engine) error { return e.SetVersioning(context.Background(), "bkt", v) },
-		func(w world) { w[""] = stored{body: w[""].body, user: string(v)} },
+		func(w world) { w[""] = stored{body: w[""].body, user: string(v), tags: w[""].tags} },
 	}
 }
 
