@@ -389,10 +389,11 @@ func (e *Engine) removeBodyOf(s *segment) {
 	if !ok {
 		return
 	}
-	e.mu.Lock()
-	delete(e.codedBy, f.stub.body)
-	e.mu.Unlock()
 	f.dropped = func(id string) {
+		// Named until here: a reader that still has the segment opens its body again and again.
+		e.mu.Lock()
+		delete(e.codedBy, id)
+		e.mu.Unlock()
 		failpoint.Hit("objectstore.segment.drop.before")
 		// What stays is named by nothing, and is found by whoever looks for such bodies, at the latest at the next start.
 		if err := e.bodies.Remove(id); err != nil && !errors.Is(err, fs.ErrNotExist) {

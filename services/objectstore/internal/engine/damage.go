@@ -131,6 +131,16 @@ func (s *damages) in(file string) bool {
 	return len(s.places[file]) > 0
 }
 
+// list gives the damaged places of a file.
+func (s *damages) list(file string) []Damage {
+	if s.kept.Load() == 0 {
+		return nil
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return slices.Clone(s.places[file])
+}
+
 // of gives the damage of an entry's record or body; nil when none is known.
 func (s *damages) of(x *entry) *Damage {
 	if s.kept.Load() == 0 {
@@ -275,6 +285,13 @@ func (e *Engine) loadDamages() error {
 		var d Damage
 		if err := json.Unmarshal(value, &d); err != nil {
 			return fmt.Errorf("%w: list of damages: %w", errForeignIndex, err)
+		}
+		// Of a segment that was dropped when nothing needed it: see dropSegment.
+		if num, ok := parseSegPath(d.File); ok && e.segments[num] == nil && d.Last == 0 && d.Length < maxSegment {
+			if err := e.idx.db.Delete(damageKey(d), pebble.NoSync); err != nil {
+				return fmt.Errorf("list of damages: %w", err)
+			}
+			return nil
 		}
 		e.damages.add(d)
 		return nil

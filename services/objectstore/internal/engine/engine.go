@@ -118,6 +118,7 @@ type Engine struct {
 	closedAt map[uint64]time.Time
 	codedBy  map[string]uint64 // segments that are bodies, by body
 	offers   map[string]*offer // segments that are to be bodies, by body
+	stays    map[uint64]stay   // segments that Reclaim has tried and had to keep
 	unfit    map[uint64]bool   // segments that cannot be bodies: they are damaged
 	buckets  map[string]Bucket
 	sealedBy map[seal.Version]usage

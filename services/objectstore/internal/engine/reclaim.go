@@ -31,7 +31,7 @@ const (
 
 // Reclaim rewrites the emptiest closed segment below the threshold and drops it. It returns the
 // bytes freed; 0 when there is nothing to do. One call at a time. A segment with a damaged record
-// that is in use, or whose key is unknown, is kept, and the next one is tried. While writes of
+// that something needs is kept, and the next one is tried (see needed). While writes of
 // unknown keys are lost, nothing is reclaimed: a copy gets a later sequence than the lost writes,
 // so an object that one of them may have replaced would pass for its last version. An operator's
 // repair ends that state.
@@ -53,6 +53,7 @@ func (e *Engine) Reclaim(ctx context.Context) (int64, error) {
 		n, err := e.rewriteSegment(ctx, seg, oldest)
 		seg.release()
 		if errors.Is(err, errKept) {
+			e.keepSegment(seg.number, oldest)
 			continue
 		}
 		return n, err
@@ -66,8 +67,12 @@ func (e *Engine) rewriteSegment(ctx context.Context, seg *segment, oldest bool) 
 	failpoint.Hit("objectstore.reclaim.begin.before")
 	size := e.segmentLength(seg.number)
 	e.withdraw(seg.number)
-	if _, err := e.copyLiveRecords(ctx, seg, size, oldest, false); err != nil {
+	u := &unread{}
+	if _, err := e.copyLiveRecords(ctx, seg, size, oldest, u); err != nil {
 		return 0, err
+	}
+	if e.needed(seg.number, oldest, u) {
+		return 0, errKept
 	}
 	failpoint.Hit("objectstore.reclaim.copy.after")
 	if err := e.finishCopy(ctx); err != nil {
@@ -94,9 +99,10 @@ func (e *Engine) finishCopy(ctx context.Context) error {
 }
 
 // copyLiveRecords copies the records of a segment that are still needed to the end of the log.
-// Damage ends it with errKept. With repairs set, records with one damaged byte are corrected,
-// copied and counted, and other damaged records are skipped.
-func (e *Engine) copyLiveRecords(ctx context.Context, seg *segment, size int64, oldest, repairs bool) (salvaged int64, err error) {
+// A damaged record that is in use ends it with errKept; what cannot be read otherwise is noted in u.
+// Where u is nil, records with one damaged byte are corrected, copied and counted, and other damaged
+// records are skipped.
+func (e *Engine) copyLiveRecords(ctx context.Context, seg *segment, size int64, oldest bool, u *unread) (salvaged int64, err error) {
 	sc := newScanner(seg, segHeaderSize, size)
 	c := &copier{e: e, ctx: ctx, oldest: oldest}
 	defer func() { err = errors.Join(err, c.wait()) }()
@@ -108,11 +114,11 @@ func (e *Engine) copyLiveRecords(ctx context.Context, seg *segment, size int64, 
 			return salvaged, nil
 		}
 		if errors.As(err, &bad) {
-			if fixed, ok := sc.salvage(due, at); repairs && ok {
+			if fixed, ok := sc.salvage(due, at); u == nil && ok {
 				r, err = fixed, nil
 				sc.skipTo(at + r.size())
 				salvaged++
-			} else if kept, err := e.skipDamagedRecord(sc, r, at, bad); err != nil || kept && !repairs {
+			} else if kept, err := e.skipDamagedRecord(sc, r, at, bad, u); err != nil || kept && u != nil {
 				return salvaged, errors.Join(err, errKept)
 			} else {
 				continue
@@ -122,6 +128,9 @@ func (e *Engine) copyLiveRecords(ctx context.Context, seg *segment, size int64, 
 			return salvaged, fmt.Errorf("reclaim %s: %w", segName(seg.number), err)
 		}
 		due = r.seq + 1
+		if u != nil && r.kind == kindDelete {
+			u.tombs += r.size()
+		}
 		if err = c.relocate(r, position{seg.number, at}); err != nil {
 			return salvaged, fmt.Errorf("reclaim %s: %w", segName(seg.number), err)
 		}
@@ -130,9 +139,9 @@ func (e *Engine) copyLiveRecords(ctx context.Context, seg *segment, size int64, 
 }
 
 // skipDamagedRecord moves the scanner behind a damaged record. kept reports that the damage was
-// recorded, because the record is in use or because its key is unknown; damage of a record that
-// nothing needs is ignored.
-func (e *Engine) skipDamagedRecord(sc *logScanner, r record, at int64, bad *CorruptError) (kept bool, err error) {
+// recorded, because the record is in use. Damage of a record whose key is unknown is noted in u, or
+// recorded too where that is nil; damage of a record that nothing needs is ignored.
+func (e *Engine) skipDamagedRecord(sc *logScanner, r record, at int64, bad *CorruptError, u *unread) (kept bool, err error) {
 	d := Damage{File: bad.File, Offset: at, Reason: bad.Reason}
 	if r.kind == kindPut || r.kind == kindLost {
 		x, err := e.idx.record(r.bucket, r.key)
@@ -148,6 +157,10 @@ func (e *Engine) skipDamagedRecord(sc *logScanner, r record, at int64, bad *Corr
 	} else {
 		sc.skipTo(sc.findRecord(0, nil))
 		d.Length = sc.off - at
+		if u != nil {
+			u.note(d)
+			return false, nil
+		}
 	}
 	e.quarantine(d)
 	return true, nil
@@ -181,7 +194,7 @@ func (e *Engine) pickSegment() (best *segment, oldest bool) {
 			break
 		}
 		tombs, total = tombs+e.tombs[n], total+e.length[n]
-		if e.damages.in(segName(n)) {
+		if e.mustStay(n, i == 0) {
 			continue
 		}
 		kept := e.live[n]
@@ -195,7 +208,7 @@ func (e *Engine) pickSegment() (best *segment, oldest bool) {
 		}
 	}
 	if best == nil && share > 0 && float64(tombs) > tombstoneShare*float64(total) &&
-		!e.damages.in(segName(numbers[0])) && e.hasSpaceFor(e.live[numbers[0]]) {
+		!e.mustStay(numbers[0], true) && e.hasSpaceFor(e.live[numbers[0]]) {
 		best, oldest = e.segments[numbers[0]], true
 	}
 	if best == nil || !best.acquire() {
@@ -288,6 +301,11 @@ func (e *Engine) dropSegment(seg *segment) error {
 		return errKept
 	}
 	e.mu.Unlock()
+	// Nothing needs what is damaged here, and nobody finds it again. A loss of power may bring the
+	// list back without the segment: the next open drops it then.
+	if err := e.forgetSegmentDamage(seg.number); err != nil {
+		return fmt.Errorf("reclaim %s: %w", segName(seg.number), err)
+	}
 	// The footer goes first: a footer without its segment is reported as a missing segment.
 	if err := e.removeFooter(seg.number); err != nil {
 		return err
@@ -299,6 +317,7 @@ func (e *Engine) dropSegment(seg *segment) error {
 	delete(e.length, seg.number)
 	delete(e.closedAt, seg.number)
 	delete(e.unfit, seg.number)
+	delete(e.stays, seg.number)
 	e.mu.Unlock()
 	defer seg.release() // readers that hold it keep the file open until they are done
 	failpoint.Hit("objectstore.reclaim.remove.before")

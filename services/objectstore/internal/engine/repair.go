@@ -75,7 +75,7 @@ func (p *repair) copySurvivors() error {
 		if s.bad != nil || e.damages.in(segName(num)) {
 			p.segments = append(p.segments, num)
 			var n int64
-			n, err = e.copyLiveRecords(p.ctx, s, e.segmentLength(num), false, true)
+			n, err = e.copyLiveRecords(p.ctx, s, e.segmentLength(num), false, nil)
 			p.out.Salvaged += n
 		}
 		s.release()
