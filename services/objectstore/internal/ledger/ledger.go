@@ -314,13 +314,14 @@ func (l *Ledger) Rows(body string) (rows []Row, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return rows, l.db.do(func() error {
+	err = l.db.do(func() error {
 		return l.db.scan(prefix, prefix, func(key, value []byte) error {
 			r, err := decodeStored(key[1:], value)
 			rows = append(rows, r)
 			return err
 		})
 	})
+	return rows, err
 }
 
 func decodeStored(key, value []byte) (Row, error) {
@@ -352,7 +353,7 @@ func (l *Ledger) AtPlace(place string, behind Key, limit int) ([]Row, error) {
 
 // Places gives the places that rows name.
 func (l *Ledger) Places() (places []string, err error) {
-	return places, l.db.do(func() error {
+	err = l.db.do(func() error {
 		lower := []byte{spacePlace}
 		for more := true; more; {
 			more = false
@@ -367,6 +368,7 @@ func (l *Ledger) Places() (places []string, err error) {
 		}
 		return nil
 	})
+	return places, err
 }
 
 // byIndex reads the row that an index entry names. It may have changed since the scan began.
@@ -394,7 +396,7 @@ func (l *Ledger) list(prefix []byte, behind Key, limit int, read func(key, value
 		}
 		lower = append(lower, 0)
 	}
-	return rows, l.db.do(func() error {
+	err = l.db.do(func() error {
 		return l.db.scan(prefix, lower, func(key, value []byte) error {
 			r, err := read(key, value)
 			if errors.Is(err, errGone) {
@@ -409,6 +411,7 @@ func (l *Ledger) list(prefix []byte, behind Key, limit int, read func(key, value
 			return nil
 		})
 	})
+	return rows, err
 }
 
 // Totals are how much the ledger has.
@@ -433,13 +436,14 @@ func (l *Ledger) Totals() Totals {
 
 // Value gives what SetValue has kept under a name; nil when there is nothing.
 func (l *Ledger) Value(name string) (value []byte, err error) {
-	return value, l.db.do(func() error {
+	err = l.db.do(func() error {
 		_, err := l.db.get(append([]byte{spaceValue}, name...), func(v []byte) error {
 			value = append([]byte{}, v...)
 			return nil
 		})
 		return err
 	})
+	return value, err
 }
 
 // SetValue keeps bytes under a name: how far a pass is, and what a policy means.

@@ -214,7 +214,7 @@ func (l *Ledger) Done(m Message, now time.Time) error {
 // Later gives a message back after an attempt that failed. After the last attempt it becomes a dead letter, unless the body
 // was queued again during it: what is new then may be what was missing, so the next attempt is the first again.
 func (l *Ledger) Later(m Message, now time.Time, cause error, b Backoff) (dead bool, err error) {
-	return dead, l.end(m, func(c *change, have Message) error {
+	err = l.end(m, func(c *change, have Message) error {
 		next := have
 		next.Error, next.Held = cause.Error(), false
 		if have.Attempts >= b.Attempts && have.Sent == m.Sent {
@@ -227,6 +227,7 @@ func (l *Ledger) Later(m Message, now time.Time, cause error, b Backoff) (dead b
 		}
 		return c.post(&have, next)
 	})
+	return dead, err
 }
 
 // Await gives a message back that cannot be worked on now, for a reason that is not the body's: a place is away. The attempt
@@ -284,7 +285,7 @@ func (l *Ledger) messages(prefix []byte, behind string, limit int, read func(key
 		lower = append(lower, 0)
 	}
 	limit = min(max(limit, 1), page)
-	return out, l.db.do(func() error {
+	err = l.db.do(func() error {
 		return l.db.scan(prefix, lower, func(key, value []byte) error {
 			m, err := read(key, value)
 			if err != nil {
@@ -296,11 +297,12 @@ func (l *Ledger) messages(prefix []byte, behind string, limit int, read func(key
 			return nil
 		})
 	})
+	return out, err
 }
 
 // Redrive queues a dead letter again, with no attempts; false when there is none of this body.
 func (l *Ledger) Redrive(body string, now time.Time) (found bool, err error) {
-	return found, l.exhume(body, func(c *change, m Message) error {
+	err = l.exhume(body, func(c *change, m Message) error {
 		found = true
 		if _, queued, err := l.message(body); err != nil || queued {
 			return err
@@ -308,14 +310,16 @@ func (l *Ledger) Redrive(body string, now time.Time) (found bool, err error) {
 		m.Attempts, m.Due = 0, now.UnixNano()
 		return c.post(nil, m)
 	})
+	return found, err
 }
 
 // DropDead removes a dead letter without another attempt.
 func (l *Ledger) DropDead(body string) (found bool, err error) {
-	return found, l.exhume(body, func(*change, Message) error {
+	err = l.exhume(body, func(*change, Message) error {
 		found = true
 		return nil
 	})
+	return found, err
 }
 
 func (l *Ledger) exhume(body string, fn func(*change, Message) error) error {
@@ -343,13 +347,14 @@ func (l *Ledger) exhume(body string, fn func(*change, Message) error) error {
 
 // Queued reports whether a body has a message, or is a dead letter.
 func (l *Ledger) Queued(body string) (queued bool, err error) {
-	return queued, l.db.do(func() error {
+	err = l.db.do(func() error {
 		if _, queued, err = l.message(body); err != nil || queued {
 			return err
 		}
 		queued, err = l.isDead(body)
 		return err
 	})
+	return queued, err
 }
 
 // Waiting gives when the body that waits longest began to; false when none waits.

@@ -11,7 +11,7 @@ import (
 // Hasten makes messages due that wait for something that may have come: a place is back, or there is another. A worker
 // that has a message may have looked before, so that message is due again when it is given back. It gives how many.
 func (l *Ledger) Hasten(now time.Time) (n int, err error) {
-	return n, l.eachMessage(func(m Message) error {
+	err = l.eachMessage(func(m Message) error {
 		if m.Due <= now.UnixNano() {
 			return nil
 		}
@@ -30,6 +30,7 @@ func (l *Ledger) Hasten(now time.Time) (n int, err error) {
 			return c.post(&have, next)
 		})
 	})
+	return n, err
 }
 
 // Recall makes messages due that are to wait for longer than anything waits, and that no worker has: they were given back before

@@ -150,7 +150,7 @@ func run(t *testing.T, f *FS) {
 	ended := make(chan error, 1)
 	go func() { ended <- f.Run(ctx) }()
 	for i := 0; f.Status().InSync < len(f.drives); i++ {
-		if i > 5000 {
+		if i > 90_000 { // a minute and a half at least
 			t.Fatalf("not in sync: %+v", f.Status())
 		}
 		time.Sleep(time.Millisecond)

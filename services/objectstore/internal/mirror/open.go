@@ -327,8 +327,15 @@ func (f *FS) spread(r Record) (written []ID) {
 	return written
 }
 
-// shed takes out, one by one, the drives that the membership counts and that are not in sync any more.
+// shed takes out, one by one, the drives that the membership counts and that are not in sync any more. With the drive of the index
+// the index is lost, whatever showed that the drive has failed.
 func (f *FS) shed() error {
+	was := f.m.Now().Index
+	defer func() {
+		if was != "" && f.m.Now().Index == "" {
+			close(f.lost)
+		}
+	}()
 	for {
 		set := f.m.InSync()
 		at := slices.IndexFunc(set, func(id ID) bool {
@@ -355,7 +362,7 @@ type failure struct {
 func (f *FS) expel(list []failure) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	was, changed := f.m.Now().Index, false
+	changed := false
 	for _, x := range list {
 		if x.drive.state == Synced {
 			x.drive.state, x.drive.cause = Failed, x.cause
@@ -371,9 +378,6 @@ func (f *FS) expel(list []failure) error {
 		f.halted.CompareAndSwap(nil, &err)
 		f.log.Error("nothing is written any more until the next start", "error", err)
 		return err
-	}
-	if f.m.Now().Index != was {
-		close(f.lost)
 	}
 	f.view.Store(&view{f.synced()})
 	return nil
