@@ -64,8 +64,18 @@ func child(dir string) {
 	os.Exit(1)
 }
 
-// spawn starts a store as a process of its own.
+// spawn starts a store as a process of its own, which must come up.
 func spawn(t *testing.T, dir string, env ...string) (*exec.Cmd, string) {
+	t.Helper()
+	cmd, url, err := launch(t, dir, env...)
+	if err != nil {
+		t.Fatalf("the child did not start: %v", err)
+	}
+	return cmd, url
+}
+
+// launch starts a store as a process of its own. It is an error, and the URL is nobody's, when that ends before it serves.
+func launch(t *testing.T, dir string, env ...string) (*exec.Cmd, string, error) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(append(os.Environ(), childDir+"="+dir), env...)
@@ -80,9 +90,9 @@ func spawn(t *testing.T, dir string, env ...string) (*exec.Cmd, string) {
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
-		t.Fatalf("the child did not start: %v", err)
+		line = "127.0.0.1:1"
 	}
-	return cmd, "http://" + strings.TrimSpace(line)
+	return cmd, "http://" + strings.TrimSpace(line), err
 }
 
 // TestKill9LosesNothingAcknowledged: what was answered is there byte for byte after the

@@ -1,7 +1,6 @@
 package objectstore_test
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -300,32 +299,18 @@ func spawnCoded(t *testing.T, dir string, cfg objectstore.Config, arm string) pr
 	if err != nil {
 		t.Fatal(err)
 	}
-	env := []string{childCoded + "=" + string(settings), failpoint.Env + "=" + arm}
-	if arm == "" {
-		cmd, url := spawn(t, dir, env...)
-		b, err := os.ReadFile(dir + "-admin-address")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return process{cmd, url, string(b)}
+	cmd, url, err := launch(t, dir, childCoded+"="+string(settings), failpoint.Env+"="+arm)
+	if arm != "" {
+		return process{cmd: cmd, url: url} // it may have died before it said its address
 	}
-	// This one may die before it has said its address.
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(append(os.Environ(), childDir+"="+dir), env...)
-	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatalf("the child did not start: %v", err)
+	}
+	b, err := os.ReadFile(dir + "-admin-address")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = cmd.Process.Kill() })
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		line = "127.0.0.1:1"
-	}
-	return process{cmd: cmd, url: "http://" + strings.TrimSpace(line)}
+	return process{cmd, url, string(b)}
 }
 
 // childConfig gives a child the settings that its parent wants.
@@ -343,5 +328,5 @@ func childConfig(c objectstore.Config) (objectstore.Config, error) {
 			c.Redundancy.Threshold, c.Redundancy.SegmentsAfter = 64<<10, atOnce
 		}
 	}
-	return c, failpoint.Arm(os.Getenv(failpoint.Env))
+	return c, nil
 }
