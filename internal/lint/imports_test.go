@@ -72,7 +72,7 @@ var core = []string{
 	"internal/timegrid", "internal/shard", "internal/rollups/chunk", "internal/rollups/rollup", "internal/rollups/catalog", "internal/queries/snapshot", "internal/rollups/block", "internal/rollups/compact", "internal/rollups/progress", "internal/rollups/shards", "internal/rollups/helps",
 	"internal/series/agentlabel", "internal/acceptance/sharedid", "internal/rollups/sketch", "internal/acceptance/jsonbatch", "internal/platform/lru", "internal/platform/retry", "internal/record", "internal/rollups/publish", "internal/rollups/delta", "internal/coordination/work", "internal/coordination/claims", "services/coordinator/internal/ownership",
 	"services/rollup/internal/hour", "services/rollup/internal/backlog", "services/rollup/internal/overlaps", "services/rollup/internal/late", "services/rollup/internal/schedule", "services/rollup/internal/sizing",
-	"services/objectstore/internal/checksum", "services/objectstore/internal/erasure", "services/objectstore/internal/lifecycle", "services/objectstore/internal/placement", "services/objectstore/internal/policy", "services/objectstore/internal/postpolicy", "services/objectstore/internal/s3xml", "services/objectstore/internal/sigv4",
+	"services/objectstore/internal/checksum", "services/objectstore/internal/erasure", "services/objectstore/internal/lifecycle", "services/objectstore/internal/placement", "services/objectstore/internal/scan", "services/objectstore/internal/policy", "services/objectstore/internal/postpolicy", "services/objectstore/internal/s3xml", "services/objectstore/internal/sigv4",
 }
 
 // coreFiles are deterministic as the core is, in packages whose other files do what they decide: what a

@@ -56,31 +56,31 @@ func (e *entry) fields(b []byte) []byte {
 }
 
 func (e *entry) readFields(b []byte) error {
-	s := scanner{b: b}
-	for len(s.b) > 0 && !s.bad {
-		id := s.num()
-		v := scanner{b: s.bytes()}
+	s := scannerOf(b)
+	for len(s.B) > 0 && !s.Bad {
+		id := s.Num()
+		v := scannerOf(s.Bytes())
 		switch id {
 		case metaVersion:
-			e.version = v.rest()
+			e.version = v.Rest()
 			if !ValidVersionID(e.version) {
 				return fmt.Errorf("%w: index entry of a version without an id", ErrCorrupt)
 			}
 			e.order = orderOf(e.version)
 		case metaOrder:
-			e.order = v.num()
+			e.order = v.Num()
 		case metaSealedBytes:
 			e.sealed = v.sealed()
 		case metaLock:
 			e.lock = v.lock()
 		case metaSum:
-			e.sum = v.byte()
+			e.sum = v.Byte()
 		default:
 			return fmt.Errorf("%w: index entry with the field %d, which is not known", ErrCorrupt, id)
 		}
-		s.bad = s.bad || v.bad
+		s.Bad = s.Bad || v.Bad
 	}
-	if s.bad {
+	if s.Bad {
 		return fmt.Errorf("%w: index entry ends early", ErrCorrupt)
 	}
 	return nil
@@ -115,23 +115,23 @@ func decodeEntry(b []byte) (entry, error) {
 		return e, fmt.Errorf("%w: index entry of an unknown version", ErrCorrupt)
 	}
 	e.flags = b[1]
-	s := scanner{b: b[2:]}
-	e.seq = s.num()
-	e.pos.seg, e.pos.off = s.num(), int64(s.num())
-	e.headLen, e.bodyLen = int(s.num()), int(s.num())
-	e.size, e.modified = int64(s.num()), int64(s.num())
-	for n := s.num(); n > 0 && !s.bad; n-- {
-		e.files = append(e.files, s.text())
+	s := scannerOf(b[2:])
+	e.seq = s.Num()
+	e.pos.seg, e.pos.off = s.Num(), int64(s.Num())
+	e.headLen, e.bodyLen = int(s.Num()), int(s.Num())
+	e.size, e.modified = int64(s.Num()), int64(s.Num())
+	for n := s.Num(); n > 0 && !s.Bad; n-- {
+		e.files = append(e.files, s.Text())
 	}
 	if b[0] == entryWithFields {
-		if err := e.readFields(s.bytes()); err != nil {
+		if err := e.readFields(s.Bytes()); err != nil {
 			return e, err
 		}
 	}
-	if s.bad {
+	if s.Bad {
 		return e, fmt.Errorf("%w: index entry ends early", ErrCorrupt)
 	}
-	e.etag = string(s.b)
+	e.etag = string(s.B)
 	return e, nil
 }
 

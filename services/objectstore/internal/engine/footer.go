@@ -226,14 +226,14 @@ func (r *runReader) next() error {
 			return bad("block checksum mismatch")
 		}
 	}
-	s := scanner{b: r.block}
-	key := s.take(s.num())
-	seq := s.num()
-	entry := s.take(s.num())
-	if s.bad {
+	s := scannerOf(r.block)
+	key := s.take(s.Num())
+	seq := s.Num()
+	entry := s.take(s.Num())
+	if s.Bad {
 		return bad("block ends early")
 	}
-	r.block = s.b
+	r.block = s.B
 	r.left--
 	r.item = footerItem{key, seq, entry}
 	return nil
@@ -241,12 +241,12 @@ func (r *runReader) next() error {
 
 // take gives the next n bytes.
 func (s *scanner) take(n uint64) []byte {
-	if s.bad || n > uint64(len(s.b)) {
-		s.bad = true
+	if s.Bad || n > uint64(len(s.B)) {
+		s.Bad = true
 		return nil
 	}
-	b := s.b[:n]
-	s.b = s.b[n:]
+	b := s.B[:n]
+	s.B = s.B[n:]
 	return b
 }
 

@@ -57,15 +57,15 @@ func decodeCheckpoint(b []byte) (checkpoint, error) {
 	if len(b) == 0 || b[0] != indexVersion {
 		return checkpoint{}, fmt.Errorf("%w: index checkpoint of an unknown version", ErrCorrupt)
 	}
-	s := scanner{b: b[1:]}
+	s := scannerOf(b[1:])
 	c := checkpoint{
-		pos:  position{s.num(), int64(s.num())},
-		salt: uint32(s.num()), nextSeq: s.num(), objects: int64(s.num()), bytes: int64(s.num()),
+		pos:  position{s.Num(), int64(s.Num())},
+		salt: uint32(s.Num()), nextSeq: s.Num(), objects: int64(s.Num()), bytes: int64(s.Num()),
 	}
-	if len(s.b) > 0 { // an index of a release without versions ends here
-		c.hidden, c.hiddenBytes = int64(s.num()), int64(s.num())
+	if len(s.B) > 0 { // an index of a release without versions ends here
+		c.hidden, c.hiddenBytes = int64(s.Num()), int64(s.Num())
 	}
-	if s.bad {
+	if s.Bad {
 		return c, fmt.Errorf("%w: index checkpoint ends early", ErrCorrupt)
 	}
 	return c, nil
@@ -316,9 +316,9 @@ func (u use) encode() []byte {
 }
 
 func decodeUse(v []byte) (use, error) {
-	s := scanner{b: v}
-	u := use{int64(s.num()), int64(s.num()), uint32(s.num()), s.num()}
-	if s.bad {
+	s := scannerOf(v)
+	u := use{int64(s.Num()), int64(s.Num()), uint32(s.Num()), s.Num()}
+	if s.Bad {
 		return u, fmt.Errorf("%w: a segment's use ends early", errForeignIndex)
 	}
 	return u, nil

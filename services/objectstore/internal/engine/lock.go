@@ -80,7 +80,7 @@ func appendLock(b []byte, l Lock) []byte {
 // lock decodes what appendLock has encoded. Bits that are not known, or that contradict each other, make the record
 // unreadable: what protects an object must not be guessed.
 func (s *scanner) lock() (l Lock) {
-	bits := s.byte()
+	bits := s.Byte()
 	switch bits & (lockGovernance | lockCompliance) {
 	case 0:
 	case lockGovernance:
@@ -88,7 +88,7 @@ func (s *scanner) lock() (l Lock) {
 	case lockCompliance:
 		l.Mode = Compliance
 	default:
-		s.bad = true
+		s.Bad = true
 	}
 	switch bits &^ (lockGovernance | lockCompliance) {
 	case 0:
@@ -97,10 +97,10 @@ func (s *scanner) lock() (l Lock) {
 	case lockHoldOn:
 		l.Hold = HoldOn
 	default:
-		s.bad = true
+		s.Bad = true
 	}
 	if l.Mode != "" {
-		l.Until = time.UnixMilli(int64(s.num())).UTC()
+		l.Until = time.UnixMilli(int64(s.Num())).UTC()
 	}
 	return l
 }

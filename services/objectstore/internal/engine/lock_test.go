@@ -83,15 +83,15 @@ func TestLockSurvivesEncoding(t *testing.T) {
 			if mode != "" {
 				l.Until = time.Date(9998, 12, 31, 23, 59, 59, 123e6, time.UTC)
 			}
-			s := scanner{b: append(appendLock(nil, l), "rest"...)}
-			if got := s.lock(); got != l || s.bad || string(s.b) != "rest" {
-				t.Errorf("%+v came back as %+v, %q", l, got, s.b)
+			s := scannerOf(append(appendLock(nil, l), "rest"...))
+			if got := s.lock(); got != l || s.Bad || string(s.B) != "rest" {
+				t.Errorf("%+v came back as %+v, %q", l, got, s.B)
 			}
 		}
 	}
 	for _, bits := range []byte{lockGovernance | lockCompliance, lockHoldOff | lockHoldOn, 1 << 4, 1 << 7, lockGovernance} {
-		s := scanner{b: []byte{bits}}
-		if s.lock(); !s.bad {
+		s := scannerOf([]byte{bits})
+		if s.lock(); !s.Bad {
 			t.Errorf("%08b is taken", bits)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/scan"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/seal"
 )
 
@@ -157,81 +158,43 @@ func appendOrder(b []byte, order uint64) []byte {
 	return appendField(b, metaOrder, tmp[:binary.PutUvarint(tmp[:], order)])
 }
 
-// scanner reads varints and texts. It remembers the first failure, so that callers check once
-// at the end.
-type scanner struct {
-	b   []byte
-	bad bool
-}
+// scanner reads stored values.
+type scanner struct{ scan.Scanner }
 
-func (s *scanner) num() uint64 {
-	v, n := binary.Uvarint(s.b)
-	if n <= 0 {
-		s.bad, s.b = true, nil
-		return 0
-	}
-	s.b = s.b[n:]
-	return v
-}
-
-func (s *scanner) byte() byte {
-	if len(s.b) == 0 {
-		s.bad = true
-		return 0
-	}
-	c := s.b[0]
-	s.b = s.b[1:]
-	return c
-}
-
-func (s *scanner) bytes() []byte {
-	n := s.num()
-	if n > uint64(len(s.b)) {
-		s.bad, s.b = true, nil
-		return nil
-	}
-	v := s.b[:n]
-	s.b = s.b[n:]
-	return v
-}
-
-func (s *scanner) text() string { return string(s.bytes()) }
-
-// rest gives all that was not read.
-func (s *scanner) rest() string { return string(s.b) }
+func scannerOf(b []byte) scanner { return scanner{scan.New(b)} }
 
 // decodeMeta reads the metadata of an object.
 func decodeMeta(b []byte) (Object, error) {
 	var o Object
-	s := scanner{b: b}
-	for len(s.b) > 0 && !s.bad {
-		id := s.num()
-		v := scanner{b: s.bytes()}
+	s := scannerOf(b)
+	for len(s.B) > 0 && !s.Bad {
+		id := s.Num()
+		v := scannerOf(s.Bytes())
 		switch id {
 		case metaSize:
-			o.Size = int64(v.num())
+			o.Size = int64(v.Num())
 		case metaETag:
-			o.ETag = string(v.b)
+			o.ETag = string(v.B)
 		case metaModified:
-			o.Modified = time.Unix(0, int64(v.num()))
+			o.Modified = time.Unix(0, int64(v.Num()))
 		case metaHeader:
-			o.Headers = append(o.Headers, Pair{v.text(), v.text()})
+			o.Headers = append(o.Headers, Pair{v.Text(), v.Text()})
 		case metaUser:
-			o.User = append(o.User, Pair{v.text(), v.text()})
+			o.User = append(o.User, Pair{v.Text(), v.Text()})
 		case metaTag:
-			o.Tags = append(o.Tags, Pair{v.text(), v.text()})
+			o.Tags = append(o.Tags, Pair{v.Text(), v.Text()})
 		case metaChecksum:
-			o.Checksum = Checksum{v.text(), v.text(), v.text()}
+			o.Checksum = Checksum{v.Text(), v.Text(), v.Text()}
 		case metaPart:
-			o.PartSizes = append(o.PartSizes, int64(v.num()))
+			o.PartSizes = append(o.PartSizes, int64(v.Num()))
 		case metaUpload:
-			o.Upload = string(v.b)
+			o.Upload = string(v.B)
 		case metaLock:
 			o.Lock = v.lock()
 		case metaCRC64:
-			o.CRC64 = append([]byte(nil), v.b...)
+			o.CRC64 = append([]byte(nil), v.B...)
 		case metaOrder:
-			o.Order = v.num()
+			o.Order = v.Num()
 		case metaExtent, metaSealedExtent:
 			o.Extents = append(o.Extents, decodeExtent(&v, id == metaSealedExtent))
 		case metaSeal:
@@ -242,10 +205,10 @@ func decodeMeta(b []byte) (Object, error) {
 			}
 			return o, fmt.Errorf("%w: metadata field %d is not known", ErrCorrupt, id)
 		}
-		s.bad = s.bad || v.bad
+		s.Bad = s.Bad || v.Bad
 	}
 	switch {
-	case s.bad:
+	case s.Bad:
 		return o, fmt.Errorf("%w: metadata ends early", ErrCorrupt)
 	case o.Modified.IsZero() || o.Size < 0:
 		return o, fmt.Errorf("%w: metadata without a time or with a negative size", ErrCorrupt)
@@ -254,22 +217,22 @@ func decodeMeta(b []byte) (Object, error) {
 }
 
 func decodeExtent(v *scanner, sealed bool) Extent {
-	x := Extent{File: v.text(), Size: int64(v.num())}
+	x := Extent{File: v.Text(), Size: int64(v.Num())}
 	if sealed {
 		x.Seal = decodeSeal(v)
 		if _, ok := seal.Plain(x.Size); !ok {
-			v.bad = true
+			v.Bad = true
 			return x
 		}
 	}
 	// Reads index Blocks by offset, so the number of checksums must fit the size.
-	if len(v.b)%4 != 0 || x.Size < 0 || int64(len(v.b)/4) != (x.Size+BlockSize-1)/BlockSize {
-		v.bad = true
+	if len(v.B)%4 != 0 || x.Size < 0 || int64(len(v.B)/4) != (x.Size+BlockSize-1)/BlockSize {
+		v.Bad = true
 		return x
 	}
-	x.Blocks = make([]uint32, len(v.b)/4)
+	x.Blocks = make([]uint32, len(v.B)/4)
 	for i := range x.Blocks {
-		x.Blocks[i] = binary.LittleEndian.Uint32(v.b[4*i:])
+		x.Blocks[i] = binary.LittleEndian.Uint32(v.B[4*i:])
 	}
 	return x
 }

@@ -28,8 +28,8 @@ const settingQuota = "quota"
 // Quota gives the quota of the bucket.
 func (b *Bucket) Quota() (q Quota) {
 	if v := b.Settings[settingQuota]; v != nil {
-		s := scanner{b: v}
-		q = Quota{int64(s.num()), int64(s.num())}
+		s := scannerOf(v)
+		q = Quota{int64(s.Num()), int64(s.Num())}
 	}
 	return q
 }

@@ -38,9 +38,9 @@ func (s *Seal) encode(b []byte) []byte {
 
 // decodeSeal reads what encode wrote.
 func decodeSeal(v *scanner) *Seal {
-	s := &Seal{Key: seal.Version{ID: v.text()}}
+	s := &Seal{Key: seal.Version{ID: v.Text()}}
 	if !seal.ValidID(s.Key.ID) {
-		v.bad = true
+		v.Bad = true
 	}
 	copy(s.Key.Check[:], v.take(seal.CheckSize))
 	copy(s.Salt[:], v.take(seal.SaltSize))

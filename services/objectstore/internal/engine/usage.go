@@ -76,10 +76,10 @@ func appendSealed(b []byte, list []sealedBytes) []byte {
 }
 
 func (s *scanner) sealed() (list []sealedBytes) {
-	for n := s.num(); n > 0 && !s.bad; n-- {
-		x := sealedBytes{version: seal.Version{ID: s.text()}}
+	for n := s.Num(); n > 0 && !s.Bad; n-- {
+		x := sealedBytes{version: seal.Version{ID: s.Text()}}
 		copy(x.version.Check[:], s.take(seal.CheckSize))
-		x.bytes = int64(s.num())
+		x.bytes = int64(s.Num())
 		list = append(list, x)
 	}
 	return list
@@ -162,8 +162,8 @@ func (t *tally) upload(n name) (*uploadUsage, error) {
 	}
 	u := &uploadUsage{}
 	err := t.idx.get(uploadUsageKey(n), func(v []byte) error {
-		s := scanner{b: v}
-		u.open, u.bytes = s.num() == 1, int64(s.num())
+		s := scannerOf(v)
+		u.open, u.bytes = s.Num() == 1, int64(s.Num())
 		return nil
 	})
 	if err != nil && !errors.Is(err, ErrNotFound) {
@@ -238,8 +238,8 @@ func (t *tally) set(b *pebble.Batch, u usage) error {
 // loadUsage reads the counts from the index.
 func (e *Engine) loadUsage() error {
 	err := e.idx.scan(spaceBucketUsage, func(name, value []byte) error {
-		s := scanner{b: value}
-		if u := (usage{int64(s.num()), int64(s.num())}); u != (usage{}) {
+		s := scannerOf(value)
+		if u := (usage{int64(s.Num()), int64(s.Num())}); u != (usage{}) {
 			e.usage[string(name)] = u
 		}
 		return nil
@@ -248,10 +248,10 @@ func (e *Engine) loadUsage() error {
 		return err
 	}
 	return e.idx.scan(spaceKeyUsage, func(name, value []byte) error {
-		s := scanner{b: value}
-		u := usage{int64(s.num()), int64(s.num())}
+		s := scannerOf(value)
+		u := usage{int64(s.Num()), int64(s.Num())}
 		at := len(name) - seal.CheckSize
-		if s.bad || at < 0 {
+		if s.Bad || at < 0 {
 			return fmt.Errorf("%w: the usage of a key", errForeignIndex)
 		}
 		v := seal.Version{ID: string(name[:at])}

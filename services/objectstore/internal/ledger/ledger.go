@@ -10,6 +10,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	pebblevfs "github.com/cockroachdb/pebble/v2/vfs"
+
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/scan"
 )
 
 // Errors that decide what a worker does next.
@@ -73,8 +75,8 @@ func (l *Ledger) load() error {
 
 func (l *Ledger) number(key []byte) (n int64, err error) {
 	_, err = l.db.get(key, func(v []byte) error {
-		s := reader{b: v}
-		if n = int64(s.num()); s.bad {
+		s := scan.New(v)
+		if n = int64(s.Num()); s.Bad {
 			return fmt.Errorf("%w: a total", ErrCorrupt)
 		}
 		return nil

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/scan"
 )
 
 // Message says that a body needs a look. There is one per body: what the body needs is found when
@@ -68,11 +70,11 @@ func decodeMessage(body []byte, v []byte) (Message, error) {
 	if len(v) < 1 || v[0] != rowVersion || len(body) != 16 {
 		return m, fmt.Errorf("%w: message of %s", ErrCorrupt, m.Body)
 	}
-	s := reader{b: v[1:]}
-	m.Attempts, m.First, m.Due, m.Receipt, m.Sent = int(s.num()), int64(s.num()), int64(s.num()), s.num(), s.num()
-	m.Held = s.num() == 1
-	m.Reason, m.Error = s.text(), s.text()
-	if s.bad {
+	s := scan.New(v[1:])
+	m.Attempts, m.First, m.Due, m.Receipt, m.Sent = int(s.Num()), int64(s.Num()), int64(s.Num()), s.Num(), s.Num()
+	m.Held = s.Num() == 1
+	m.Reason, m.Error = s.Text(), s.Text()
+	if s.Bad {
 		return m, fmt.Errorf("%w: message of %s", ErrCorrupt, m.Body)
 	}
 	return m, nil

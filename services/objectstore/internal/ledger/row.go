@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/scan"
 )
 
 // Kind says what a file of a body holds.
@@ -138,13 +140,13 @@ func decodeRow(k Key, b []byte) (Row, error) {
 		return r, fmt.Errorf("%w: row %s is of an unknown version", ErrCorrupt, k)
 	}
 	r.State, r.Lost = State(b[1]&^flagLost), b[1]&flagLost != 0
-	s := reader{b: b[2:]}
-	r.Place = s.text()
-	r.K, r.M, r.Size, r.Checksum = uint8(s.num()), uint8(s.num()), int64(s.num())-1, uint32(s.num())
-	r.Created, r.Changed, r.Verified = int64(s.num()), int64(s.num()), int64(s.num())
-	r.Version = s.num()
-	r.Error = s.text()
-	if s.bad || len(s.b) > 0 || !r.State.valid() {
+	s := scan.New(b[2:])
+	r.Place = s.Text()
+	r.K, r.M, r.Size, r.Checksum = uint8(s.Num()), uint8(s.Num()), int64(s.Num())-1, uint32(s.Num())
+	r.Created, r.Changed, r.Verified = int64(s.Num()), int64(s.Num()), int64(s.Num())
+	r.Version = s.Num()
+	r.Error = s.Text()
+	if s.Bad || len(s.B) > 0 || !r.State.valid() {
 		return r, fmt.Errorf("%w: row %s", ErrCorrupt, k)
 	}
 	return r, nil
@@ -152,31 +154,4 @@ func decodeRow(k Key, b []byte) (Row, error) {
 
 func appendText(b []byte, s string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
-}
-
-// reader takes values off the front of a stored value.
-type reader struct {
-	b   []byte
-	bad bool
-}
-
-func (s *reader) num() uint64 {
-	v, n := binary.Uvarint(s.b)
-	if n <= 0 {
-		s.bad, s.b = true, nil
-		return 0
-	}
-	s.b = s.b[n:]
-	return v
-}
-
-func (s *reader) text() string {
-	n := s.num()
-	if n > uint64(len(s.b)) {
-		s.bad, s.b = true, nil
-		return ""
-	}
-	t := string(s.b[:n])
-	s.b = s.b[n:]
-	return t
 }

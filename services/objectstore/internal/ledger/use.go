@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/scan"
 )
 
 // Use is what the files of a place take, as far as the ledger knows. It follows the rows, in the batch that changes them.
@@ -57,9 +59,9 @@ func (l *Ledger) loadUses() error {
 	}
 	if counted {
 		return l.db.scan([]byte{spaceUse}, []byte{spaceUse}, func(key, value []byte) error {
-			s := reader{b: value}
-			u := Use{int64(s.num()), int64(s.num())}
-			if s.bad || len(s.b) > 0 {
+			s := scan.New(value)
+			u := Use{int64(s.Num()), int64(s.Num())}
+			if s.Bad || len(s.B) > 0 {
 				return fmt.Errorf("%w: what a place has", ErrCorrupt)
 			}
 			l.uses[string(key[1:])] = u
