@@ -86,8 +86,7 @@ func (e *Engine) List(bucket string, q ListQuery) (page ListPage, err error) {
 		if err != nil {
 			return page, fmt.Errorf("list %q: %w", bucket, err)
 		}
-		b := x.brief(key)
-		b.Damaged = x.flags&flagLost != 0 || e.damages.of(&x) != nil
+		b := e.describe(&x, bucket, key)
 		page.Objects = append(page.Objects, b)
 		page.Next = key
 		ok = it.Next()

@@ -222,8 +222,7 @@ func (m *versionMerge) fill(page *VersionPage, q VersionQuery) error {
 		if grouped {
 			err = m.seek(func(p *versionPart) []byte { return p.aim(string(successor([]byte(prefix))), "") })
 		} else {
-			b := p.x.brief(p.key)
-			b.Damaged = p.x.flags&flagLost != 0 || m.e.damages.of(&p.x) != nil
+			b := m.e.describe(&p.x, m.bucket, p.key)
 			page.Versions = append(page.Versions, VersionBrief{b, p.key != m.last, p.x.isMarker()})
 			page.NextKey, page.NextVersion, m.last = p.key, orNull(p.x.version), p.key
 			err = p.load(p.it.Next())
