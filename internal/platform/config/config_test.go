@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
+	"gopkg.in/yaml.v3"
 )
 
 type listen struct {
@@ -156,6 +157,20 @@ func TestCommandsShowNoArguments(t *testing.T) {
 	for _, s := range []string{string(b), string(plain), cfg.Command.String(), cfg.Command.GoString()} {
 		if strings.Contains(s, "hunter2") || strings.Contains(s, "read") || !strings.Contains(s, "vault") {
 			t.Errorf("%s", s)
+		}
+	}
+	text, err := yaml.Marshal(cfg)
+	if err != nil || strings.Contains(string(text), "hunter2") {
+		t.Errorf("%s %v", text, err)
+	}
+	for _, c := range []Command{nil, {"alone"}, cfg.Command} {
+		text, err := json.Marshal(settings{c})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var again settings
+		if err := json.Unmarshal(text, &again); err != nil || len(again.Command) != min(len(c), 2) {
+			t.Errorf("%s: %v %v", text, again, err)
 		}
 	}
 	if s := (Command{"alone"}).String() + (Command{}).String(); s != "alone" {

@@ -13,6 +13,7 @@
 package config
 
 import (
+	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -60,8 +61,18 @@ func (c Command) String() string {
 // GoString hides the arguments.
 func (c Command) GoString() string { return c.String() }
 
-// MarshalText hides the arguments, so that JSON, YAML and slog do.
-func (c Command) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
+// MarshalJSON hides the arguments, and slog with it. It is a list all the same, so that settings can be read back.
+func (c Command) MarshalJSON() ([]byte, error) { return json.Marshal(c.shown()) }
+
+// MarshalYAML hides the arguments.
+func (c Command) MarshalYAML() (any, error) { return c.shown(), nil }
+
+func (c Command) shown() []string {
+	if len(c) < 2 {
+		return c
+	}
+	return []string{c[0], redacted}
+}
 
 // Bytes is a size in bytes, written as "4MiB", "64KiB", "1GiB", "500MB" or a plain number.
 type Bytes int64
