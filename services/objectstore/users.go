@@ -57,7 +57,7 @@ func (c Config) users() (func() map[string]s3api.User, error) {
 
 // usersFile is the file of further users. One that is cut off between two users is valid, and would remove those behind it;
 // one that is cut off before the policy of its last user would let that user do everything. So a version that lacks users, or
-// policies, is taken when it is still the same at the next look.
+// one, is taken when it is still the same at the next look. With the markers of a document the file says itself that it is whole.
 type usersFile struct {
 	path    string
 	text    []byte // that was read last
@@ -77,7 +77,7 @@ func (f *usersFile) read() ([]User, error) {
 
 // take decides about what read gave, which was checked.
 func (f *usersFile) take(users []User) error {
-	if what := lacking(f.taken, users); what != "" && f.taken != nil && !bytes.Equal(f.doubted, f.text) {
+	if what := lacking(f.taken, users); what != "" && f.taken != nil && !isMarked(f.text) && !bytes.Equal(f.doubted, f.text) {
 		f.doubted = f.text
 		return fmt.Errorf("%s: the file may be written at the moment; it is taken if it is the same in some seconds", what)
 	}
@@ -91,8 +91,9 @@ func lacking(before, after []User) string {
 	for _, u := range before {
 		known[u.AccessKeyID] = u
 	}
-	for _, u := range after {
-		if was, ok := known[u.AccessKeyID]; u.Policy == "" && (!ok || was.Policy != "") {
+	for i, u := range after {
+		was, ok := known[u.AccessKeyID]
+		if last := i == len(after)-1; last && u.Policy == "" && (!ok || was.Policy != "") {
 			return fmt.Sprintf("user %q has no policy, and so may do everything", u.Name)
 		}
 		delete(known, u.AccessKeyID)
@@ -110,14 +111,23 @@ var (
 	errMoreYAML    = errors.New("there is something behind the list of users")
 )
 
+// isMarked reports whether a text begins with the marker of a document. parseUsers has seen that it has its end then.
+func isMarked(text []byte) bool {
+	first, _, _ := bytes.Cut(text, []byte("\n"))
+	return isMarker(first, "---")
+}
+
+func isMarker(line []byte, marker string) bool {
+	return string(bytes.TrimRight(line, " \t\r")) == marker
+}
+
 // parseUsers reads users, and refuses what can be seen to be a part of a file.
 func parseUsers(text []byte) ([]User, error) {
 	if len(text) > 0 && text[len(text)-1] != '\n' {
 		return nil, errCutLine
 	}
-	lines := bytes.Split(bytes.TrimRight(text, "\n"), []byte("\n"))
-	marked := func(line []byte, marker string) bool { return string(bytes.TrimRight(line, " \t\r")) == marker }
-	if marked(lines[0], "---") && !marked(lines[len(lines)-1], "...") {
+	whole := bytes.TrimRight(text, "\n")
+	if isMarked(text) && !isMarker(whole[bytes.LastIndexByte(whole, '\n')+1:], "...") {
 		return nil, errCutDocument
 	}
 	var in struct {

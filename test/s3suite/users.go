@@ -93,7 +93,8 @@ func (u *users) write() error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(u.file, text, 0o600)
+	// The markers say that the file is whole, so that it counts at once.
+	return os.WriteFile(u.file, append(append([]byte("---\n"), text...), "...\n"...), 0o600)
 }
 
 // admin is the command: admin [flags] create-user -a KEY -s SECRET -r ROLE. It knows nothing else.
