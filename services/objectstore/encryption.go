@@ -93,6 +93,9 @@ func (s *Service) sayMissingKeys(eng *engine.Engine) {
 const (
 	resealInterval = time.Minute
 	resealIdle     = time.Hour
+	// resealAgain is the time to the next look after one that could do what it found: reclaiming may have moved some of that
+	// meanwhile, which then has the old key still.
+	resealAgain = time.Second
 )
 
 // leastBurst is what may be written at once, bytes: the largest body in the log.
@@ -113,6 +116,7 @@ func (s *Service) reseal(ctx context.Context, eng *engine.Engine, m *metrics) er
 		return err
 	}
 	for wait := resealInterval; ; {
+		next := wait
 		// What needs a key that was not given is left out: only a restart brings the key.
 		if st := eng.Stats(); st.StaleBytes > st.LockedBytes && !st.Poisoned && !st.Full && !st.Uncertain {
 			left := st.StaleBytes - st.LockedBytes
@@ -122,6 +126,9 @@ func (s *Service) reseal(ctx context.Context, eng *engine.Engine, m *metrics) er
 				wait = resealInterval
 			} else {
 				wait = min(2*wait, resealIdle)
+			}
+			if next = wait; out.Records > 0 && out.Left == 0 && err == nil {
+				next = resealAgain
 			}
 			switch {
 			case ctx.Err() != nil:
@@ -135,7 +142,7 @@ func (s *Service) reseal(ctx context.Context, eng *engine.Engine, m *metrics) er
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(wait):
+		case <-time.After(next):
 		}
 	}
 }
