@@ -107,10 +107,11 @@ models: ## the protocol models and their mutants with spin (LIGHTMETRICS_SOAK=1:
 	$(SAY) "models: docs/protocol/models, every state at small scope; mutants must be violated"
 	$(GO) test -count=1 -v -timeout 4h ./test/models
 
-sim: ## the deterministic simulations: acceptance and garbage collection (SCHEDULES=n SEED=s), the journal
+sim: ## the deterministic simulations: acceptance and garbage collection (SCHEDULES=n SEED=s), the journal, the linearizer's claims
 	$(SAY) "sim: $(or $(SCHEDULES),100000) schedules from seed $(or $(SEED),1): schedules, operations, violations"
 	$(GO) run ./test/sim -schedules $(or $(SCHEDULES),100000) -seed $(or $(SEED),1)
 	JOURNAL_SIM_SCHEDULES=10000 $(GO) test -count=1 -v -timeout 1h -run '^TestSimulation$$' ./internal/acceptance/journal
+	CLAIMS_SIM_SCHEDULES=20000 $(GO) test -count=1 -v -timeout 1h -run '^TestSimulation$$' ./internal/coordination/claims
 
 mutants: ## planted protocol bugs: the simulation must catch each (WRITE=1 writes docs/protocol/mutants.md)
 	$(SAY) "mutants: each planted bug against the simulation"

@@ -123,7 +123,7 @@ func (k *caller) claimed(a claims.Answer) {
 			op := k.op(claims.DoTakeOver, a.Epoch)
 			op.Expect = c.ID
 			// Of a recovered claim its home region alone can go on; in the end somebody there does.
-			if c.Recovered && k.w.quiet {
+			if c.Recovered && c.Home != k.region && k.w.quiet {
 				k.region = c.Home
 				op = k.op(claims.DoClaim, 0)
 			}

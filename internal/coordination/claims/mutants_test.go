@@ -2,13 +2,14 @@ package claims_test
 
 import (
 	"testing"
+	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/harness/mutants"
 )
 
 // TestMutantsAreCaught plants known bugs of the linearizer's core. Those that the simulation is to find name it.
 func TestMutantsAreCaught(t *testing.T) {
-	mutants.Check(t, mutants.List{Skip: "Mutants", Mutants: []mutants.Mutant{
+	mutants.Check(t, mutants.List{Skip: "Mutants", Env: []string{"CLAIMS_SIM_SCHEDULES=1500"}, Timeout: 5 * time.Minute, Mutants: []mutants.Mutant{
 		// Guards: what an answer was decided by is still so.
 		{Name: "transactions do not compare the epoch", File: "flight.go", Old: "Txn: Txn{Guards: []Guard{{Key: g.keys.Epoch(), Is: Holds, Value: g.mark}}}", New: "Txn: Txn{}", By: "TestSimulation"},
 		{Name: "the summary is not compared", File: "part.go", Old: "Guards: []Guard{{Key: d.keys.summary, Is: Modified, Revision: d.base.summaryAt}}}", New: "Guards: []Guard{{Key: d.keys.summary + \"0\", Is: Absent}}}", By: "TestSimulation"},
@@ -20,7 +21,7 @@ func TestMutantsAreCaught(t *testing.T) {
 		{Name: "operations that meet share a part", File: "part.go", Old: "d.folded != nil || slices.ContainsFunc(d.touched, id.Intersects)", New: "d.folded != nil", By: "TestSimulation|TestOneBoot"},
 		{Name: "a claim is remembered without its fence", File: "part.go", Old: "c.Stamp.Fence = uint64(revision)", New: "_ = revision", By: "TestSimulation"},
 		// Decisions.
-		{Name: "a claim of another hash is a conflict", File: "decide.go", Old: "case c.Hash != op.Hash:\n		return d.answer(Contested, c)", New: "case c.Hash != op.Hash:\n		return d.answer(Conflict, c)", By: "TestSimulation"},
+		{Name: "a claim of another hash is a conflict", File: "decide.go", Old: "case c.Hash != op.Hash:\n		return d.answer(Contested, c)", New: "case c.Hash != op.Hash:\n		return d.answer(Conflict, c)", By: "TestSimulation|TestLife"},
 		{Name: "a range that is claimed is a conflict", File: "decide.go", Old: "return d.answer(Contested, by.Claim)", New: "return d.answer(RangeConflict, by.Claim)", By: "TestSimulation"},
 		{Name: "hashes are not compared", File: "decide.go", Old: "case c.Hash != op.Hash && c.final():\n		return d.answer(Conflict, c)\n	case c.Hash == op.Hash && c.State", New: "case c.State", By: "TestSimulation"},
 		{Name: "somebody else's claim is held", File: "decide.go", Old: "case c.ID == op.ID && c.Home == op.Region:\n		return d.answer(Held, c) // the answer was lost\n	}\n	return d.answer(Pending, c)", New: "case true:\n		return d.answer(Held, c)\n	}\n	return d.answer(Pending, c)", By: "TestSimulation"},

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -452,6 +454,13 @@ func TestSimulation(t *testing.T) {
 	if testing.Short() {
 		seeds = 100
 	}
+	if text := os.Getenv("CLAIMS_SIM_SCHEDULES"); text != "" {
+		var err error
+		if seeds, err = strconv.ParseUint(text, 10, 32); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("%d schedules", seeds)
 	for seed := range seeds {
 		simulate(t, seed)
 	}
