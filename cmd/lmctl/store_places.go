@@ -111,7 +111,7 @@ func storeDrivesCommand(out *format) *cobra.Command {
 			}
 			var bad []string
 			for _, p := range s.Places {
-				if state := placeState(p.PlaceStatus); state == "away" || state == "full" {
+				if state := p.Is(); state == "away" || state == "full" {
 					bad = append(bad, p.Name+" is "+state)
 				}
 			}
@@ -126,25 +126,10 @@ func storeDrivesCommand(out *format) *cobra.Command {
 	})
 }
 
-// placeState is how a place is, in a word.
-func placeState(p objectstore.PlaceStatus) string {
-	switch {
-	case p.State == "lost":
-		return p.State
-	case !p.Up:
-		return "away"
-	case p.State != "":
-		return p.State
-	case p.Full:
-		return "full"
-	}
-	return "up"
-}
-
 func placesTable(s objectstore.RedundancyStatus) table {
 	t := table{header: []string{"PLACE", "STATE", "LAST SEEN", "FILES", "USED", "FREE", "ROOM", "LISTED", "ERROR"}}
 	for _, p := range s.Places {
-		t.rows = append(t.rows, []string{p.Name, placeState(p.PlaceStatus), atTime(p.Seen), fmt.Sprint(p.Files), byteCount(p.Used), byteCount(p.Free), roomOf(p.PlaceStatus),
+		t.rows = append(t.rows, []string{p.Name, p.Is(), atTime(p.Seen), fmt.Sprint(p.Files), byteCount(p.Used), byteCount(p.Free), roomOf(p.PlaceStatus),
 			atTime(p.Listing.Ended), orDash(cmp.Or(p.Error, p.Listing.Error))})
 	}
 	return t

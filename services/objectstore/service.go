@@ -217,6 +217,7 @@ func (s *Service) start(g *run.Group, l net.Listener, secure *tls.Config, users 
 		telemetry.Admin{Telemetry: s.deps.Telemetry, Ready: state, Config: s.cfg, Pprof: s.cfg.Pprof}.Register(mux)
 		mux.Handle(web.Route{Pattern: "GET /damage", About: "what was found damaged, with the keys", Roles: []web.Role{web.RoleOperator},
 			Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeDamage(w, eng) })})
+		mux.Handle(s.statusRoute(eng, m))
 		mux.Handle(s.keysRoute(eng))
 		for _, r := range quotaRoutes(eng) {
 			mux.Handle(r)

@@ -267,6 +267,21 @@ type PlaceStatus struct {
 	Weight int64 `json:"weight_bytes"`
 }
 
+// Is says in a word how the place is: up, away, full, draining, drained or lost.
+func (p PlaceStatus) Is() string {
+	switch {
+	case p.State == string(spread.Lost):
+		return p.State
+	case !p.Up:
+		return "away"
+	case p.State != "":
+		return p.State
+	case p.Full:
+		return "full"
+	}
+	return "up"
+}
+
 func (t *tracker) statuses() []PlaceStatus {
 	t.mu.Lock()
 	defer t.mu.Unlock()
