@@ -53,10 +53,29 @@ func checkMirrors(c Config) (errs []error) {
 	return errs
 }
 
+// resolved gives where a directory really is: links in the part of it that exists are followed. What is not there yet may become a
+// link later; then the next start sees it.
+func resolved(dir string) (string, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	for rest := ""; ; {
+		if real, err := filepath.EvalSymlinks(dir); err == nil {
+			return filepath.Join(real, rest), nil
+		}
+		up := filepath.Dir(dir)
+		if up == dir {
+			return filepath.Join(dir, rest), nil
+		}
+		dir, rest = up, filepath.Join(filepath.Base(dir), rest)
+	}
+}
+
 // below reports whether a directory is another one, or in it.
 func below(dir, other string) bool {
-	dir, err := filepath.Abs(dir)
-	other, oerr := filepath.Abs(other)
+	dir, err := resolved(dir)
+	other, oerr := resolved(other)
 	if err != nil || oerr != nil {
 		return false
 	}

@@ -88,7 +88,7 @@ func (c Config) offline(ctx context.Context, log *slog.Logger, readOnly bool) (o
 	if c.AckCopies < 1 {
 		c.AckCopies = 1
 	}
-	s, err := c.openPlaces(ctx, opt.FS, log, nil, readOnly, nil)
+	s, err := c.openPlaces(ctx, opt.FS, log, nil, readOnly, nil, nil)
 	if err != nil || s == nil {
 		return opt, end, closeAfter(err, end)
 	}

@@ -52,12 +52,12 @@ const maxPlaces = 256
 
 func checkPlaces(c Config) (errs []error) {
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("places: "+format, args...)) }
-	local, names, where := 0, map[string]bool{}, map[string]string{filepath.Clean(c.Dir): "dir"}
+	local, names, where := 0, map[string]bool{}, map[string]string{whereIs(c.Dir): "dir"}
 	for i, p := range c.Places {
 		at := strings.TrimSuffix(p.Endpoint, "/") + "/" + p.Bucket + "/" + p.Prefix
 		if p.local() {
 			local++
-			at = filepath.Clean(p.Dir)
+			at = whereIs(p.Dir)
 		}
 		switch {
 		case !placeName.MatchString(p.Name):
@@ -79,6 +79,14 @@ func checkPlaces(c Config) (errs []error) {
 		errs = append(errs, fmt.Errorf("ack_copies %d: there are %d local places, and at least 1 copy is needed", c.AckCopies, local))
 	}
 	return errs
+}
+
+// whereIs names a directory the same however it is written.
+func whereIs(dir string) string {
+	if real, err := resolved(dir); err == nil {
+		return real
+	}
+	return filepath.Clean(dir)
 }
 
 func (p Place) check() error {
@@ -131,8 +139,8 @@ func (p Place) slot(synced func()) spread.Slot {
 var errPlacesNeeded = errors.New("large bodies of this store are on places, which the settings do not name")
 
 // openPlaces gives the store of large bodies; nil without places, for the files below dir, which is the file system of the
-// store: nil is that of the directory. k is told what happens in it; nil: nobody is.
-func (c Config) openPlaces(ctx context.Context, dir vfs.FS, log *slog.Logger, synced func(), readOnly bool, k *keeping) (*spread.Store, error) {
+// store: nil is that of the directory. Places that are poisoned are not opened. k is told what happens in it; nil: nobody is.
+func (c Config) openPlaces(ctx context.Context, dir vfs.FS, log *slog.Logger, synced func(), readOnly bool, k *keeping, poisoned map[string]error) (*spread.Store, error) {
 	if dir == nil {
 		dir = vfs.Dir(c.Dir)
 	}
@@ -150,7 +158,11 @@ func (c Config) openPlaces(ctx context.Context, dir vfs.FS, log *slog.Logger, sy
 		opt.Hooks.Offered = k.offered
 	}
 	for _, p := range c.Places {
-		opt.Slots = append(opt.Slots, p.slot(synced))
+		slot := p.slot(synced)
+		if err := poisoned[p.Name]; err != nil {
+			slot.Open = func(context.Context) (place.Place, error) { return nil, err }
+		}
+		opt.Slots = append(opt.Slots, slot)
 	}
 	return spread.Open(ctx, opt)
 }

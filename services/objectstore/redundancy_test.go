@@ -88,6 +88,23 @@ func onPlaces(t testing.TB, c objectstore.Config) (n int) {
 	return n
 }
 
+// plainNames checks that an answer has the names of the format and none of Go.
+func plainNames(t *testing.T, at string, v any) {
+	switch v := v.(type) {
+	case map[string]any:
+		for k, e := range v {
+			if k != strings.ToLower(k) {
+				t.Errorf("%s.%s is a name of the program", at, k)
+			}
+			plainNames(t, at+"."+k, e)
+		}
+	case []any:
+		for _, e := range v {
+			plainNames(t, at+"[]", e)
+		}
+	}
+}
+
 // TestBodiesBecomeRedundant: what was written is coded or copied, is read without any one place, follows another policy, and goes
 // from all places with its object. The admin paths tell it.
 func TestBodiesBecomeRedundant(t *testing.T) {
@@ -102,6 +119,9 @@ func TestBodiesBecomeRedundant(t *testing.T) {
 	if n := onPlaces(t, cfg); n != 8 || st.Policy.Version != 1 || len(st.Places) != 4 {
 		t.Errorf("%d files, %+v", n, st)
 	}
+	var raw any
+	admin(t, s.AdminAddr(), http.MethodGet, "/redundancy", "", "", &raw)
+	plainNames(t, "", raw)
 	var list objectstore.RedundancyFiles
 	admin(t, s.AdminAddr(), http.MethodGet, "/redundancy/files?state=durable&limit=3", "", "", &list)
 	if len(list.Files) != 3 || list.Files[0].State != "durable" || !strings.HasPrefix(list.Files[0].Place, "drive") {

@@ -18,9 +18,11 @@ import (
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/http1"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/notify"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/place"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3api"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3err"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/seal"
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/spread"
 )
 
 // Deps are what the service needs from its process.
@@ -43,6 +45,9 @@ type Service struct {
 	isReady sync.Once
 	keys    *seal.Keys // read once by Run
 	drives  drives
+	// poisoned are places of which an fsync failed in this process. What the kernel says of them later proves nothing, so they are
+	// not opened again before the next process.
+	poisoned map[string]error
 }
 
 // New checks the settings. Nothing is opened before Run.
@@ -120,13 +125,13 @@ func (s *Service) open(ctx context.Context, m *metrics) (err error) {
 		return fmt.Errorf("objectstore: %w", err)
 	}
 	defer func() { err = errors.Join(err, s.closeDrives(drives)) }()
-	places, err := s.cfg.openPlaces(ctx, opt.FS, s.deps.Telemetry.Log, func() { m.fsyncs.Add(1) }, false, &m.keeping)
+	places, err := s.cfg.openPlaces(ctx, opt.FS, s.deps.Telemetry.Log, func() { m.fsyncs.Add(1) }, false, &m.keeping, s.poisoned)
 	if err != nil {
 		return fmt.Errorf("objectstore: %w", err)
 	}
 	if places != nil {
 		opt.Bodies = places
-		defer func() { err = errors.Join(err, places.Close()) }()
+		defer func() { err = errors.Join(err, s.closePlaces(places)) }()
 		m.places.Store(places)
 		defer m.places.Store(nil)
 	}
@@ -157,6 +162,19 @@ func (s *Service) open(ctx context.Context, m *metrics) (err error) {
 		return fmt.Errorf("objectstore: %w", err)
 	}
 	return nil
+}
+
+// closePlaces gives the places back, and remembers those that were poisoned.
+func (s *Service) closePlaces(places *spread.Store) error {
+	for _, p := range places.Stats(context.Background()).Places {
+		if errors.Is(p.Err, place.ErrPoisoned) {
+			if s.poisoned == nil {
+				s.poisoned = map[string]error{}
+			}
+			s.poisoned[p.Name] = p.Err
+		}
+	}
+	return places.Close()
 }
 
 // serve runs the loops. The committer ends last, because requests that are being drained still

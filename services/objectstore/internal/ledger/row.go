@@ -35,10 +35,10 @@ func (k Kind) String() string {
 // Key names a file that a body has, or is to have. There is one row per key. A body is one part of
 // one version of one object: parts never share a body, so its id stands for all three.
 type Key struct {
-	Body   string // 32 hex digits
-	Policy uint32 // version; 0: what a write left, before any policy
-	Kind   Kind
-	Index  uint16 // of the copy, or of the shard: data shards come before parity shards
+	Body   string `json:"body"`   // 32 hex digits
+	Policy uint32 `json:"policy"` // version; 0: what a write left, before any policy
+	Kind   Kind   `json:"kind"`
+	Index  uint16 `json:"index"` // of the copy, or of the shard: data shards come before parity shards
 }
 
 func (k Key) String() string {

@@ -116,6 +116,7 @@ type Keeper struct {
 // New makes a Keeper. It asks every place once, and gives the policy its version.
 func New(ctx context.Context, l *ledger.Ledger, f Files, opt Options) (*Keeper, error) {
 	opt = opt.withDefaults()
+	f = newProbation(f)
 	t, err := newTracker(l, f, opt.Reserve)
 	if err != nil {
 		return nil, err

@@ -334,7 +334,7 @@ var errStopped = errors.New("the store was stopped")
 
 // excused: what failed may be for a place that is away, and says nothing of the body.
 func (k *Keeper) excused(err error) bool {
-	if errors.Is(err, ErrAway) || errors.Is(err, ErrNoRoom) {
+	if errors.Is(err, ErrAway) || errors.Is(err, ErrNoRoom) || errors.Is(err, ErrOnProbation) {
 		return true
 	}
 	if !errors.Is(err, ErrUnreadable) {

@@ -73,17 +73,22 @@ func (s *slot) join(ctx context.Context, st *Store, taken map[string]string) err
 	if err != nil {
 		return err
 	}
-	id, err := s.identity(ctx, p, st)
+	was, err := identityOf(ctx, p)
+	st.table.Lock()
+	id, err := s.identity(ctx, p, st, was, err)
 	if err == nil && taken[id] != "" {
 		err = fmt.Errorf("%w: place %s has the identity of place %s: one is a copy of the other", place.ErrOut, s.Name, taken[id])
 	}
+	if err == nil {
+		taken[id] = s.Name
+	}
+	st.table.Unlock()
 	if err == nil && !st.opt.ReadOnly {
 		err = p.Recover(ctx)
 	}
 	if err != nil {
 		return errors.Join(err, p.Close())
 	}
-	taken[id] = s.Name
 	s.set(gated{p, &s.gate}, id, nil)
 	s.mu.Lock()
 	s.ready = true
@@ -91,9 +96,9 @@ func (s *slot) join(ctx context.Context, st *Store, taken map[string]string) err
 	return nil
 }
 
-func (s *slot) identity(ctx context.Context, p place.Place, st *Store) (string, error) {
+// identity gives the identity of a place, given what it says of itself, and claims one that nobody has. It needs the table.
+func (s *slot) identity(ctx context.Context, p place.Place, st *Store, was place.Identity, err error) (string, error) {
 	m, save := &st.members, st.save
-	was, err := identityOf(ctx, p)
 	if err == nil {
 		return s.known(was, m, save)
 	}

@@ -86,6 +86,7 @@ type Store struct {
 	counts counters
 
 	joining sync.Mutex // held while places are opened
+	table   sync.Mutex // held with joining while one of them changes members, or the identities that are taken
 	members Members    // needs joining
 	coded   atomic.Bool
 
@@ -197,34 +198,60 @@ func (s *Store) Retry(ctx context.Context) {
 	s.joining.Lock()
 	defer s.joining.Unlock()
 	taken := map[string]string{}
+	// At once: each may take askTime.
+	var wg sync.WaitGroup
 	for _, sl := range s.slots {
-		s.ask(ctx, sl, taken)
+		wg.Go(func() { s.ask(ctx, sl) })
 	}
+	wg.Wait()
 	for _, sl := range s.slots {
-		sl.mu.RLock()
-		again := sl.place == nil && sl.state != Lost
-		sl.mu.RUnlock()
-		if !again {
-			continue
+		if id := sl.identityIs(); id != "" {
+			taken[id] = sl.Name
 		}
-		err := sl.join(ctx, s, taken)
-		if err != nil {
-			s.away(sl, err)
-			continue
-		}
-		s.log.Info("a place is in use", "place", sl.Name)
 	}
+	// Drives one after the other, so that of two copies of a drive the first one is used; and the buckets at the same time: the store
+	// starts behind them, and one that hangs keeps it, and the others, no longer than joinTime.
+	for _, sl := range s.slots {
+		if sl.Local {
+			s.rejoin(ctx, sl, taken)
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, joinTime)
+	defer cancel()
+	for _, sl := range s.slots {
+		if !sl.Local {
+			wg.Go(func() { s.rejoin(ctx, sl, taken) })
+		}
+	}
+	wg.Wait()
+}
+
+// joinTime is how long a bucket that is out may take to be opened.
+const joinTime = 30 * time.Second
+
+// rejoin tries to open a place that is out.
+func (s *Store) rejoin(ctx context.Context, sl *slot, taken map[string]string) {
+	sl.mu.RLock()
+	again := sl.place == nil && sl.state != Lost
+	sl.mu.RUnlock()
+	if !again {
+		return
+	}
+	if err := sl.join(ctx, s, taken); err != nil {
+		s.away(sl, err)
+		return
+	}
+	s.log.Info("a place is in use", "place", sl.Name)
 }
 
 // ask compares the identity of a place that was reached before.
-func (s *Store) ask(ctx context.Context, sl *slot, taken map[string]string) {
+func (s *Store) ask(ctx context.Context, sl *slot) {
 	sl.mu.RLock()
 	p, id := sl.place, sl.id
 	sl.mu.RUnlock()
 	if p == nil {
 		return
 	}
-	taken[id] = sl.Name
 	now, err := identityOf(ctx, p)
 	switch {
 	case err != nil:
