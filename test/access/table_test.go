@@ -85,6 +85,12 @@ var methods = map[string]string{
 	"/grpc.channelz.v1.Channelz/GetSocket":                           "operator",
 }
 
+// unserved are methods of the contracts that no service serves yet, by the package whose service will.
+var unserved = map[string]string{
+	"/lightmetrics.coordinator.v1.IdentityService/ChangeClaims": "lightmetrics.coordinator.v1",
+	"/lightmetrics.coordinator.v1.IdentityService/ListClaims":   "lightmetrics.coordinator.v1",
+}
+
 // admin are the routes that every service has.
 var admin = map[string]string{
 	"GET /-/healthy": open, "GET /-/ready": open,
