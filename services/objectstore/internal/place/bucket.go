@@ -133,8 +133,16 @@ func (b *Bucket) Claim(ctx context.Context, id Identity) error {
 	return nil
 }
 
-// Recover implements Place: it ends the uploads that a process before did not.
-func (b *Bucket) Recover(ctx context.Context) error { return b.Tidy(ctx) }
+// Recover implements Place: it tries whether the store can be a place, and ends the uploads that a process before did not.
+func (b *Bucket) Recover(ctx context.Context) error {
+	if err := b.s3.abortAll(ctx, b.prefix+probePrefix, func(string) bool { return false }); err != nil {
+		return b.failed("end unfinished uploads", err)
+	}
+	if err := b.qualify(ctx); err != nil {
+		return err
+	}
+	return b.Tidy(ctx)
+}
 
 // Tidy implements Place. A writer is noted before its upload begins: an upload of a key that nobody writes now, and that was listed
 // before, has lost its writer. One whose key is being written again waits for the next call.
