@@ -126,29 +126,39 @@ func (l *Ledger) ReturnStuck(now time.Time, lease time.Duration) (n int, err err
 
 var errStuck = errors.New("the worker did not come back")
 
-// eachMessage calls fn for the messages that are queued at the beginning.
+// eachMessage calls fn for the messages that are queued, each body once, in the order of the bodies. It has one page of them in memory,
+// however many wait: a lost ledger queues every body.
 func (l *Ledger) eachMessage(fn func(Message) error) error {
-	var bodies []string
-	err := l.db.do(func() error {
-		prefix := []byte{spaceMessage}
-		return l.db.scan(prefix, prefix, func(key, _ []byte) error {
-			bodies = append(bodies, hex.EncodeToString(key[1:]))
-			return nil
-		})
-	})
-	for _, b := range bodies {
+	for behind := ""; ; {
+		list, err := l.queuedBehind(behind)
 		if err != nil {
 			return err
 		}
-		var m Message
-		var ok bool
-		err = l.db.do(func() (err error) {
-			m, ok, err = l.message(b)
-			return err
-		})
-		if err == nil && ok {
-			err = fn(m)
+		for _, m := range list {
+			behind = m.Body
+			// As it is now: fn may take as long as it likes.
+			var ok bool
+			if err := l.db.do(func() (err error) {
+				m, ok, err = l.message(m.Body)
+				return err
+			}); err != nil {
+				return err
+			}
+			if ok {
+				if err := fn(m); err != nil {
+					return err
+				}
+			}
+		}
+		if len(list) < page {
+			return nil
 		}
 	}
-	return err
+}
+
+// queuedBehind gives the bodies of up to one page of messages behind a body.
+func (l *Ledger) queuedBehind(behind string) ([]Message, error) {
+	return l.messages([]byte{spaceMessage}, behind, page, func(key, _ []byte) (Message, error) {
+		return Message{Body: hex.EncodeToString(key[1:])}, nil
+	})
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -90,4 +91,63 @@ func (l *Ledger) Use(place string) Use {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.uses[place]
+}
+
+// Recount counts what a place has from its rows, and corrects what Use says; it gives by how much that was wrong. An earlier release
+// that was put back for a while has changed rows without counting. Rows may change meanwhile: the count is as of one moment, and what
+// comes behind it is added as always.
+func (l *Ledger) Recount(place string) (off Use, err error) {
+	var before, now Use
+	l.mu.Lock()
+	unlock := sync.OnceFunc(l.mu.Unlock)
+	defer unlock()
+	err = l.db.do(func() (err error) {
+		at := l.db.NewSnapshot()
+		defer func() { err = errors.Join(err, at.Close()) }()
+		before = l.uses[place]
+		unlock()
+		now, err = count(at, place)
+		return err
+	})
+	unlock()
+	if err != nil {
+		return off, fmt.Errorf("count the files of place %s: %w", place, err)
+	}
+	off = before.plus(Use{-now.Files, -now.Bytes})
+	if off == (Use{}) {
+		return off, nil
+	}
+	err = l.update(func(c *change) error {
+		c.uses[place] = Use{-off.Files, -off.Bytes}
+		return c.setUse(place, l.uses[place].plus(c.uses[place])) // an empty batch is not written
+	})
+	if err != nil {
+		return Use{}, fmt.Errorf("correct what place %s has: %w", place, err)
+	}
+	return off, nil
+}
+
+// count counts the rows of a place.
+func count(at *pebble.Snapshot, place string) (u Use, err error) {
+	prefix := placePrefix(place)
+	it, err := at.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
+	if err != nil {
+		return u, err
+	}
+	defer func() { err = errors.Join(err, it.Close()) }()
+	for it.First(); it.Valid(); it.Next() {
+		key := it.Key()[len(prefix):]
+		v, closer, err := at.Get(append([]byte{spaceRow}, key...))
+		if err != nil {
+			return u, err
+		}
+		r, err := decodeStored(key, v)
+		if err = errors.Join(err, closer.Close()); err != nil {
+			return u, err
+		}
+		if r.takes() {
+			u = u.plus(Use{1, r.Bytes()})
+		}
+	}
+	return u, it.Error()
 }

@@ -87,6 +87,9 @@ func (k *Keeper) list(ctx context.Context, place string) error {
 	if err == nil {
 		err = c.end()
 	}
+	if err == nil {
+		err = k.recount(place)
+	}
 	pass.Ended, pass.Found = k.now(), c.found
 	if err != nil {
 		pass.Ended, pass.Error = time.Time{}, err.Error()
@@ -98,6 +101,15 @@ func (k *Keeper) list(ctx context.Context, place string) error {
 		k.setPass(place, Pass{}) // somebody wants another one, which sees what this one has passed
 	}
 	k.rouse()
+	return err
+}
+
+// recount corrects what the ledger says that a place has, once its rows are those of the files.
+func (k *Keeper) recount(place string) error {
+	off, err := k.ledger.Recount(place)
+	if err == nil && off != (ledger.Use{}) {
+		k.opt.Log.Warn("what a place has was counted wrong, and is corrected", "place", k.tracker.name(place), "files", off.Files, "bytes", off.Bytes)
+	}
 	return err
 }
 
