@@ -253,49 +253,6 @@ func TestVersionsOfCopiesAndUploads(t *testing.T) {
 	}
 }
 
-// TestCompletedAgain: a complete that is repeated has the answer of the first one while the version that it has made is
-// there, with or without an id, whatever stands above it.
-func TestCompletedAgain(t *testing.T) {
-	s := startWith(t, testConfig(t.TempDir()), objectstore.Deps{LeastPart: 1})
-	c := s.client()
-	once := func() (id string, parts []types.CompletedPart, version, etag string) {
-		t.Helper()
-		id, parts = upload(t, c, "k", []byte("one"), []byte("two"))
-		out, err := complete(c, "k", id, parts)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return id, parts, aws.ToString(out.VersionId), *out.ETag
-	}
-	same := func(what, id string, parts []types.CompletedPart, version, etag string) {
-		t.Helper()
-		out, err := complete(c, "k", id, parts)
-		if err != nil || aws.ToString(out.VersionId) != version || *out.ETag != etag {
-			t.Errorf("%s: %+v, %v; want version %q", what, out, err, version)
-		}
-	}
-	null, nullParts, _, nullTag := once()
-	setVersioning(t, c, "Enabled")
-	first, firstParts, firstVersion, firstTag := once()
-	second, secondParts, secondVersion, secondTag := once()
-	put(t, c, "k", []byte("above"))
-	same("the null version", null, nullParts, "", nullTag)
-	same("the first", first, firstParts, firstVersion, firstTag)
-	same("the second", second, secondParts, secondVersion, secondTag)
-	remove(t, c, "k", "")
-	same("below a delete marker", second, secondParts, secondVersion, secondTag)
-	remove(t, c, "k", firstVersion)
-	_, err := complete(c, "k", first, firstParts)
-	wantCode(t, err, "NoSuchUpload", 404)
-	setVersioning(t, c, "Suspended")
-	put(t, c, "k", []byte("in place of the null version"))
-	_, err = complete(c, "k", null, nullParts)
-	wantCode(t, err, "NoSuchUpload", 404)
-	same("under another null version", second, secondParts, secondVersion, secondTag)
-	_, err = complete(c, "k", strings.Repeat("0", 32), nullParts)
-	wantCode(t, err, "NoSuchUpload", 404)
-}
-
 // TestListVersionsAgainstAModel: pages of versions, with prefixes, delimiters and markers.
 func TestListVersionsAgainstAModel(t *testing.T) {
 	s := start(t, testConfig(t.TempDir()))

@@ -66,6 +66,11 @@ func (e *Engine) apply(v *overlay, ops []*op, next checkpoint) error {
 	if err := set([]byte{spaceCheckpoint}, next.encode()); err != nil {
 		return fmt.Errorf("update index: %w", err)
 	}
+	for _, o := range ops {
+		if o.then != nil {
+			e.completed.add(&o.obj)
+		}
+	}
 	e.idx.unflushed.Add(int64(b.Len()))
 	// No sync: the index has no log of its own, the segments are its log. A lost tail of the
 	// index costs a replay at the next open.

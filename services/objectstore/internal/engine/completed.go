@@ -3,14 +3,62 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 )
 
 // completedVersions bounds how many versions of a key CompletedBy looks at.
 const completedVersions = 1000
 
-// CompletedBy gives the object that an upload has made, also where newer versions stand above it. It looks at the current
-// version, the null version and the newest completedVersions of the others; ErrNotFound: none of them is of the upload.
+// rememberedCompletions bounds how many completions are remembered after their objects; with the longest names they take
+// about 6 MiB.
+const rememberedCompletions = 4096
+
+// completions remembers what the last uploads have made: who repeats a complete gets its answer also when the object was
+// replaced or deleted meanwhile.
+type completions struct {
+	mu   sync.Mutex
+	made map[string]Object // by upload
+	ids  []string          // from the oldest on, where next is the oldest
+	next int
+}
+
+// add is called by the committer before anyone can see that the upload has ended.
+func (c *completions) add(o *Object) {
+	brief := Object{Bucket: o.Bucket, Key: o.Key, Size: o.Size, ETag: o.ETag, Checksum: o.Checksum, Upload: o.Upload, Version: o.Version}
+	if o.Sealed() { // which one extent tells, of up to 10,000
+		brief.Extents, brief.Seal = slices.Clone(o.Extents[:min(1, len(o.Extents))]), o.Seal
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.made == nil {
+		c.made = map[string]Object{}
+	}
+	if len(c.ids) < rememberedCompletions {
+		c.ids = append(c.ids, o.Upload)
+	} else {
+		delete(c.made, c.ids[c.next])
+		c.ids[c.next] = o.Upload
+		c.next = (c.next + 1) % rememberedCompletions
+	}
+	c.made[o.Upload] = brief
+}
+
+func (c *completions) find(bucket, key, id string) (Object, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	o, ok := c.made[id]
+	return o, ok && o.Bucket == bucket && o.Key == key
+}
+
+// CompletedBy gives what is known of the object that an upload has made: Bucket, Key, Size, ETag, Checksum, Version and
+// whether it was sealed. The last rememberedCompletions of this process are known whatever became of their objects. Of
+// others it looks at the current version, the null version and the newest completedVersions of the others, which may have
+// newer ones above them; ErrNotFound: none of them is of the upload.
 func (e *Engine) CompletedBy(bucket, key, id string) (Object, error) {
+	if o, ok := e.completed.find(bucket, key, id); ok {
+		return o, nil
+	}
 	if len(id) == uploadIDLen && checkKey(key) == nil {
 		for _, version := range []string{"", NullVersion} {
 			if o, ok, err := e.madeBy(bucket, key, version, id); ok || err != nil {

@@ -76,7 +76,8 @@ type Engine struct {
 	bodies body.Store
 	pins   pins
 
-	awaited awaited // bodies without a record yet
+	awaited   awaited // bodies without a record yet
+	completed completions
 
 	ops     chan *op
 	started atomic.Bool

@@ -1,6 +1,8 @@
 package s3api
 
 import (
+	"crypto/md5"
+	"encoding/hex"
 	"encoding/xml"
 	"errors"
 	"net/http"
@@ -75,53 +77,79 @@ func (c *call) completeUpload() error {
 	case s3xml.Decode(body, &in) != nil || len(in.Part) == 0:
 		return s3err.MalformedXML
 	}
-	up, err := c.Engine.Upload(c.bucket, c.key, id)
-	if errors.Is(err, engine.ErrNoUpload) {
-		return c.completedBefore(id)
-	}
+	o, err := c.completeParts(id, in.Part, whole, cond)
 	if err != nil {
+		// Another complete of this upload may have ended it at any step: then its parts were gone, or it was.
+		if _, gone := c.Engine.Upload(c.bucket, c.key, id); errors.Is(gone, engine.ErrNoUpload) {
+			return c.completedBefore(id, in.Part)
+		}
 		return err
-	}
-	if whole.Type != "" && whole.Type != up.Checksum.Type {
-		return s3err.InvalidRequest.With("The upload was created using the %s checksum mode. The complete request must use the same checksum mode.", orNull(up.Checksum.Type))
-	}
-	parts, err := c.chooseParts(id, up, in.Part)
-	if err != nil {
-		return err
-	}
-	o := up
-	if err := c.sumUp(&o, parts, whole); err != nil {
-		return err
-	}
-	o.Modified = c.Now()
-	if err := c.defaultLock(&o); err != nil {
-		return err
-	}
-	o, err = c.Engine.Complete(c.r.Context(), o, id, parts, cond)
-	switch {
-	case errors.Is(err, engine.ErrNoUpload):
-		return c.completedBefore(id)
-	case errors.Is(err, engine.ErrPartChanged):
-		return s3err.InvalidPart.Detail("UploadId", id)
-	case errors.Is(err, engine.ErrTooLarge):
-		return s3err.EntityTooLarge
-	case err != nil:
-		return c.unwrapCondition(cond, err)
 	}
 	return c.writeCompleted(o)
 }
 
-// completedBefore answers a complete of an upload that is gone: it is repeated where a version of the object is of this
-// upload, as by who did not get the answer. A newer version may stand above it.
-func (c *call) completedBefore(id string) error {
+// completeParts makes the object of the parts that a request names.
+func (c *call) completeParts(id string, named []completedPart, whole engine.Checksum, cond engine.Cond) (engine.Object, error) {
+	up, err := c.Engine.Upload(c.bucket, c.key, id)
+	if err != nil {
+		return up, err
+	}
+	if whole.Type != "" && whole.Type != up.Checksum.Type {
+		return up, s3err.InvalidRequest.With("The upload was created using the %s checksum mode. The complete request must use the same checksum mode.", orNull(up.Checksum.Type))
+	}
+	parts, err := c.chooseParts(id, up, named)
+	if err != nil {
+		return up, err
+	}
+	o := up
+	if err := c.sumUp(&o, parts, whole); err != nil {
+		return o, err
+	}
+	o.Modified = c.Now()
+	if err := c.defaultLock(&o); err != nil {
+		return o, err
+	}
+	o, err = c.Engine.Complete(c.r.Context(), o, id, parts, cond)
+	switch {
+	case errors.Is(err, engine.ErrNoUpload):
+		return o, noSuchUpload(id)
+	case errors.Is(err, engine.ErrPartChanged):
+		return o, s3err.InvalidPart.Detail("UploadId", id)
+	case errors.Is(err, engine.ErrTooLarge):
+		return o, s3err.EntityTooLarge
+	case err != nil:
+		return o, c.unwrapCondition(cond, err)
+	}
+	return o, nil
+}
+
+// completedBefore answers a complete of an upload that is gone: it is repeated where the upload has made an object of the
+// same parts, as by who did not get the answer. Whoever names other parts must not believe that the object has them.
+func (c *call) completedBefore(id string, named []completedPart) error {
 	o, err := c.Engine.CompletedBy(c.bucket, c.key, id)
 	switch {
-	case errors.Is(err, engine.ErrNotFound):
+	case errors.Is(err, engine.ErrNotFound), err == nil && o.ETag != namedETag(named):
 		return noSuchUpload(id)
 	case err != nil:
 		return err
 	}
 	return c.writeCompleted(o)
+}
+
+// namedETag gives the ETag of an object of the parts that a request names; empty where there can be none.
+func namedETag(named []completedPart) string {
+	if checkOrder(named) != nil {
+		return ""
+	}
+	tag := md5.New()
+	for _, n := range named {
+		raw, err := hex.DecodeString(unquote(*n.ETag))
+		if err != nil {
+			return ""
+		}
+		tag.Write(raw)
+	}
+	return partsETag(tag.Sum(nil), len(named))
 }
 
 func (c *call) writeCompleted(o engine.Object) error {

@@ -106,7 +106,7 @@ func (c *call) sumUp(o *engine.Object, parts []engine.Part, whole engine.Checksu
 		tag.Write(raw)
 		o.Size += p.Size
 	}
-	o.ETag = fmt.Sprintf("%x-%d", tag.Sum(nil), len(parts))
+	o.ETag = partsETag(tag.Sum(nil), len(parts))
 	if text := c.r.Header.Get("X-Amz-Mp-Object-Size"); text != "" {
 		n, err := strconv.ParseInt(text, 10, 64)
 		switch {
@@ -142,6 +142,9 @@ func (c *call) sumUp(o *engine.Object, parts []engine.Part, whole engine.Checksu
 	}
 	return nil
 }
+
+// partsETag gives the ETag of an object of parts, of the MD5 of theirs.
+func partsETag(sum []byte, parts int) string { return fmt.Sprintf("%x-%d", sum, parts) }
 
 // useDefault makes the default checksum that of the parts, beside which they may have others. Parts of an earlier release
 // lack it, and with them the object does.
