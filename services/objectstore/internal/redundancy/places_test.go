@@ -318,3 +318,26 @@ func TestDamagedEverywhere(t *testing.T) {
 	d.settle()
 	d.check(2)
 }
+
+// noSegments is a log that offers nothing.
+type noSegments struct{}
+
+func (noSegments) Offered() map[string]int64            { return nil }
+func (noSegments) Settle(context.Context, string) error { return fs.ErrNotExist }
+
+// A listing begins with Tidy. Every place that Status has can be tidied, those too that stand for the log and for the time before places.
+func TestEveryPlaceThatIsShownCanBeTidied(t *testing.T) {
+	d := newDrives(t, Policy{}, "a", "b")
+	d.start()
+	s := &Spread{Store: d.store, Old: d.files, Log: noSegments{}}
+	names := map[string]bool{}
+	for _, p := range s.Status(t.Context()) {
+		names[p.Name] = true
+		if err := s.Tidy(t.Context(), p.ID); err != nil {
+			t.Errorf("tidy %s: %v", p.Name, err)
+		}
+	}
+	if !names[LogPlace] || !names[OldPlace] || len(names) != 4 {
+		t.Errorf("places %v", names)
+	}
+}
