@@ -106,16 +106,14 @@ func (s *Store) SetState(name string, to State) error {
 	defer s.joining.Unlock()
 	m := s.members.named(name)
 	if m == nil {
-		return &StateError{Place: name, To: to}
+		return &StateError{Place: name, To: to, Known: s.swapped(name, ""), Swapped: s.swapped(name, "")}
 	}
 	from := m.State
 	if !from.allowed(to) {
 		return &StateError{Place: name, From: from, To: to, Known: true}
 	}
-	for _, sl := range s.slots {
-		if sl.Name == name && sl.identityIs() != "" && sl.identityIs() != m.ID {
-			return &StateError{Place: name, From: from, To: to, Known: true, Swapped: true}
-		}
+	if s.swapped(name, m.ID) {
+		return &StateError{Place: name, From: from, To: to, Known: true, Swapped: true}
 	}
 	m.State = to
 	if err := s.save(); err != nil {
@@ -132,6 +130,16 @@ func (s *Store) SetState(name string, to State) error {
 	return nil
 }
 
+// swapped: the drive of a place is in use under another name, or another drive under its name.
+func (s *Store) swapped(name, id string) bool {
+	for _, sl := range s.slots {
+		if is := sl.identityIs(); is != "" && (sl.Name == name) != (is == id) {
+			return true
+		}
+	}
+	return false
+}
+
 // Writing is how many files are being written to a place.
 func (s *Store) Writing(name string) int {
 	for _, sl := range s.slots {
@@ -144,7 +152,7 @@ func (s *Store) Writing(name string) int {
 
 // become gives a slot the state of its place, and gives the place back that is not used any more.
 func (s *slot) become(to State) (left place.Place) {
-	s.gate.set(to == Draining || to == Drained)
+	s.gate.set(to)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.state = to
@@ -167,20 +175,20 @@ func (s *slot) identityIs() string {
 	return s.id
 }
 
-// gate counts the files that are being written to a place, and begins none while it is shut.
+// gate counts the files that are being written to a place, and begins none where the place is not in use.
 type gate struct {
 	mu   sync.Mutex
 	open int
-	shut bool
+	is   State
 }
 
 func (g *gate) enter() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.shut {
+	if g.is == InUse {
 		g.open++
 	}
-	return !g.shut
+	return g.is == InUse
 }
 
 func (g *gate) leave() {
@@ -189,10 +197,16 @@ func (g *gate) leave() {
 	g.open--
 }
 
-func (g *gate) set(shut bool) {
+func (g *gate) set(to State) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.shut = shut
+	g.is = to
+}
+
+func (g *gate) lost() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.is == Lost
 }
 
 func (g *gate) writing() int {
@@ -217,19 +231,23 @@ func (p gated) Create(ctx context.Context, name string) (place.Writer, error) {
 		p.gate.leave()
 		return nil, err
 	}
-	return &gatedWriter{Writer: w, gate: p.gate}, nil
+	return &gatedWriter{Writer: w, gate: p.gate, place: p.Name()}, nil
 }
 
 // gatedWriter is a file that is being written, until it is finished or discarded. A Finish that failed is followed by Discard.
 type gatedWriter struct {
 	place.Writer
-	gate *gate
-	once sync.Once
+	gate  *gate
+	place string
+	once  sync.Once
 }
 
-// Finish implements place.Writer.
+// Finish implements place.Writer. A file counts for nothing on a place that was declared lost while it was written: nobody reads it.
 func (w *gatedWriter) Finish() error {
 	err := w.Writer.Finish()
+	if err == nil && w.gate.lost() {
+		err = fmt.Errorf("%w: place %s was declared lost", place.ErrOut, w.place)
+	}
 	if err == nil {
 		w.once.Do(w.gate.leave)
 	}

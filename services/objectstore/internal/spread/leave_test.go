@@ -176,6 +176,68 @@ func TestSwappedDrivesDoNotLeave(t *testing.T) {
 	}
 }
 
+// TestMovedDriveDoesNotLeave: a drive that is used under another name is not given up under its own, and one that has left is not used
+// under another: the list would forget whose it is, and the next start would refuse a place with files.
+func TestMovedDriveDoesNotLeave(t *testing.T) {
+	r := newRig(t, 2, 1)
+	r.stop()
+	r.check(r.fs.Rename("b", "c"))
+	r.names = append(r.names, "c")
+	r.start()
+	r.check(r.outBecause("c"))
+	var bad *StateError
+	for _, n := range []string{"b", "c"} {
+		if err := r.SetState(n, Lost); !errors.As(err, &bad) || !bad.Swapped {
+			t.Errorf("%s: %v", n, err)
+		}
+	}
+	r.stop()
+	r.check(r.fs.Rename("c", "b"))
+	for _, to := range []State{Draining, Drained, Lost} {
+		r.start()
+		r.check(r.SetState("b", to))
+		r.stop()
+		r.check(r.fs.Rename("b", "c"))
+		r.start()
+		if err := r.outBecause("c"); err == nil || !strings.Contains(err.Error(), "where they belong") {
+			t.Errorf("the drive of a place that is %s is used under another name: %v", to, err)
+		}
+		r.stop()
+		r.check(r.fs.Rename("c", "b"))
+	}
+}
+
+// TestLostWhileWritten: what is written to a place while it is declared lost is not acknowledged.
+func TestLostWhileWritten(t *testing.T) {
+	r := newRig(t, 2, 1)
+	b := bytesOf(50_000)
+	begun, err := r.copyTo("a", id(1))
+	r.check(err)
+	p, err := r.slot("a")
+	r.check(err)
+	var w body.Writer
+	for i := 10; w == nil; i++ { // one that is written to a
+		w, err = r.Create(id(i))
+		r.check(err)
+		if r.Writing("a") != 2 {
+			w.Discard()
+			w = nil
+		}
+	}
+	_, err = w.Write(b)
+	r.check(err)
+	r.check(r.SetState("a", Lost))
+	if err := begun.Finish(); err == nil {
+		t.Error("a file was finished on a place that is lost")
+	}
+	if _, err := p.Create(context.Background(), erasure.CopyOf(id(3)).Name()); !errors.Is(err, ErrLeaving) {
+		t.Errorf("a file was begun on a place that is lost: %v", err)
+	}
+	if err := w.Finish(); err == nil {
+		t.Error("a body was written to nothing but a place that is lost")
+	}
+}
+
 func (r *rig) filesOf(name string) (list []Located) {
 	r.t.Helper()
 	r.check(r.Files(context.Background(), name, "", func(l Located, _ int64) error {

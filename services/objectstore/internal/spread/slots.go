@@ -134,6 +134,8 @@ func (s *slot) known(was place.Identity, m *Members, save func() error) (string,
 		return "", fmt.Errorf("%w: place %s: %w: its store is %s, and this one is %s", place.ErrOut, s.Name, place.ErrForeign, was.Store, m.Store)
 	case member == nil:
 		return "", fmt.Errorf("%w: place %s is %s, which was replaced or has left: it must be emptied before it is used again", place.ErrOut, s.Name, was.Place)
+	case member.Name != s.Name && (member.State != InUse || s.is() != InUse):
+		return "", fmt.Errorf("%w: place %s has the drive of place %s, and one of them is not in use any more: mount the drives where they belong", place.ErrOut, s.Name, member.Name)
 	case !member.Claimed:
 		member.Claimed = true // the process ended between the claim and this
 		return member.ID, save()
