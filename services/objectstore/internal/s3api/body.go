@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"sync"
-	"time"
 
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/engine"
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/s3err"
@@ -48,63 +47,13 @@ type source struct {
 }
 
 func (c *call) source(d *digest) *source {
-	pace := &pacedReader{r: c.r.Body, rc: &c.conn, idle: c.IdleTimeout}
+	pace := c.pace()
 	if c.auth.Chunked() {
 		ch := c.auth.NewChunks(pace, d.decodedLen, d.trailers)
 		return &source{ch, ch.Trailer, pace}
 	}
 	return &source{pace, func() http.Header { return nil }, pace}
 }
-
-// pacedReader gives a client the time idle for each piece of its body, and reports the progress to
-// the body's share of the memory.
-type pacedReader struct {
-	r     io.Reader
-	rc    *http.ResponseController
-	idle  time.Duration
-	set   time.Time
-	by    time.Time // the end of all pieces; zero: there is none
-	share *share    // nil until there is one
-}
-
-func (p *pacedReader) Read(b []byte) (int, error) {
-	// A socket deadline is wall time by nature.
-	now := time.Now()
-	// The deadline is moved in steps of a quarter: setting it for every read would cost as much as
-	// reading small pieces.
-	if now.Sub(p.set) > p.idle/4 {
-		p.set = now
-		until := now.Add(p.idle)
-		if !p.by.IsZero() && p.by.Before(until) {
-			until = p.by
-		}
-		if err := p.rc.SetReadDeadline(until); err != nil && !errors.Is(err, http.ErrNotSupported) {
-			return 0, err
-		}
-	}
-	if p.share != nil {
-		p.share.reading.Store(now.UnixNano())
-		// Checked after the deadline was set. Otherwise a share could be revoked, with an expired
-		// deadline, between the check and our own deadline, which would undo the cut.
-		if p.share.revoked.Load() {
-			return 0, errSlowBody
-		}
-	}
-	n, err := p.r.Read(b)
-	if p.share != nil {
-		p.share.reading.Store(0)
-		p.share.arrived.Add(int64(n))
-		if err != nil && p.share.revoked.Load() {
-			return n, errSlowBody
-		}
-	}
-	if err != nil && !errors.Is(err, io.EOF) {
-		err = s3err.IncompleteBody.With("The body could not be read to its end: %v", err)
-	}
-	return n, err
-}
-
-var errSlowBody = s3err.RequestTimeout.With("The body came too slowly while other requests waited for the memory that it held.")
 
 // receive reads and verifies a body. One of up to the engine's InlineBytes stays in memory, a larger
 // one goes to a file.

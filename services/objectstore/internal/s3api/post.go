@@ -21,7 +21,7 @@ import (
 // postObject serves a browser's upload of a form. The policy in it, which its signature covers, says what may be in the
 // form; it is checked before a byte of the file is read.
 func (c *call) postObject() error {
-	pace := &pacedReader{r: c.r.Body, rc: &c.conn, idle: c.IdleTimeout}
+	pace := c.pace()
 	// Nobody knows yet who sends this: it has the time of one piece in all.
 	pace.by = time.Now().Add(c.IdleTimeout) // a socket deadline is wall time by nature
 	f, err := c.readForm(pace)
@@ -32,7 +32,7 @@ func (c *call) postObject() error {
 	if err != nil {
 		return err
 	}
-	pace.by, pace.set = time.Time{}, time.Time{}
+	pace.by, pace.set, pace.rate = time.Time{}, time.Time{}, c.leastRate() // of who has signed the form, if anybody has
 	if err := c.checkOwner(); err != nil {
 		return err
 	}
