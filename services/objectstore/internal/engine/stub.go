@@ -60,10 +60,11 @@ func decodeStub(b []byte, number uint64) (s stub, ok bool) {
 	return s, s.version >= 1 && s.version <= segVersion && s.length >= segHeaderSize && s.length < maxSegment
 }
 
-// eitherHalf reads what is whole of the content of a stub's file.
+// eitherHalf reads what is whole of the content of a stub's file. What is longer has its second half for no stub: in a segment
+// whose header is damaged a client's bytes are there.
 func eitherHalf(b []byte, number uint64) (stub, bool) {
 	s, ok := decodeStub(b, number)
-	if !ok && len(b) > stubSize {
+	if !ok && len(b) > stubSize && len(b) <= stubBytes {
 		s, ok = decodeStub(b[stubSize:], number)
 	}
 	return s, ok
@@ -78,7 +79,7 @@ func bothHalves(b []byte, number uint64) bool {
 // isStub reads the stub in a segment's file. It puts right what is damaged of it where half of it is whole, on any drive. was:
 // it is a stub, also when nothing of it can be used.
 func isStub(f vfs.File, number uint64) (s stub, was, ok bool) {
-	b := make([]byte, stubBytes)
+	b := make([]byte, stubBytes+1) // tells what is longer
 	n, _ := f.ReadAt(b, 0)
 	b = b[:n]
 	whole := n >= segHeaderSize && wholeHeader(b[:segHeaderSize], number)
@@ -93,7 +94,7 @@ func isStub(f vfs.File, number uint64) (s stub, was, ok bool) {
 	s, ok = eitherHalf(b, number)
 	if c, several := f.(copies); several {
 		for i := 0; i < c.Copies() && !ok; i++ {
-			b = make([]byte, stubBytes)
+			b = make([]byte, stubBytes+1)
 			n, _ := c.ReadCopy(i, b, 0)
 			s, ok = eitherHalf(b[:n], number)
 		}
