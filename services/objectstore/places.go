@@ -62,6 +62,8 @@ func checkPlaces(c Config) (errs []error) {
 		switch {
 		case !placeName.MatchString(p.Name):
 			bad("place %d needs a name of lower-case letters, digits and dashes, not %q", i, p.Name)
+		case p.Name == redundancy.OldPlace:
+			bad("%q is the name of what was there before places", p.Name)
 		case names[p.Name]:
 			bad("%q is there twice", p.Name)
 		case where[at] != "":

@@ -352,6 +352,8 @@ func TestPlaceSettings(t *testing.T) {
 		"the store's":     {[]objectstore.Place{dir("a", "/store/")}, 1, "same place"},
 		"no name":         {[]objectstore.Place{dir("", "/x/a")}, 1, "needs a name"},
 		"bad name":        {[]objectstore.Place{dir("a/b", "/x/a")}, 1, "needs a name"},
+		"before places":   {[]objectstore.Place{dir("before-places", "/x/a")}, 1, "before places"},
+		"the log":         {[]objectstore.Place{dir("(log)", "/x/a")}, 1, "needs a name"},
 		"both":            {[]objectstore.Place{{Name: "a", Dir: "/x/a", Bucket: "b"}}, 1, "settings of a bucket"},
 		"neither":         {[]objectstore.Place{{Name: "a"}, dir("b", "/x/b")}, 1, "needs a dir"},
 		"no secret":       {[]objectstore.Place{dir("b", "/x/b"), {Name: "far", Endpoint: "https://x", Bucket: "places"}}, 1, "access_key_id"},

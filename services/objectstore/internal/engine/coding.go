@@ -48,7 +48,12 @@ type offer struct {
 	seg      *segment
 	next     uint64 // sequence behind its last record
 	settling bool
+	failures int // of Settle, because the body could not be read
 }
+
+// settleTries is how often Settle may find the places away before another offer takes the place of this one: without an end a segment
+// whose body nobody can read would keep others from being offered.
+const settleTries = 8
 
 // OfferSegments names bodies for closed segments, and gives those that it has named. It reads each of them first: of a
 // segment that is damaged on one drive the others' bytes must be used while they are there. It must not run together with Seal
@@ -239,10 +244,16 @@ func (e *Engine) Settle(ctx context.Context, id string) (err error) {
 		e.mu.Unlock()
 	}()
 	st, err := e.readBack(ctx, o)
-	if errors.Is(err, ErrCorrupt) {
+	switch {
+	case err == nil:
+	case errors.Is(err, ErrCorrupt), errors.Is(err, body.ErrDamaged):
 		// The body is not what it should be, and never will be: the next offer names another.
 		e.withdraw(o.Segment)
 		e.opt.Log.Error("the body of a segment is not the segment; another one is made", "segment", o.Segment, "body", id, "error", err)
+	case ctx.Err() == nil:
+		if o.failures++; o.failures >= settleTries {
+			e.withdraw(o.Segment)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("settle %s: %w", segName(o.Segment), err)
@@ -327,9 +338,7 @@ func (e *Engine) replaceByStub(o *offer, st stub) error {
 			return errors.Join(err, oerr) // it is not known what has the name, so the body stays named
 		}
 		e.swap(o, again)
-		if again.coded() == nil {
-			e.withdraw(st.number)
-		}
+		e.withdraw(st.number) // where the stub has the name after all, that names the body
 		return err
 	}
 	failpoint.Hit("objectstore.segment.rename.after")

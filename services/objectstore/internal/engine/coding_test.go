@@ -356,8 +356,13 @@ func TestSettleReadsBack(t *testing.T) {
 	if list, err := e.OfferSegments(context.Background(), one); len(list) > 0 || err != nil {
 		t.Errorf("a second offer: %+v, %v", list, err)
 	}
-	if err := e.Settle(context.Background(), first.Body); !errors.Is(err, body.ErrDamaged) {
-		t.Errorf("settled without a body: %v", err)
+	for id := first.Body; first.Body == id; first = offer() {
+		if err := e.Settle(context.Background(), id); !errors.Is(err, body.ErrDamaged) {
+			t.Errorf("settled without a body: %v", err)
+		}
+		if is, err := e.StateOf(id); is != BodyDead || err != nil {
+			t.Fatalf("a body that is lost is still offered: %v, %v", is, err)
+		}
 	}
 	if err := keepOffered(e.Engine, first); err != nil {
 		t.Fatal(err)
@@ -390,11 +395,76 @@ func TestSettleReadsBack(t *testing.T) {
 	if err := keepOffered(e.Engine, second); err != nil {
 		t.Fatal(err)
 	}
+	// Places that are away are waited for, and not for ever: others could be offered meanwhile.
+	places := &somewhere{Store: e.bodies}
+	places.out.Store(true)
+	e.bodies = places
+	for range settleTries {
+		if is, err := e.StateOf(second.Body); is != BodyNamed || err != nil {
+			t.Fatalf("%v, %v", is, err)
+		}
+		if err := e.Settle(context.Background(), second.Body); !errors.Is(err, body.ErrUnavailable) {
+			t.Fatalf("settled while the places are away: %v", err)
+		}
+	}
+	if is, err := e.StateOf(second.Body); is != BodyDead || err != nil {
+		t.Errorf("a body that nobody can read is still offered: %v, %v", is, err)
+	}
+	places.out.Store(false)
+	second = offer()
+	if err := keepOffered(e.Engine, second); err != nil {
+		t.Fatal(err)
+	}
 	e.withdraw(second.Segment) // as reclaiming does
 	if err := e.Settle(context.Background(), second.Body); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("settled what was withdrawn: %v", err)
 	}
 	e.wantAll(want)
+}
+
+// renamedAnyway is a file system whose renames are done, and fail.
+type renamedAnyway struct {
+	vfs.FS
+	on atomic.Bool
+}
+
+func (r *renamedAnyway) Rename(from, to string) error {
+	err := r.FS.Rename(from, to)
+	if r.on.Load() {
+		err = errors.Join(err, errInjected)
+	}
+	return err
+}
+
+// TestStubBehindAnError: after a rename that failed the segment is what has the name, and nothing is offered any more that others would
+// wait for.
+func TestStubBehindAnError(t *testing.T) {
+	dir := t.TempDir()
+	fsys := &renamedAnyway{FS: vfs.Dir(dir)}
+	e := openTest(t, Options{Dir: dir, FS: fsys, SegmentBytes: 16 << 10, InlineBytes: 4 << 10})
+	want := history(e, 6, 60)
+	closeAll(t, e)
+	one := offerAll
+	one.Most = 1
+	list, err := e.OfferSegments(context.Background(), one)
+	if err != nil || len(list) != 1 {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	if err := keepOffered(e.Engine, list[0]); err != nil {
+		t.Fatal(err)
+	}
+	fsys.on.Store(true)
+	if err := e.Settle(context.Background(), list[0].Body); !errors.Is(err, errInjected) {
+		t.Fatal(err)
+	}
+	fsys.on.Store(false)
+	if is, err := e.StateOf(list[0].Body); is != BodyNamed || err != nil {
+		t.Errorf("the body of the stub is %v, %v", is, err)
+	}
+	e.wantAll(want)
+	if more, err := e.OfferSegments(context.Background(), one); err != nil || len(more) != 1 || more[0].Segment == list[0].Segment {
+		t.Errorf("%+v after %+v, %v", more, list, err)
+	}
 }
 
 // TestDamagedSegmentIsNotOffered: what is damaged stays where it can be seen.

@@ -91,7 +91,7 @@ func mayLeave(name string, places []PlaceStatus, p Policy, ack int) *LeaveError 
 
 // setState changes what is to become of a place, and acts on it at once.
 func (k *Keeper) setState(ctx context.Context, op, name string, to spread.State) error {
-	if name == OldPlace {
+	if name == OldPlace || name == LogPlace {
 		return &LeaveError{op, name, NoSuchPlace, "there is none of that name"}
 	}
 	err := k.files.SetState(name, to)
