@@ -13,7 +13,7 @@ import (
 func TestSettingsThatDoNotFitAreRefused(t *testing.T) {
 	dir := t.TempDir()
 	e := openTest(t, Options{Dir: dir})
-	ctx, large := context.Background(), bytes.Repeat([]byte("x"), maxSettingBytes)
+	ctx, large := context.Background(), bytes.Repeat([]byte("x"), 64<<10)
 	settings := map[string][]byte{}
 	for i := range 16 {
 		settings[fmt.Sprint("setting-", i)] = large
