@@ -10,12 +10,6 @@ import (
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/ledger"
 )
 
-// noSegments is a log that offers none.
-type noSegments struct{}
-
-func (noSegments) Offered() map[string]int64            { return nil }
-func (noSegments) Settle(context.Context, string) error { return nil }
-
 // TestLogIsNoPlaceOfTheSettings: what is done to places is not done to the log, which is listed as one: a listing has nothing to warn of, and
 // nobody empties it.
 func TestLogIsNoPlaceOfTheSettings(t *testing.T) {
