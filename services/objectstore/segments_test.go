@@ -220,6 +220,64 @@ func TestLateDriveWithASegment(t *testing.T) {
 	}
 }
 
+// TestLostPlaceNamesSmallObjects: what is lost with places that will not return is told by name also where it is small objects, in segments
+// that cannot be read without them: just those, and no other object.
+func TestLostPlaceNamesSmallObjects(t *testing.T) {
+	cfg := withPlaces(t, mirrored(t, 1), 3, 2)
+	cfg.Segment, cfg.InlineObject = 256<<10, 32<<10
+	cfg.Redundancy.Data, cfg.Redundancy.Parity, cfg.Redundancy.Threshold = 2, 1, 64<<10
+	cfg.Redundancy.SegmentsAfter = atOnce
+	s := start(t, cfg)
+	bodies := smalls(100, 5)
+	for k, b := range bodies {
+		put(t, s.client(), k, b)
+	}
+	coded := waitCoded(t, s.AdminAddr(), 2).Segments.Coded
+	s.stop()
+	for _, p := range cfg.Places[1:] {
+		if err := os.Rename(p.Dir, p.Dir+"-gone"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cfg.AckCopies, cfg.Redundancy.SegmentsAfter = 1, 0
+	s = start(t, cfg)
+	bodies["later"] = []byte("in the log")
+	put(t, s.client(), "later", bodies["later"])
+	give := func(in string, to any) int {
+		return admin(t, s.AdminAddr(), http.MethodPost, "/redundancy/places", "application/json", in, to)
+	}
+	var losses objectstore.PlaceLosses
+	if got := give(`{"place":"drive1","action":"lost"}`, &losses); got != 200 || losses.Bodies != 0 || len(losses.Objects) != 0 {
+		t.Fatalf("two of three places are enough: %d, %+v", got, losses)
+	}
+	if got := give(`{"place":"drive2","action":"lost"}`, nil); got != http.StatusConflict {
+		t.Errorf("the place that all segments need may go: %d", got)
+	}
+	if got := give(`{"place":"drive2","action":"lost","force":true}`, &losses); got != 200 || int(losses.Bodies) != coded || len(losses.Objects) < 20 {
+		t.Fatalf("%d, %d segments were coded: %+v", got, coded, losses)
+	}
+	s.stop()
+	s = start(t, cfg)
+	lost := map[string]bool{}
+	for _, o := range losses.Objects {
+		if bodies[o.Key] == nil || o.Bucket != bucket || lost[o.Key] {
+			t.Errorf("%+v is no object", o)
+		}
+		lost[o.Key] = true
+	}
+	for k, b := range bodies {
+		if !lost[k] {
+			if !bytes.Equal(get(t, s.client(), k), b) {
+				t.Errorf("%s is another body", k)
+			}
+			continue
+		}
+		if _, err := s.client().GetObject(ctx, &s3.GetObjectInput{Bucket: aws.String(bucket), Key: &k}); err == nil {
+			t.Errorf("%s was said to be lost, and is there", k)
+		}
+	}
+}
+
 // TestKill9WhileSegmentsAreCoded kills a real process at each point of a segment's way to the places and of its end, while objects
 // are written and replaced. What was acknowledged is there byte for byte, segments go on to be coded, and on the places is just what
 // the stubs name.
