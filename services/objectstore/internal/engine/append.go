@@ -88,6 +88,7 @@ func (e *Engine) roll() error {
 	e.mu.Lock()
 	failpoint.Hit("objectstore.log.roll.after")
 	e.length[e.head.pos.seg], e.closedAt[e.head.pos.seg] = e.head.pos.off, e.opt.Now()
+	delete(e.found, e.head.pos.seg)
 	e.segments[s.number] = s
 	e.live[s.number] = 0
 	e.end = position{s.number, segHeaderSize}

@@ -71,6 +71,9 @@ func (e *Engine) OfferSegments(ctx context.Context, c Coding) (made []Offer, err
 			left = int64(len(waiting) - i)
 			break
 		}
+		if !e.oldEnough(num, c.After) {
+			continue
+		}
 		o, err := e.offer(ctx, num)
 		if err != nil {
 			return made, fmt.Errorf("offer %s: %w", segName(num), err)
@@ -96,7 +99,7 @@ func (e *Engine) codable(c Coding) (list []uint64) {
 		length := e.length[num]
 		switch {
 		case num == e.end.seg, s.coded() != nil, s.bad != nil, offered[num], e.unfit[num], !e.footed[num]:
-		case length < max(c.Least, segHeaderSize+1), now.Sub(e.closedAt[num]) < c.After:
+		case length < max(c.Least, segHeaderSize+1), now.Sub(e.closedAt[num]) < c.After && !e.found[num]:
 		case float64(e.live[num]+e.tombs[num]) < c.Live*float64(length), e.damages.in(segName(num)):
 		default:
 			list = append(list, num)
@@ -104,6 +107,25 @@ func (e *Engine) codable(c Coding) (list []uint64) {
 	}
 	slices.Sort(list)
 	return list
+}
+
+// oldEnough reports whether a segment has been closed for so long. Of one that an earlier process has closed its footer says when it was
+// written to: a store that is restarted again and again would never code any otherwise.
+func (e *Engine) oldEnough(num uint64, after time.Duration) bool {
+	e.mu.RLock()
+	closed, found := e.closedAt[num], e.found[num]
+	e.mu.RUnlock()
+	if found {
+		// Where the footer cannot be read, or the clock was ahead, the segment is as old as this process.
+		if written, err := e.lastWritten(num); err == nil && written.Before(closed) {
+			closed = written
+		}
+		e.mu.Lock()
+		e.closedAt[num] = closed
+		delete(e.found, num)
+		e.mu.Unlock()
+	}
+	return e.opt.Now().Sub(closed) >= after
 }
 
 // offer names a body for a segment; nil: the segment cannot be a body.

@@ -117,6 +117,7 @@ type Engine struct {
 	tombs    map[uint64]int64 // bytes of tombstones per segment
 	length   map[uint64]int64 // of closed segments; the active one's is head.pos.off
 	closedAt map[uint64]time.Time
+	found    map[uint64]bool   // segments that were there at the start: closedAt says no more than that
 	codedBy  map[string]uint64 // segments that are bodies, by body
 	offers   map[string]*offer // segments that are to be bodies, by body
 	stays    map[uint64]stay   // segments that Reclaim has tried and had to keep

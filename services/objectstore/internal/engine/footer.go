@@ -11,6 +11,7 @@ import (
 	"io"
 	"io/fs"
 	"slices"
+	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
 )
@@ -237,6 +238,36 @@ func (r *runReader) next() error {
 	r.left--
 	r.item = footerItem{key, seq, entry}
 	return nil
+}
+
+// lastWritten gives the time of the youngest object in a closed segment, from its footer.
+func (e *Engine) lastWritten(num uint64) (time.Time, error) {
+	at, f, err := readFooter(e.fs, num)
+	if err != nil {
+		return time.Time{}, err
+	}
+	defer f.Close()
+	var last int64
+	for _, r := range at.Runs {
+		rd := newRunReader(num, f, r)
+		for err = rd.next(); err == nil; err = rd.next() {
+			if rd.item.entry == nil {
+				continue // deleted
+			}
+			x, err := decodeEntry(rd.item.entry)
+			if err != nil {
+				return time.Time{}, err
+			}
+			last = max(last, x.modified)
+		}
+		if !errors.Is(err, io.EOF) {
+			return time.Time{}, err
+		}
+	}
+	if last == 0 {
+		return time.Time{}, fmt.Errorf("%s: %w", footerName(num), errNoFooter)
+	}
+	return time.Unix(0, last), nil
 }
 
 // take gives the next n bytes.

@@ -27,7 +27,7 @@ func Open(opt Options) (_ *Engine, err error) {
 		ops: make(chan *op, maxBatchOps), stopped: make(chan struct{}), changed: make(chan struct{}),
 		segments: map[uint64]*segment{}, live: map[uint64]int64{}, tombs: map[uint64]int64{}, length: map[uint64]int64{},
 		footed: map[uint64]bool{}, versioned: map[string]bool{},
-		codedBy: map[string]uint64{}, closedAt: map[uint64]time.Time{}, unfit: map[uint64]bool{},
+		codedBy: map[string]uint64{}, closedAt: map[uint64]time.Time{}, found: map[uint64]bool{}, unfit: map[uint64]bool{},
 	}
 	if e.bodies = opt.Bodies; e.bodies == nil {
 		e.bodies = body.NewFiles(e.fs, func() { e.counts.fsyncs.Add(1) })
@@ -148,7 +148,7 @@ func (e *Engine) openSegments() ([]uint64, error) {
 		if err != nil {
 			return nil, err
 		}
-		e.closedAt[num] = e.opt.Now() // or before: it is not kept when
+		e.closedAt[num], e.found[num] = e.opt.Now(), true // or before: see oldEnough
 		// Only the newest segment can be half made: an older one was closed, so a bad header
 		// there is damage and must not be removed.
 		if s.bad != nil && i == len(numbers)-1 && e.neverUsed(s) {

@@ -316,6 +316,7 @@ func (e *Engine) dropSegment(seg *segment) error {
 	delete(e.tombs, seg.number)
 	delete(e.length, seg.number)
 	delete(e.closedAt, seg.number)
+	delete(e.found, seg.number)
 	delete(e.unfit, seg.number)
 	delete(e.stays, seg.number)
 	e.mu.Unlock()
