@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/ledger"
 )
 
 // fill writes n bodies where a writer would, which asks how the places stand.
@@ -135,5 +137,73 @@ func TestAnotherSize(t *testing.T) {
 	r.complete()
 	if moved := r.k.Counters().FilesMoved; moved != 0 {
 		t.Errorf("%d files were moved after a restart", moved)
+	}
+}
+
+// TestSizeNotTold: a drive that does not say how full it is keeps its weight, with a capacity and without: moves of files are no answer
+// to a call that failed.
+func TestSizeNotTold(t *testing.T) {
+	for _, capacity := range []int64{0, 1 << 30} {
+		k := &known{up: true, status: PlaceState{Local: true, Free: -1, Capacity: capacity}}
+		if k.measure(ledger.Use{}, 1<<20) || k.grow(ledger.Use{Files: 1, Bytes: 1 << 40}, 1<<20) || k.Weight != 0 {
+			t.Errorf("%+v", k)
+		}
+		k.status.Free = 1 << 20
+		if !k.measure(ledger.Use{Files: 1, Bytes: 7 << 20}, 0) || k.Weight != 8<<20 {
+			t.Errorf("%+v", k)
+		}
+		k.status.Free = -1
+		if k.measure(ledger.Use{Files: 1, Bytes: 7 << 20}, 0) || k.Weight != 8<<20 || k.free != 1<<20 {
+			t.Errorf("%+v", k)
+		}
+	}
+}
+
+// TestMovesEnd: drives of any sizes, some with a capacity that is less than what is there, and one that comes: a file is moved a few
+// times, and then none is.
+func TestMovesEnd(t *testing.T) {
+	for seed := range uint64(12) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(seed, 5))
+			w := newWorld(t, "a", "b", "c", "d", "e")
+			policy := []Policy{copied, twoOne}[rng.IntN(2)]
+			const bodies = 120
+			for _, s := range w.sites {
+				s.drive = int64(200_000 + rng.IntN(3_000_000))
+			}
+			r := newRig(w, Options{Policy: policy, Rebalance: true})
+			for i := range bodies {
+				size := []int64{small, 4000}[rng.IntN(2)]
+				var at []string
+				for _, n := range rng.Perm(5) {
+					if s := w.sites[string(rune('a'+n))]; len(at) < 2 && s.taken()+size < s.drive*9/10 {
+						at = append(at, string(rune('a'+n)))
+					}
+				}
+				r.k.Written(anID(i), size, r.write(i, size, at...))
+			}
+			r.settle()
+			for _, n := range []string{"a", "b"} {
+				w.sites[n].capacity = max(1, w.sites[n].taken()*int64(1+rng.IntN(12))/8)
+			}
+			w.sites["f"] = &site{id: "id-f", files: map[string]*disk{}, drive: int64(100_000 + rng.IntN(3_000_000))}
+			r.settle()
+			if w.broke != nil {
+				t.Fatal(w.broke)
+			}
+			moved, files := r.k.Counters().FilesMoved, int64(0)
+			for _, s := range w.sites {
+				files += int64(len(s.files))
+			}
+			if moved > 3*files {
+				t.Errorf("%d moves of %d files", moved, files)
+			}
+			for range 5 {
+				r.settle()
+			}
+			if again := r.k.Counters().FilesMoved - moved; again != 0 {
+				t.Errorf("%d files go on to be moved", again)
+			}
+		})
 	}
 }

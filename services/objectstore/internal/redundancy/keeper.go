@@ -103,6 +103,7 @@ type Keeper struct {
 	wake   chan struct{}              // something may be due
 	passes map[passName]chan struct{} // that a pass is wanted now
 
+	leaving   sync.Mutex // held while it is decided whether a place may leave
 	saving    sync.Mutex // held while progress is saved, before mu
 	mu        sync.Mutex
 	scrub     progress

@@ -41,6 +41,8 @@ func (e *LeaveError) Forced() bool {
 // Drain begins to empty a place: it gets nothing more, and workers move what it has. It ends when the place was found empty, which
 // is written down where the places are. Without force it is refused where the others cannot do without it.
 func (k *Keeper) Drain(ctx context.Context, name string, force bool) error {
+	k.leaving.Lock() // of two at the same time the second has to do without the place of the first
+	defer k.leaving.Unlock()
 	if err := mayLeave(name, k.tracker.statuses(), k.policy, k.opt.AckCopies); err != nil && !(force && err.Forced()) {
 		return err
 	}
@@ -58,13 +60,15 @@ func mayLeave(name string, places []PlaceStatus, p Policy, ack int) *LeaveError 
 		return &LeaveError{"drain", name, why, fmt.Sprintf(format, args...)}
 	}
 	wants := max(p.Copies, p.Data+p.Parity)
-	left, local, free, known := 0, 0, int64(0), true
+	left, local, free, known, needed := 0, 0, int64(0), true, int64(0)
 	var its *PlaceStatus
 	for i, pl := range places {
 		switch {
 		case pl.Name == OldPlace || pl.Name == LogPlace:
 		case pl.Name == name:
 			its = &places[i]
+		case pl.State == string(spread.Draining):
+			needed += pl.Used // goes to the same places
 		case pl.State == string(spread.InUse) && pl.Up:
 			left++
 			if pl.Local {
@@ -83,8 +87,8 @@ func mayLeave(name string, places []PlaceStatus, p Policy, ack int) *LeaveError 
 		return refuse(TooFewPlaces, "%d places that answer would be left, and a body has up to %d files, each on a place of its own", left, wants)
 	case its.Local && local < ack:
 		return refuse(TooFewPlaces, "%d local places that answer would be left, and a write needs %d", local, ack)
-	case known && free < its.Used:
-		return refuse(NoRoom, "it has %d bytes, and the others have room for %d", its.Used, free)
+	case known && free < its.Used+needed:
+		return refuse(NoRoom, "it has %d bytes, others that are being emptied %d, and the rest have room for %d", its.Used, needed, free)
 	}
 	return nil
 }
@@ -107,7 +111,8 @@ func (k *Keeper) setState(ctx context.Context, op, name string, to spread.State)
 		return fmt.Errorf("%s place %s: %w", op, name, err)
 	}
 	k.opt.Log.Warn("what is to become of a place was changed", "place", name, "state", cmpState(to))
-	return k.look(ctx)
+	// Whoever asked for it may go away, and a place that is asked meanwhile must not look as if it did not answer.
+	return k.look(context.WithoutCancel(ctx))
 }
 
 func cmpState(s spread.State) string {
@@ -175,23 +180,44 @@ type Losses struct {
 // mostLosses bounds what is named of losses.
 const mostLosses = 1000
 
-// Losses says what would be lost with a place.
+// Losses says what would be lost with a place: bodies with a file there that cannot be read from the others, and those of which the
+// ledger knows of no file at all, which may be there: of a place that was never listed since the ledger was begun, it knows nothing.
 func (k *Keeper) Losses(ctx context.Context, name string) (out Losses, err error) {
 	out.IDs, out.Objects = []string{}, []ObjectName{}
-	ids := k.tracker.ids([]string{name})
-	if len(ids) == 0 {
-		return out, nil // it never said who it is, so it has nothing
+	id, listed, ok := k.tracker.listed(name)
+	if !ok {
+		return out, nil // there is none of that name
 	}
 	there := map[string]bool{}
 	for _, p := range k.tracker.places() {
-		there[p.ID] = p.ID != ids[0]
+		there[p.ID] = p.ID != id
 	}
 	lost := map[string]bool{}
-	last := ""
-	for behind := (ledger.Key{}); ctx.Err() == nil; {
-		rows, err := k.ledger.AtPlace(ids[0], behind, listPage)
+	if id != "" {
+		if err := k.lossesAt(ctx, id, there, lost, &out); err != nil {
+			return out, err
+		}
+	}
+	if err := k.lossesElsewhere(ctx, id, listed, there, lost, &out); err != nil {
+		return out, err
+	}
+	if len(lost) > 0 && k.opt.Objects != nil {
+		list, err := k.opt.Objects(ctx, lost, mostLosses)
 		if err != nil {
 			return out, err
+		}
+		out.Objects = append(out.Objects, list...)
+	}
+	return out, ctx.Err()
+}
+
+// lossesAt counts the bodies that have a file at a place.
+func (k *Keeper) lossesAt(ctx context.Context, id string, there, lost map[string]bool, out *Losses) error {
+	last := ""
+	for behind := (ledger.Key{}); ctx.Err() == nil; {
+		rows, err := k.ledger.AtPlace(id, behind, listPage)
+		if err != nil {
+			return err
 		}
 		for _, r := range rows {
 			behind = r.Key
@@ -200,20 +226,55 @@ func (k *Keeper) Losses(ctx context.Context, name string) (out Losses, err error
 				continue
 			}
 			last = r.Body
-			if err := k.lossOf(r, there, lost, &out); err != nil {
-				return out, err
+			if err := k.lossOf(r, there, lost, out); err != nil {
+				return err
 			}
 		}
 		if len(rows) < listPage {
 			break
 		}
 	}
-	if len(lost) > 0 && k.opt.Objects != nil {
-		if out.Objects, err = k.opt.Objects(ctx, lost, mostLosses); err != nil {
-			return out, err
+	return nil
+}
+
+// lossesElsewhere counts the named bodies without a row at a place that may be there nevertheless.
+func (k *Keeper) lossesElsewhere(ctx context.Context, id string, listed bool, there, lost map[string]bool, out *Losses) error {
+	if k.opt.Bodies == nil {
+		return nil
+	}
+	for after := ""; ctx.Err() == nil; {
+		bodies, err := k.opt.Bodies(after, listPage)
+		if err != nil || len(bodies) == 0 {
+			return err
+		}
+		for _, b := range bodies {
+			after = b
+			rows, err := k.ledger.Rows(b)
+			if err != nil {
+				return err
+			}
+			if id != "" && hasAny(rows, id) || listed && len(rows) > 0 || readableFrom(rows, there) {
+				continue
+			}
+			out.add(b, rows, lost)
 		}
 	}
-	return out, ctx.Err()
+	return nil
+}
+
+// add notes a body that would be lost.
+func (l *Losses) add(body string, rows []ledger.Row, lost map[string]bool) {
+	l.Bodies++
+	for _, r := range rows {
+		if r.Size > 0 {
+			l.Bytes += r.Size
+			break
+		}
+	}
+	if len(lost) < mostLosses {
+		lost[body] = true
+		l.IDs = append(l.IDs, body)
+	}
 }
 
 func (k *Keeper) lossOf(r ledger.Row, there, lost map[string]bool, out *Losses) error {
@@ -225,17 +286,7 @@ func (k *Keeper) lossOf(r ledger.Row, there, lost map[string]bool, out *Losses) 
 	if err != nil || naming == Unnamed {
 		return err
 	}
-	out.Bodies++
-	for _, o := range rows {
-		if o.Size > 0 {
-			out.Bytes += o.Size
-			break
-		}
-	}
-	if len(lost) < mostLosses {
-		lost[r.Body] = true
-		out.IDs = append(out.IDs, r.Body)
-	}
+	out.add(r.Body, rows, lost)
 	return nil
 }
 

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/ledger"
@@ -112,6 +114,8 @@ func TestDrainIsRefused(t *testing.T) {
 		{[]PlaceStatus{{Name: "p", Used: 100, Up: true}, {Name: "q", Up: true, Free: 60}, {Name: "r", Up: true, Free: 39}}, 0, NoRoom},
 		{[]PlaceStatus{{Name: "p", Used: 100, Up: true}, {Name: "q", Up: true, Free: 60}, {Name: "r", Up: true, Free: 40}}, 0, ""},
 		{[]PlaceStatus{{Name: "p", Used: 100, Up: true}, {Name: "q", Up: true, Free: 60}, {Name: "r", Up: true, Free: -1}}, 0, ""},
+		{[]PlaceStatus{{Name: "p", Used: 100, Up: true}, {Name: "q", Up: true, Free: 60}, {Name: "r", Up: true, Free: 60}, {Name: "s", Up: true, Used: 21, State: "draining"}}, 0, NoRoom},
+		{[]PlaceStatus{{Name: "p", Used: 100, Up: true}, {Name: "q", Up: true, Free: 60}, {Name: "r", Up: true, Free: 60}, {Name: "s", Up: true, Used: 20, State: "draining"}}, 0, ""},
 		{[]PlaceStatus{{Name: "p", Up: true}, {Name: "q", Up: true}, {Name: "r", Up: true, State: "drained"}}, 0, TooFewPlaces},
 		{[]PlaceStatus{{Name: "p", Up: true}, {Name: "q", Up: true}, {Name: "r"}}, 0, TooFewPlaces},
 		{[]PlaceStatus{{Name: "p", Up: true}, {Name: "q", Up: true}, {Name: OldPlace, Up: true}}, 0, TooFewPlaces},
@@ -178,6 +182,75 @@ func TestLostPlace(t *testing.T) {
 	w.sites["c"].files = map[string]*disk{}
 	r.settle()
 	r.complete()
+}
+
+// TestLossesOfALostLedger: a ledger that was lost knows nothing of a place that is away. That is no proof that nothing is lost with it.
+func TestLossesOfALostLedger(t *testing.T) {
+	w := newWorld(t, "a", "b", "c")
+	r := newRig(w, Options{Policy: Policy{Copies: 1}})
+	bodies := func(after string, limit int) (list []string, _ error) {
+		for _, b := range slices.Sorted(maps.Keys(w.named)) {
+			if b > after && len(list) < limit {
+				list = append(list, b)
+			}
+		}
+		return list, nil
+	}
+	r.opt.Bodies, r.k.opt.Bodies = bodies, bodies
+	r.k.Written(anID(1), small, r.write(1, small, "c"))
+	r.k.Written(anID(2), small, r.write(2, small, "a"))
+	r.settle()
+	w.sites["c"].down = true
+	r.lose()
+	r.settle()
+	got, err := r.k.DeclareLost(t.Context(), "c", false)
+	if reasonOf(err) != LosesBodies || got.Bodies != 1 || got.IDs[0] != anID(1) || w.sites["c"].state != spread.InUse {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	// It is back, and is known again: what the ledger says of it counts, also when it goes.
+	w.sites["c"].down = false
+	r.settle()
+	r.complete()
+	delete(w.named, anID(1))
+	r.k.Removed(anID(1))
+	r.settle()
+	w.sites["c"].down = true
+	r.round()
+	if got, err := r.k.DeclareLost(t.Context(), "c", false); err != nil || got.Bodies != 0 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+}
+
+// impatient counts the looks at places that were given up before they ended.
+type impatient struct {
+	*world
+	cut int
+}
+
+func (f *impatient) Status(ctx context.Context) []PlaceState {
+	if ctx.Err() != nil {
+		f.cut++
+	}
+	return f.world.Status(ctx)
+}
+
+// TestWhoDrainsMayGo: places that are asked for somebody who has gone do not look as if they did not answer.
+func TestWhoDrainsMayGo(t *testing.T) {
+	w := newWorld(t, "a", "b", "c", "d")
+	r := newRig(w, Options{Policy: twoOne})
+	f := &impatient{world: w}
+	k, err := New(t.Context(), r.l, f, r.opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := k.Drain(ctx, "d", false); err != nil {
+		t.Fatal(err)
+	}
+	if w.sites["d"].state == spread.InUse || f.cut != 0 {
+		t.Errorf("%q, %d looks", w.sites["d"].state, f.cut)
+	}
 }
 
 // TestDrainAtRandom empties places, takes them back and gives them up among crashes, lost ledgers and writes: nothing is lost but with
@@ -266,5 +339,27 @@ func TestReadableFrom(t *testing.T) {
 		if got := readableFrom(c.rows, there); got != c.want {
 			t.Errorf("%d: %t", i, got)
 		}
+	}
+}
+
+// TestQueriesAreChecked: what no ledger has is a bad question, and a ledger that is closed is none.
+func TestQueriesAreChecked(t *testing.T) {
+	r := newRig(newWorld(t, "a", "b"), Options{Policy: copied})
+	r.some(2)
+	r.settle()
+	odd := "zz" + anID(1)[2:]
+	for _, q := range []Query{{Body: odd}, {Body: anID(1)[1:]}, {After: odd + ".0.0.0"}, {After: anID(1) + ".0.0"}, {State: "odd"}, {Place: "odd"}, {Place: "a", After: odd + ".0.0.0"}} {
+		if got, err := r.k.Files(q); !errors.Is(err, ErrQuery) {
+			t.Errorf("%+v: %v, %v", q, got, err)
+		}
+	}
+	if got, err := r.k.Files(Query{Body: anID(1)}); err != nil || len(got) != 2 {
+		t.Errorf("%v, %v", got, err)
+	}
+	if err := r.l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.k.Files(Query{Body: anID(1)}); err == nil || errors.Is(err, ErrQuery) {
+		t.Errorf("a ledger that is closed: %v", err)
 	}
 }

@@ -87,8 +87,8 @@ func (k *Keeper) list(ctx context.Context, place string) error {
 	if err == nil {
 		err = c.end()
 	}
-	if err == nil {
-		err = k.recount(place)
+	if err == nil && !c.again {
+		err = errors.Join(k.recount(place), k.tracker.compared(place))
 	}
 	pass.Ended, pass.Found = k.now(), c.found
 	if err != nil {

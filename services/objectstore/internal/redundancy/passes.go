@@ -258,7 +258,7 @@ func (k *Keeper) listedAll() bool {
 			return false
 		}
 	}
-	return true
+	return !k.tracker.stranger()
 }
 
 // tidy returns what workers did not, and queues what is not durable and waits for nobody.

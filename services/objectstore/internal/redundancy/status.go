@@ -1,6 +1,7 @@
 package redundancy
 
 import (
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"time"
@@ -197,9 +198,10 @@ func (k *Keeper) Files(q Query) ([]FileReport, error) {
 	var err error
 	switch {
 	case q.Body != "":
-		if rows, err = k.ledger.Rows(q.Body); err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrQuery, err)
+		if !isID(q.Body) {
+			return nil, fmt.Errorf("%w: body %q", ErrQuery, q.Body)
 		}
+		rows, err = k.ledger.Rows(q.Body)
 	case q.State != "":
 		st, ok := stateOf(q.State)
 		if !ok {
@@ -236,7 +238,7 @@ func (k *Keeper) report(r ledger.Row) FileReport {
 }
 
 func parseAfter(s string) (k ledger.Key, err error) {
-	if len(s) < 33 || s[32] != '.' {
+	if len(s) < 33 || s[32] != '.' || !isID(s[:32]) {
 		return k, fmt.Errorf("%w: %q continues no listing", ErrQuery, s)
 	}
 	k.Body = s[:32]
@@ -244,6 +246,12 @@ func parseAfter(s string) (k ledger.Key, err error) {
 		return k, fmt.Errorf("%w: %q continues no listing", ErrQuery, s)
 	}
 	return k, nil
+}
+
+// isID: the name of a body, 32 hex digits.
+func isID(s string) bool {
+	b, err := hex.DecodeString(s)
+	return err == nil && len(b) == 16
 }
 
 func stateOf(name string) (ledger.State, bool) {

@@ -38,6 +38,8 @@ type known struct {
 	Weight int64 `json:"weight_bytes,omitempty"`
 	// State is what was to become of it at the last look.
 	State spread.State `json:"state,omitempty"`
+	// Listed is the identity with which the place was last compared with the ledger: of others the ledger may know nothing.
+	Listed string `json:"listed_id,omitempty"`
 
 	status PlaceState
 	up     bool
@@ -50,11 +52,17 @@ type known struct {
 
 // measure finds out how much room a place has. One that is away keeps what was known of it.
 func (k *known) measure(use ledger.Use, reserve int64) (changed bool) {
-	k.use, k.at = use, use
-	if !k.up {
+	s := k.status
+	if k.use = use; k.up && s.Local && s.Free < 0 {
+		// A drive that did not say this time: what was known of it stays. Nothing else tells the size of one, not even a capacity.
+		if k.room == 0 {
+			k.free = -1
+		}
 		return false
 	}
-	s := k.status
+	if k.at = use; !k.up {
+		return false
+	}
 	k.free = min(s.Free, mostRoom)
 	if left := max(0, s.Capacity-use.Bytes); s.Capacity > 0 && (k.free < 0 || left < k.free) {
 		k.free = left
@@ -155,11 +163,7 @@ func (t *tracker) look(ctx context.Context, now time.Time) (n news, err error) {
 	if !dirty && !n.changed {
 		return n, nil
 	}
-	b, err := json.Marshal(t.known)
-	if err != nil {
-		return n, err
-	}
-	return n, t.ledger.SetValue(valueOfPlaces, b)
+	return n, t.save()
 }
 
 // grew is told of places that got a file.
@@ -209,6 +213,19 @@ func (t *tracker) places() []Place {
 	return list
 }
 
+// stranger: a place of the settings never said who it is, as far as the ledger knows. It may have files all the same: of a lost ledger,
+// or of a time before it.
+func (t *tracker) stranger() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, k := range t.known {
+		if k.ID == "" && k.State != spread.Lost {
+			return true
+		}
+	}
+	return false
+}
+
 // away notes that a place did not answer a worker, without waiting for the next look.
 func (t *tracker) away(id string, cause error) {
 	t.mu.Lock()
@@ -242,6 +259,42 @@ func (t *tracker) ids(names []string) (ids []string) {
 		}
 	}
 	return ids
+}
+
+// listed gives who was at a place last, and whether the ledger knows what it had; false when the settings have none of that name.
+func (t *tracker) listed(name string) (id string, listed, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	k := t.known[name]
+	if k == nil || k.status.Old {
+		return "", false, false
+	}
+	return k.ID, k.ID != "" && k.Listed == k.ID, true
+}
+
+// compared notes that the ledger knows what a place has.
+func (t *tracker) compared(id string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	dirty := false
+	for _, k := range t.known {
+		if k.ID == id && k.Listed != id {
+			k.Listed, dirty = id, true
+		}
+	}
+	if !dirty {
+		return nil
+	}
+	return t.save()
+}
+
+// save keeps what is known of the places. It needs the lock.
+func (t *tracker) save() error {
+	b, err := json.Marshal(t.known)
+	if err != nil {
+		return err
+	}
+	return t.ledger.SetValue(valueOfPlaces, b)
 }
 
 // PlaceStatus is a place as an operator sees it.

@@ -345,7 +345,7 @@ func (k *Keeper) excused(err error) bool {
 			return true
 		}
 	}
-	return false
+	return k.tracker.stranger()
 }
 
 // later gives a message back that failed, and marks what it wanted when it was the last attempt.
