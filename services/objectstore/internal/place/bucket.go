@@ -141,6 +141,7 @@ func (b *Bucket) Recover(ctx context.Context) error {
 	if err := b.qualify(ctx); err != nil {
 		return err
 	}
+	b.forgetProbes(ctx)
 	return b.Tidy(ctx)
 }
 

@@ -62,6 +62,19 @@ func (b *Bucket) qualify(ctx context.Context) error {
 	return nil
 }
 
+// forgetProbes removes what processes have left that ended while they tried the store. What stays is small, and is met again.
+func (b *Bucket) forgetProbes(ctx context.Context) {
+	page, err := b.s3.list(ctx, b.prefix+probePrefix, "", maxPage)
+	if err != nil {
+		return
+	}
+	for _, o := range page.Contents {
+		if b.s3.remove(ctx, o.Key) != nil {
+			return
+		}
+	}
+}
+
 var errTaken = errors.New("it answered that it did")
 
 // refusal turns the answer to something that must be refused around.

@@ -92,6 +92,28 @@ func TestUnfitStores(t *testing.T) {
 	}
 }
 
+// TestProbesAreForgotten: what a process left that was killed while it tried a store goes when the place is opened again.
+func TestProbesAreForgotten(t *testing.T) {
+	endpoint := startStore(t)
+	at := func(prefix string) *place.Bucket {
+		b, err := place.OpenBucket("far", place.BucketOptions{Endpoint: endpoint, Bucket: "places", Prefix: prefix, AccessKey: objectstoretest.Key, SecretKey: objectstoretest.Secret})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	left, id := at("killed/probe/"), place.Identity{Store: place.NewID(), Place: place.NewID(), Name: "far"}
+	if err := left.Claim(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	if err := at("killed/").Recover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := left.Identity(t.Context()); !errors.Is(err, place.ErrBlank) {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
 func ok(is bool) (int, string) {
 	if is {
 		return http.StatusOK, ""
