@@ -30,8 +30,8 @@ type User struct {
 type Webhook struct {
 	// Name identifies the stored position in the log; a new name starts at the end of the log.
 	// Default: the URL.
-	Name string `koanf:"name"`
-	URL  string `koanf:"url"`
+	Name string     `koanf:"name"`
+	URL  config.URL `koanf:"url"` // may have a token; it is shown without
 	// Bucket and Prefix select keys; empty is all.
 	Bucket string `koanf:"bucket"`
 	Prefix string `koanf:"prefix"`
@@ -210,7 +210,7 @@ func checkUsers(users []User) (errs []error) {
 func checkWebhooks(hooks []Webhook) (errs []error) {
 	names := map[string]bool{}
 	for _, h := range hooks {
-		u, err := url.Parse(h.URL)
+		u, err := url.Parse(h.URL.Reveal())
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 			errs = append(errs, fmt.Errorf("webhooks: %q is no http URL", h.URL))
 		}
@@ -218,7 +218,7 @@ func checkWebhooks(hooks []Webhook) (errs []error) {
 			errs = append(errs, fmt.Errorf("webhooks: %q: tls has no effect without https", h.URL))
 		}
 		if n := h.id(); names[n] {
-			errs = append(errs, fmt.Errorf("webhooks: %q is there twice; give each a name", n))
+			errs = append(errs, fmt.Errorf("webhooks: %q is there twice; give each a name", h.shown()))
 		} else {
 			names[n] = true
 		}
@@ -235,5 +235,13 @@ func (h Webhook) id() string {
 	if h.Name != "" {
 		return h.Name
 	}
-	return h.URL
+	return h.URL.Reveal()
+}
+
+// shown is id as it is printed.
+func (h Webhook) shown() string {
+	if h.Name != "" {
+		return h.Name
+	}
+	return h.URL.String()
 }

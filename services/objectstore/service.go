@@ -399,13 +399,13 @@ func (s *Service) makeBuckets(ctx context.Context, eng *engine.Engine) error {
 func (s *Service) senders(eng *engine.Engine, m *metrics) ([]*notify.Sender, error) {
 	var out []*notify.Sender
 	for _, h := range s.cfg.Webhooks {
-		name := h.id()
+		name := h.shown()
 		m.hook(name)
 		sender, err := notify.New(notify.Options{
 			Engine: eng, FS: eng.FS(), Dir: "webhooks", Region: s.cfg.Region, Log: s.deps.Telemetry.Log,
 			Client: notify.Client(h.TLS),
 			Hook: notify.Hook{
-				Name: name, URL: h.URL, Bucket: h.Bucket, Prefix: h.Prefix, Events: h.Events, Authorization: h.Authorization.Reveal(),
+				ID: h.id(), Name: name, URL: h.URL.Reveal(), Bucket: h.Bucket, Prefix: h.Prefix, Events: h.Events, Authorization: h.Authorization.Reveal(),
 			},
 			Observe: m.post(name),
 			Missed:  func(n uint64) { m.webhookLost.WithLabelValues(name).Add(float64(n)) },

@@ -17,6 +17,7 @@ import (
 	"github.com/aws/smithy-go/transport/http"
 	"pgregory.net/rapid"
 
+	"lightmetrics.dev/lightmetrics/internal/platform/config"
 	"lightmetrics.dev/lightmetrics/services/objectstore"
 )
 
@@ -430,7 +431,7 @@ func TestNamingAVersionIsNoWayAroundAPolicy(t *testing.T) {
 func TestEventsNameTheVersion(t *testing.T) {
 	r := newReceiver(t)
 	cfg := testConfig(t.TempDir())
-	cfg.Webhooks = []objectstore.Webhook{{Name: "hook", URL: r.URL, Events: []string{"s3:ObjectCreated:*", "s3:ObjectRemoved:*"}, Authorization: "Bearer hook"}}
+	cfg.Webhooks = []objectstore.Webhook{{Name: "hook", URL: config.URL(r.URL), Events: []string{"s3:ObjectCreated:*", "s3:ObjectRemoved:*"}, Authorization: "Bearer hook"}}
 	s := start(t, cfg)
 	c := s.client()
 	setVersioning(t, c, "Enabled")

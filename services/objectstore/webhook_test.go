@@ -1,12 +1,17 @@
 package objectstore_test
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,6 +20,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 
+	"lightmetrics.dev/lightmetrics/internal/platform/config"
 	"lightmetrics.dev/lightmetrics/services/objectstore"
 )
 
@@ -104,7 +110,7 @@ func (r *receiver) wait(t *testing.T, keys []string) []event {
 func TestWebhookGetsEveryEventThoughItWasDown(t *testing.T) {
 	r := newReceiver(t)
 	cfg := testConfig(t.TempDir())
-	cfg.Webhooks = []objectstore.Webhook{{Name: "hook", URL: r.URL, Prefix: "in/", Authorization: "Bearer hook"}}
+	cfg.Webhooks = []objectstore.Webhook{{Name: "hook", URL: config.URL(r.URL), Prefix: "in/", Authorization: "Bearer hook"}}
 	s := start(t, cfg)
 	c := s.client()
 	var keys []string
@@ -140,5 +146,44 @@ func TestWebhookGetsEveryEventThoughItWasDown(t *testing.T) {
 		} else {
 			last = seq
 		}
+	}
+}
+
+// TestWebhookURLsAreNotShown: the address of a webhook may have a token in it, which /config, /metrics, the log and errors of
+// settings leave out. Its position is kept under the whole address, as it was.
+func TestWebhookURLsAreNotShown(t *testing.T) {
+	const token, password = "t0ken-of-the-hook", "pa55word"
+	r := newReceiver(t)
+	at, err := url.Parse(r.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at.User, at.RawQuery = url.UserPassword("hook", password), "token="+token
+	cfg := testConfig(t.TempDir())
+	cfg.Webhooks = []objectstore.Webhook{{URL: config.URL(at.String()), Authorization: "Bearer hook"}}
+	s := start(t, cfg)
+	put(t, s.client(), "k", []byte("x"))
+	r.wait(t, []string{"k"})
+	shown := ""
+	for _, path := range []string{"/config", "/metrics", "/status"} {
+		status, text := adminGet(t, s, path)
+		if status != 200 || text == "" {
+			t.Fatalf("%s: %d", path, status)
+		}
+		shown += text
+	}
+	if !strings.Contains(shown, `lightmetrics_objectstore_webhook_events_total{webhook="`) {
+		t.Error("the webhook is not counted")
+	}
+	cfg.Webhooks = append(cfg.Webhooks, cfg.Webhooks[0])
+	shown += fmt.Sprint(cfg.Validate())
+	for _, secret := range []string{token, password, "Bearer"} {
+		if i := strings.Index(shown, secret); i >= 0 {
+			t.Errorf("%s is shown: %.200s", secret, shown[max(0, i-100):])
+		}
+	}
+	hash := sha256.Sum256([]byte(at.String()))
+	if _, err := os.Stat(filepath.Join(cfg.Dir, "webhooks", hex.EncodeToString(hash[:8])+".json")); err != nil {
+		t.Errorf("the position has another name: %v", err)
 	}
 }

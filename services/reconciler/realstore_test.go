@@ -26,7 +26,7 @@ func realStore(t testing.TB, hook string) objstore.Store {
 	t.Helper()
 	c := objectstoretest.Config(t, "authority")
 	if hook != "" {
-		c.Webhooks = []objectstore.Webhook{{Name: "reconciler", URL: hook, Bucket: "authority", Prefix: "team/accepted/v1/"}}
+		c.Webhooks = []objectstore.Webhook{{Name: "reconciler", URL: config.URL(hook), Bucket: "authority", Prefix: "team/accepted/v1/"}}
 	}
 	svc := objectstoretest.Start(t, c)
 	cfg := s3.DefaultConfig()

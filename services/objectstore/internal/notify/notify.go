@@ -37,9 +37,11 @@ const (
 
 // Hook is one webhook.
 type Hook struct {
-	Name, URL, Bucket, Prefix string
-	Events                    []string
-	Authorization             string
+	// ID is that of the position which is kept; it may be the URL, with a token in it. Name is what is printed.
+	ID, Name            string
+	URL, Bucket, Prefix string
+	Events              []string
+	Authorization       string
 }
 
 // Options of a Sender.
@@ -81,8 +83,8 @@ type saved struct {
 
 // New reads the position of a webhook. A new webhook starts at the end of the log.
 func New(o Options) (*Sender, error) {
-	// The name may be a URL with slashes, so the file is named by a hash of it.
-	sum := sha256.Sum256([]byte(o.Hook.Name))
+	// The id may be a URL with slashes, so the file is named by a hash of it.
+	sum := sha256.Sum256([]byte(o.Hook.ID))
 	s := &Sender{Options: o, file: o.Dir + "/" + hex.EncodeToString(sum[:8]) + ".json"}
 	if err := vfs.EnsureDir(o.FS, o.Dir); err != nil {
 		return nil, fmt.Errorf("webhook %s: %w", o.Hook.Name, err)
@@ -97,7 +99,7 @@ func New(o Options) (*Sender, error) {
 		return nil, fmt.Errorf("webhook %s: %w", o.Hook.Name, err)
 	}
 	var at saved
-	if err := json.Unmarshal(b, &at); err != nil || at.Name != o.Hook.Name {
+	if err := json.Unmarshal(b, &at); err != nil || at.Name != o.Hook.ID {
 		return nil, fmt.Errorf("webhook %s: position in %s can't be read: %v", o.Hook.Name, s.file, err)
 	}
 	s.next.Store(at.Next)
@@ -110,7 +112,7 @@ func (s *Sender) Next() uint64 { return s.next.Load() }
 // save stores the position by a rename, so that the file is always whole. The directory is not
 // synced: an old position after a crash only sends events again.
 func (s *Sender) save() error {
-	b, err := json.Marshal(saved{s.Hook.Name, s.next.Load()})
+	b, err := json.Marshal(saved{s.Hook.ID, s.next.Load()})
 	if err != nil {
 		return err
 	}
@@ -230,7 +232,7 @@ func (s *Sender) post(ctx context.Context, body []byte) error {
 	failpoint.Hit("objectstore.webhook.post.before")
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.Hook.URL, bytes.NewReader(body))
 	if err != nil {
-		return err
+		return withoutURL(err)
 	}
 	req.Header.Set("Content-Type", "application/json")
 	// The configured text is the whole header, so that any scheme can be used.
@@ -239,7 +241,7 @@ func (s *Sender) post(ctx context.Context, body []byte) error {
 	}
 	resp, err := s.Client.Do(req)
 	if err != nil {
-		return err
+		return withoutURL(err)
 	}
 	failpoint.Hit("objectstore.webhook.post.after")
 	// The body is read so that the connection can be reused, up to a bound: the answer's
@@ -252,6 +254,15 @@ func (s *Sender) post(ctx context.Context, body []byte) error {
 		return fmt.Errorf("answer %s", resp.Status)
 	}
 	return nil
+}
+
+// withoutURL leaves out the address, which may have a token in it, and which the log names by the hook.
+func withoutURL(err error) error {
+	var of *url.Error
+	if errors.As(err, &of) {
+		return of.Err
+	}
+	return err
 }
 
 type message struct {
