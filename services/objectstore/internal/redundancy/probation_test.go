@@ -74,6 +74,11 @@ func TestProbation(t *testing.T) {
 	<-s.entered
 	s.answer <- nil
 	s.answer <- nil
+	for range 2 { // what they have learned comes before what is learned next
+		if err := <-results; err != nil {
+			t.Error(err)
+		}
+	}
 	if errs := p.Make(t.Context(), anID(1), 1, twoOne, []File{file("silent")}); !errors.Is(errs[0], ErrAway) {
 		t.Error(errs)
 	}
