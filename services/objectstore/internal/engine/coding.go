@@ -277,6 +277,10 @@ func (e *Engine) Settle(ctx context.Context, id string) (err error) {
 			e.withdraw(o.Segment)
 		}
 	}
+	if err == nil && e.flushedTo.Load() <= o.Segment {
+		// The next start replays what the index lacks, and must not need bodies for it: places may be away then.
+		err = e.submit(ctx, &op{flush: true})
+	}
 	if err != nil {
 		return fmt.Errorf("settle %s: %w", segName(o.Segment), err)
 	}

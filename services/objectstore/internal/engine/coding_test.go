@@ -222,6 +222,27 @@ func TestSegmentAway(t *testing.T) {
 	e.wantAll(want)
 }
 
+// TestStartAfterAKillWithoutPlaces: what the index of a process that was killed lacks is replayed, and none of that is in a coded
+// segment: a start that needed bodies would be refused while places are away.
+func TestStartAfterAKillWithoutPlaces(t *testing.T) {
+	e, places, want, opt := codedStore(t, nil)
+	e.put("after", []byte("the segments were coded"))
+	killed := t.TempDir()
+	if err := os.CopyFS(killed, os.DirFS(opt.Dir)); err != nil {
+		t.Fatal(err)
+	}
+	e.done()
+	places.out.Store(true)
+	opt.Dir = killed
+	e = openTest(t, opt)
+	if b, err := e.body("after"); err != nil || string(b) != "the segments were coded" {
+		t.Errorf("%q, %v", b, err)
+	}
+	places.out.Store(false)
+	want["after"] = []byte("the segments were coded")
+	e.wantAll(want)
+}
+
 // TestLostBodyOfASegment: each object of a segment whose body is lost is damaged, all others are served, and a repair writes
 // the losses down.
 func TestLostBodyOfASegment(t *testing.T) {
@@ -541,9 +562,13 @@ func TestStubOfALateDrive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	go func() { _ = e.Run(ctx) }()
 	if err := codeAll(e); err != nil {
 		t.Fatal(err)
 	}
+	stop()
 	segments, bodies := e.Stats().CodedSegments, map[string]uint64{}
 	for id, num := range e.codedBy {
 		bodies[id] = num

@@ -162,7 +162,9 @@ func (e *Engine) commit(batch []*op) {
 	}
 	if batch[0].flush {
 		failpoint.Hit("objectstore.index.flush.before")
-		batch[0].err = e.idx.flush()
+		if batch[0].err = e.idx.flush(); batch[0].err == nil {
+			e.flushedTo.Store(e.head.pos.seg)
+		}
 		e.syncMark() // an old one must not name a segment that is dropped now
 		failpoint.Hit("objectstore.index.flush.after")
 		return

@@ -120,15 +120,17 @@ type Engine struct {
 	found    map[uint64]bool   // segments that were there at the start: closedAt says no more than that
 	codedBy  map[string]uint64 // segments that are bodies, by body
 	offers   map[string]*offer // segments that are to be bodies, by body
-	stays    map[uint64]stay   // segments that Reclaim has tried and had to keep
-	unfit    map[uint64]bool   // segments that cannot be bodies: they are damaged
-	buckets  map[string]Bucket
-	sealedBy map[seal.Version]usage
-	usage    map[string]usage // by bucket
-	end      position         // copy of head.pos for readers
-	endSeq   uint64           // copy of head.nextSeq
-	changed  chan struct{}    // closed and replaced when end grows
-	floor    func() uint64    // first sequence that readers still need; nil: none
+	// flushedTo is the segment in which the index on its drive ends, as far as the committer knows: what is before it is never replayed.
+	flushedTo atomic.Uint64
+	stays     map[uint64]stay // segments that Reclaim has tried and had to keep
+	unfit     map[uint64]bool // segments that cannot be bodies: they are damaged
+	buckets   map[string]Bucket
+	sealedBy  map[seal.Version]usage
+	usage     map[string]usage // by bucket
+	end       position         // copy of head.pos for readers
+	endSeq    uint64           // copy of head.nextSeq
+	changed   chan struct{}    // closed and replaced when end grows
+	floor     func() uint64    // first sequence that readers still need; nil: none
 
 	counts struct {
 		objects, bytes, hidden, hiddenBytes, fsyncs, batches, records atomic.Int64
