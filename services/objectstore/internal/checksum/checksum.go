@@ -97,6 +97,34 @@ func Combine(algorithm string, first, second []byte, size int64) []byte {
 	return out
 }
 
+// Combine32C is Combine of two CRC32C as numbers.
+func Combine32C(first, second uint32, size int64) uint32 {
+	return uint32(advance(crc32.Castagnoli, 32, uint64(first), size)) ^ second
+}
+
+// Next32C combines many CRC32C with those of texts of one size: in nanoseconds each, where Combine takes a microsecond.
+// Moving a CRC is linear in its bits, so a table for each of its bytes has all that there is to compute.
+type Next32C [4][256]uint32
+
+// NewNext32C is for second texts of size bytes.
+func NewNext32C(size int64) *Next32C {
+	n := &Next32C{}
+	for i := range n {
+		for bit := range 8 {
+			moved := Combine32C(1<<(8*i+bit), 0, size)
+			for b := range 1 << bit { // those with lower bits only are done
+				n[i][b|1<<bit] = n[i][b] ^ moved
+			}
+		}
+	}
+	return n
+}
+
+// Combine gives the checksum of two texts.
+func (n *Next32C) Combine(first, second uint32) uint32 {
+	return n[0][byte(first)] ^ n[1][byte(first>>8)] ^ n[2][byte(first>>16)] ^ n[3][first>>24] ^ second
+}
+
 // advance moves a reflected CRC over size zero bytes: it multiplies by x to the power of their bits, modulo the polynomial.
 func advance(poly uint64, bits int, crc uint64, size int64) uint64 {
 	one := uint64(1) << (bits - 1) // reflected: the highest bit is the coefficient of x^0

@@ -2,6 +2,7 @@ package checksum
 
 import (
 	"bytes"
+	"encoding/binary"
 	"math/rand/v2"
 	"testing"
 )
@@ -28,6 +29,22 @@ func TestCombine(t *testing.T) {
 		for _, cut := range []int{0, 1, 7, 8, 4096, 65537, len(text) - 1, len(text)} {
 			if got := Combine(a, sum(a, text[:cut]), sum(a, text[cut:]), int64(len(text)-cut)); !bytes.Equal(got, sum(a, text)) {
 				t.Errorf("%s cut at %d: %x, want %x", a, cut, got, sum(a, text))
+			}
+		}
+	}
+}
+
+// Tables combine as Combine does.
+func TestCombineMany(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	for _, size := range []int64{0, 1, 7, 4096, 1 << 20, 5 << 30} {
+		next := NewNext32C(size)
+		for range 100 {
+			a, b := rng.Uint32(), rng.Uint32()
+			bytesOf := func(n uint32) []byte { return binary.BigEndian.AppendUint32(nil, n) }
+			want := binary.BigEndian.Uint32(Combine("CRC32C", bytesOf(a), bytesOf(b), size))
+			if one, many := Combine32C(a, b, size), next.Combine(a, b); one != want || many != want {
+				t.Fatalf("%x, %x of %d bytes: %x and %x, want %x", a, b, size, one, many, want)
 			}
 		}
 	}

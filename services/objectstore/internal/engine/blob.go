@@ -12,8 +12,12 @@ import (
 	"lightmetrics.dev/lightmetrics/services/objectstore/internal/seal"
 )
 
-// BlockSize is the unit of the checksums of a large body, bytes.
-const BlockSize = body.BlockSize
+const (
+	// BlockSize is the unit in which a large body is written and verified, bytes.
+	BlockSize = body.BlockSize
+	// blockBits is its logarithm.
+	blockBits = 20
+)
 
 // Blob is a large body that is being written. Every Blob must end with Finish or Discard.
 type Blob struct {
@@ -151,7 +155,7 @@ func (h *Handle) copyExtents(w io.Writer, off, n int64) error {
 		if err != nil {
 			return err
 		}
-		if err := copyExtent(w, r, x, opener, off, part, buf); err != nil {
+		if err := copyExtent(w, r, x, &h.fine, opener, off, part, buf); err != nil {
 			return err
 		}
 		off, n = 0, n-part
@@ -171,10 +175,10 @@ func bodyDamaged(file string, at int64, err error) error {
 }
 
 // copyExtent writes n bytes of one file from off on; opener is nil where it is not sealed.
-func copyExtent(w io.Writer, r body.Reader, x *Extent, opener *seal.Body, off, n int64, buf []byte) error {
+func copyExtent(w io.Writer, r body.Reader, x *Extent, fine *fineSums, opener *seal.Body, off, n int64, buf []byte) error {
 	for per := int64(x.perBlock()); n > 0; {
 		i := off / per
-		block, err := readBlock(r, x, i, buf)
+		block, err := readBlock(r, x, fine, i, buf)
 		if err != nil {
 			return err
 		}
@@ -194,19 +198,20 @@ func copyExtent(w io.Writer, r body.Reader, x *Extent, opener *seal.Body, off, n
 	return nil
 }
 
-// readBlock reads block i of a file and verifies it.
-func readBlock(r body.Reader, x *Extent, i int64, buf []byte) ([]byte, error) {
+// readBlock reads the i-th BlockSize bytes of a file and verifies them.
+func readBlock(r body.Reader, x *Extent, fine *fineSums, i int64, buf []byte) ([]byte, error) {
+	sum, err := fine.sum(r, x, i, buf)
+	if err != nil {
+		return nil, err
+	}
 	start := i * BlockSize
 	block := buf[:min(BlockSize, x.Size-start)]
 	got, err := r.ReadAt(block, start)
-	if got == len(block) && crc32.Checksum(block, castagnoli) == x.Blocks[i] || mendBlock(r, block, start, x.Blocks[i]) {
+	if got == len(block) && crc32.Checksum(block, castagnoli) == sum || mendBlock(r, block, start, sum) {
 		return block, nil
 	}
 	if got < len(block) {
-		if errors.Is(err, io.EOF) {
-			return nil, &CorruptError{body.Name(x.File), start + int64(got), "body is cut off"}
-		}
-		return nil, bodyDamaged(x.File, start, err)
+		return nil, cutOff(x.File, start, got, err)
 	}
 	return nil, &CorruptError{body.Name(x.File), start, "block checksum mismatch"}
 }

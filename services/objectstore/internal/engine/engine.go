@@ -38,6 +38,8 @@ type Options struct {
 	Now func() time.Time
 	// Observe sees every batch after its fsync; nil is none.
 	Observe func(BatchStats)
+
+	mostSums int64 // of a record; default maxSums
 }
 
 // BatchStats describes one group commit.

@@ -23,7 +23,8 @@ type Checksum struct {
 type Extent struct {
 	File   string   // 32 hex digits
 	Size   int64    // bytes of the file; those of the body are PlainSize
-	Blocks []uint32 // CRC32C of every BlockSize bytes of the file, the last block may be short
+	Blocks []uint32 // CRC32C of every block of BlockSize << Wide bytes of the file, the last one may be short
+	Wide   uint8    // 0 but in objects with more blocks than a record can have checksums; see widen
 	Seal   *Seal    // how the file is encrypted; nil: it is not
 }
 
@@ -75,7 +76,12 @@ const (
 	metaSealedExtent uint64 = 20
 	metaSeal         uint64 = 21
 	metaSealedBytes  uint64 = 22 // of index entries only: stored bytes by version of the key
+	metaWideExtent   uint64 = 23
+	metaSealedWide   uint64 = 24
 )
+
+// wideField gives the field of an extent with wide blocks; an earlier release refuses it.
+var wideField = map[uint64]uint64{metaExtent: metaWideExtent, metaSealedExtent: metaSealedWide}
 
 // metaOptional is the first number of fields that may be skipped by who does not know them.
 const metaOptional = 64
@@ -140,6 +146,9 @@ func encodeMeta(o *Object) []byte {
 		if x.Seal != nil {
 			field, v = metaSealedExtent, x.Seal.encode(v)
 		}
+		if x.Wide > 0 {
+			field, v = wideField[field], append(v, x.Wide)
+		}
 		for _, c := range x.Blocks {
 			v = binary.LittleEndian.AppendUint32(v, c)
 		}
@@ -195,8 +204,8 @@ func decodeMeta(b []byte) (Object, error) {
 			o.CRC64 = append([]byte(nil), v.B...)
 		case metaOrder:
 			o.Order = v.Num()
-		case metaExtent, metaSealedExtent:
-			o.Extents = append(o.Extents, decodeExtent(&v, id == metaSealedExtent))
+		case metaExtent, metaSealedExtent, metaWideExtent, metaSealedWide:
+			o.Extents = append(o.Extents, decodeExtent(&v, id == metaSealedExtent || id == metaSealedWide, id >= metaWideExtent))
 		case metaSeal:
 			o.Seal = decodeSeal(&v)
 		default:
@@ -216,7 +225,7 @@ func decodeMeta(b []byte) (Object, error) {
 	return o, nil
 }
 
-func decodeExtent(v *scanner, sealed bool) Extent {
+func decodeExtent(v *scanner, sealed, wide bool) Extent {
 	x := Extent{File: v.Text(), Size: int64(v.Num())}
 	if sealed {
 		x.Seal = decodeSeal(v)
@@ -225,8 +234,14 @@ func decodeExtent(v *scanner, sealed bool) Extent {
 			return x
 		}
 	}
+	if wide {
+		if x.Wide = v.Byte(); x.Wide < 1 || x.Wide > maxWide {
+			v.Bad = true
+			return x
+		}
+	}
 	// Reads index Blocks by offset, so the number of checksums must fit the size.
-	if len(v.B)%4 != 0 || x.Size < 0 || int64(len(v.B)/4) != (x.Size+BlockSize-1)/BlockSize {
+	if len(v.B)%4 != 0 || x.Size < 0 || int64(len(v.B)/4) != blocksOf(x.Size, x.Wide) {
 		v.Bad = true
 		return x
 	}

@@ -88,6 +88,9 @@ func (o Options) withDefaults() Options {
 	if o.InlineBytes <= 0 {
 		o.InlineBytes = defaultInlineBytes
 	}
+	if o.mostSums <= 0 {
+		o.mostSums = maxSums
+	}
 	o.InlineBytes = min(o.InlineBytes, maxInlineBytes)
 	if o.ReclaimBelow == 0 {
 		o.ReclaimBelow = defaultReclaimBelow

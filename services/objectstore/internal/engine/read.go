@@ -181,6 +181,7 @@ type Handle struct {
 	bodies []body.Reader // by extent; nil: not open now
 	pinned bool          // the bodies are opened when they are read, and kept from removal until then
 	last   int           // of a pinned handle: the body that is open
+	fine   fineSums      // of the wide block that was read last
 }
 
 // Get opens the current version of an object. An inline body is read and verified at once.

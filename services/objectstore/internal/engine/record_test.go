@@ -6,6 +6,9 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"lightmetrics.dev/lightmetrics/services/objectstore/internal/seal"
 )
 
 func TestMetaRoundTrip(t *testing.T) {
@@ -14,13 +17,18 @@ func TestMetaRoundTrip(t *testing.T) {
 		Headers: []Pair{{"content-type", "a/b"}}, User: []Pair{{"k", ""}, {"l", "v"}}, Tags: []Pair{{"t", "ü"}},
 		Checksum:  Checksum{"SHA256", "FULL_OBJECT", "abc="},
 		PartSizes: []int64{100, 23},
-		Extents:   []Extent{{File: "aa", Size: BlockSize + 1, Blocks: []uint32{1, 2}}},
+		Extents: []Extent{
+			{File: "aa", Size: BlockSize + 1, Blocks: []uint32{1, 2}},
+			{File: "bb", Size: 4*BlockSize + 1, Wide: 2, Blocks: []uint32{1, 2}},
+			{File: "cc", Size: 4*BlockSize + 17, Wide: maxWide, Blocks: []uint32{3}, Seal: &Seal{Key: seal.Version{ID: "k"}}},
+			{File: "dd", Size: BlockSize, Blocks: []uint32{4}, Seal: &Seal{Key: seal.Version{ID: "k"}}},
+		},
 	}
 	got, err := decodeMeta(encodeMeta(&o))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := cmp.Diff(o, got); d != "" {
+	if d := cmp.Diff(o, got, cmpopts.IgnoreUnexported(Seal{})); d != "" {
 		t.Error(d)
 	}
 }
@@ -65,6 +73,8 @@ func FuzzDecodeRecord(f *testing.F) {
 // FuzzDecodeMeta: no input makes decoding panic.
 func FuzzDecodeMeta(f *testing.F) {
 	f.Add(encodeMeta(&Object{ETag: "x", Modified: epoch, Tags: []Pair{{"a", "b"}}, Extents: []Extent{{File: "f", Size: 5, Blocks: []uint32{1}}}}))
+	f.Add(encodeMeta(&Object{Modified: epoch, Extents: []Extent{{File: "f", Size: 9 * BlockSize, Wide: 3, Blocks: []uint32{1, 2}}}}))
+	f.Add(encodeMeta(&Object{Modified: epoch, Extents: []Extent{{File: "f", Size: 2*BlockSize + 17, Wide: 1, Blocks: []uint32{1, 2}, Seal: &Seal{Key: seal.Version{ID: "k"}}}}}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		o, err := decodeMeta(b)
 		if err != nil {
@@ -74,7 +84,7 @@ func FuzzDecodeMeta(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if d := cmp.Diff(o, again); d != "" {
+		if d := cmp.Diff(o, again, cmpopts.IgnoreUnexported(Seal{})); d != "" {
 			t.Error(d)
 		}
 	})

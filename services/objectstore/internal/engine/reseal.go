@@ -228,7 +228,7 @@ func (r *resealer) files(ctx context.Context, h *Handle) (err error) {
 		if err != nil {
 			return err
 		}
-		if err := copyExtent(&pacedWriter{ctx, b, r.pace}, from, x, opener, 0, x.PlainSize(), buf); err != nil {
+		if err := copyExtent(&pacedWriter{ctx, b, r.pace}, from, x, &h.fine, opener, 0, x.PlainSize(), buf); err != nil {
 			return err
 		}
 		done, err := b.Finish()

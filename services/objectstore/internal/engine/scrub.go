@@ -157,14 +157,20 @@ func (s *scrubber) body(f body.Reader, x Extent, r *record) error {
 	if !ok || c.Copies() < 2 {
 		return nil
 	}
-	for i, sum := range x.Blocks {
-		start := int64(i) * BlockSize
+	var fine fineSums
+	for i := range blocksOf(x.Size, 0) {
+		start := i * BlockSize
 		end := min(start+BlockSize, x.Size)
 		equal, err := s.equal(c, start, end)
 		if err != nil {
 			return err
 		}
-		if block := make([]byte, end-start); !equal && !mendBlock(f, block, start, sum) {
+		if equal {
+			continue
+		}
+		block := make([]byte, BlockSize)
+		sum, err := fine.sum(f, &x, i, block)
+		if err != nil || !mendBlock(f, block[:end-start], start, sum) {
 			s.out.Damaged++
 			// The record may be an earlier one of the object, whose present one names the file too.
 			if now, err := s.e.idx.record(r.bucket, r.key); err == nil && now != nil && slices.Contains(now.files, x.File) {

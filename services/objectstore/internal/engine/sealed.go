@@ -15,7 +15,7 @@ import (
 // upload. See docs/adr/0065-encryption-at-rest.md.
 
 const (
-	// chunksPerBlock is how many sealed chunks a block of the checksums has.
+	// chunksPerBlock is how many sealed chunks are in BlockSize bytes of a file.
 	chunksPerBlock = BlockSize / seal.Chunk
 	sealedPerBlock = chunksPerBlock * seal.PlainChunk
 	// maxStoredBytes is the length of the largest body in the log when it is sealed.
@@ -56,7 +56,7 @@ func (x *Extent) PlainSize() int64 {
 	return n
 }
 
-// perBlock is how many bytes of the body a block of the checksums holds.
+// perBlock is how many bytes of the body BlockSize bytes of the file hold.
 func (x *Extent) perBlock() int {
 	if x.Seal == nil {
 		return BlockSize
@@ -213,8 +213,19 @@ func (h *Handle) verifyExtent(i int, buf []byte) error {
 	}
 	x := &h.Object.Extents[i]
 	for block := range int64(len(x.Blocks)) {
-		if _, err := readBlock(f, x, block, buf); err != nil {
-			return err
+		if x.Wide > 0 {
+			if same, err := h.fine.load(f, x, block, buf); same || err != nil {
+				if err != nil {
+					return err
+				}
+				continue
+			}
+		}
+		first := block << x.Wide
+		for i := range blocksOf(min(x.blockSize(), x.Size-block*x.blockSize()), 0) {
+			if _, err := readBlock(f, x, &h.fine, first+i, buf); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

@@ -37,6 +37,7 @@ func (e *Engine) Put(ctx context.Context, o Object, body []byte, c Cond) (Object
 
 // put gives w its record and object, and submits it. body is what is stored: where o.Seal is set, it is sealed.
 func (e *Engine) put(ctx context.Context, w *op, o Object, body []byte, flags uint8) (Object, error) {
+	o.Extents = widen(o.Extents, e.opt.mostSums)
 	r := record{kind: kindPut, flags: flags, bucket: o.Bucket, key: recordKey(o.Key, o.Version), meta: encodeMeta(&o)}
 	if len(o.Extents) > 0 {
 		r.flags |= flagFile
