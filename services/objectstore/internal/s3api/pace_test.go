@@ -14,7 +14,6 @@ type trickle struct {
 	piece    int
 	interval time.Duration
 	left     int
-	busy     time.Duration // passes between two reads
 }
 
 func (r *trickle) Read(p []byte) (int, error) {
