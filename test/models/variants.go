@@ -75,6 +75,7 @@ var small = []scope{
 	{model: "linearizer", flags: "-DHOMES -DCALLERS=3 -DMAXR=1 -DLATE=0"},
 	{model: "linearizer", flags: "-DHOMES -DMAXR=1 -DLATE=0 -DRECOVERERS=2"},
 	{model: "linearizer", flags: "-DHOMES -DMAXR=1 -DLATE=0 -DRETIRE -DBOTH"},
+	{model: "linearizer", flags: "-DHOMES -DCALLERS=3 -DMAXR=1 -DLATE=0 -DRETIRE"},
 	{model: "linearizer", flags: "-DMAXR=0 -DLATE=0 -DMAXF=3 -DRETIRE"},
 	{model: "linearizer", flags: "-DHOMES -DMAXR=1 -DLATE=0 -DQUIET"},
 	{model: "linearizer", flags: "-DMAXR=0 -DLATE=0 -DQUIET -DRETIRE"},
