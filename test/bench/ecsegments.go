@@ -12,8 +12,8 @@ const (
 	// segmentBytes is the length of the segments. Stores have larger ones by default, of which fewer would be closed.
 	segmentBytes = 16 << 20
 	// goalCoded is what small objects may take on all drives once their segments are coded with 4+2, beside their bytes: index, footers and
-	// the segment that is being written are in it.
-	goalCoded = 1.65
+	// the segment that is being written, at most 2 x 16 MiB whatever the amount of data, are in it.
+	goalCoded = 1.5
 	// goalSegmentGet is that of reading small objects from coded segments beside reading them from the log.
 	goalSegmentGet = 0.5
 )
@@ -102,12 +102,12 @@ func ecSegments(ctx context.Context, e *env) (rs []Result, err error) {
 	return rs, nil
 }
 
-// segmentObjects of 8 KiB fill twelve segments.
+// segmentObjects of 8 KiB fill 47 segments, beside which the one that is being written weighs little.
 func (e *env) segmentObjects() int {
 	if e.quick {
 		return 5_000
 	}
-	return 24_000
+	return 96_000
 }
 
 // putSmall writes objects over 32 connections.
