@@ -72,7 +72,7 @@ lint: ## the rules of the house: imports, determinism of the core
 
 unit: ## all tests: units, conformance of the stores, crash matrices, then end to end on real processes
 	$(SAY) "unit: packages, store conformance, races, crash matrices"
-	$(GO) test -timeout 20m $(filter-out $(SYSTEM),$(or $(PKG),$(shell $(GO) list ./...)))
+	$(GO) test -parallel 8 -timeout 20m $(filter-out $(SYSTEM),$(or $(PKG),$(shell $(GO) list ./...)))
 	$(if $(PKG),,@printf '\n== unit: whole systems on real processes, one package after the other\n')
 	$(if $(PKG),,$(GO) test -p 1 -timeout 20m $(SYSTEM))
 

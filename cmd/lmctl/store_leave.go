@@ -15,7 +15,7 @@ import (
 func storePlacesCommand(out *format) *cobra.Command {
 	cmd := storeDrivesCommand(out)
 	cmd.Use, cmd.Short = "places", "The places of an embedded object store, as drives shows them; drain one, or give it up"
-	cmd.AddCommand(storeDrainCommand(out), storeUndrainCommand(), storeLostCommand(out))
+	cmd.AddCommand(storeDrainCommand(out), storeUndrainCommand(out), storeLostCommand(out))
 	return cmd
 }
 
@@ -37,25 +37,33 @@ func storeDrainCommand(out *format) *cobra.Command {
 			if err := a.ask(cmd.Context(), placesPath, objectstore.PlaceOrder{Place: args[0], Action: "drain", Force: force}, &l); err != nil {
 				return err
 			}
-			s, err := a.status(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return out.write(cmd.OutOrStdout(), s.Places, placesTable(s))
+			return a.writePlaces(cmd, out)
 		},
 	})
 	cmd.Flags().BoolVar(&force, "force", false, "also where the others cannot do without it")
 	return cmd
 }
 
-func storeUndrainCommand() *cobra.Command {
+// writePlaces shows what the order made of the places.
+func (a *storeAddress) writePlaces(cmd *cobra.Command, out *format) error {
+	s, err := a.status(cmd.Context())
+	if err != nil {
+		return err
+	}
+	return out.write(cmd.OutOrStdout(), s.Places, placesTable(s))
+}
+
+func storeUndrainCommand(out *format) *cobra.Command {
 	a := &storeAddress{}
 	return a.flags(&cobra.Command{
 		Use:   "undrain PLACE",
 		Short: "Take a place into use again that is being emptied, or is empty",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.ask(cmd.Context(), placesPath, objectstore.PlaceOrder{Place: args[0], Action: "undrain"}, new(objectstore.PlaceLosses))
+			if err := a.ask(cmd.Context(), placesPath, objectstore.PlaceOrder{Place: args[0], Action: "undrain"}, new(objectstore.PlaceLosses)); err != nil {
+				return err
+			}
+			return a.writePlaces(cmd, out)
 		},
 	})
 }

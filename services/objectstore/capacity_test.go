@@ -21,6 +21,7 @@ import (
 // TestCapacities: places get what their capacities allow and no more. A store whose places are full refuses large bodies as one on a
 // full disk does, takes small ones and deletes, and takes large ones again when there is room.
 func TestCapacities(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	cfg := withPlaces(t, testConfig(t.TempDir()), 3, 2)
 	cfg.Reserve = 0
 	for i, mib := range []config.Bytes{8, 16, 16} {

@@ -73,6 +73,7 @@ func TestMaxConnections(t *testing.T) {
 
 // What comes before anybody is known to have sent it has a time in all, and not only for each piece.
 func TestFormsThatTrickle(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	cfg := testConfig(t.TempDir())
 	cfg.BodyIdle = 2 * time.Second
 	s := start(t, cfg)

@@ -48,6 +48,7 @@ func refusedStart(t *testing.T, cfg objectstore.Config) error {
 // TestPlaceLeaves: a place of a running store is emptied, across a restart, and left out; one that will not return is given up, and what
 // was lost with it is told by name.
 func TestPlaceLeaves(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	cfg := coded(t, t.TempDir(), 4)
 	s := start(t, cfg)
 	bodies := map[string][]byte{}

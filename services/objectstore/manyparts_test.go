@@ -19,6 +19,7 @@ import (
 // An object of as many parts as there can be, each with a checksum, encrypted, locked and in a bucket of versions: it is
 // completed, read whole and by parts, and is the same after a restart.
 func TestAsManyPartsAsThereCanBe(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	const parts = 10000
 	cfg := testConfig(t.TempDir())
 	cfg.Encryption.Keys, cfg.Encryption.Current = []objectstore.EncryptionKey{{ID: strings.Repeat("k", 32), File: keyFile(t, "11")}}, strings.Repeat("k", 32)

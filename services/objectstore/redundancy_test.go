@@ -208,6 +208,7 @@ type childSettings struct {
 // TestKill9WhileRedundant kills a real process at each point of the keeper's work, twice, while objects are written, coded, moved to
 // another place and deleted. What was acknowledged is there byte for byte, and in the end each body has just the files of the policy.
 func TestKill9WhileRedundant(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	nths := []int{1, 4}
 	// Several at a time: most of it is waiting, for the next look at the places and for fsyncs.
 	var all sync.WaitGroup

@@ -70,6 +70,7 @@ func wantBodies(t *testing.T, c *s3.Client, what string, bodies map[string][]byt
 // degraded, after a restart, without the index, and behind a drive that comes back with what it had. With three places less each
 // object that is there is an error, and none is another. Segments that are not in use are reclaimed with their bodies.
 func TestSegmentsAreCoded(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	cfg := codedSegments(t)
 	s := start(t, cfg)
 	bodies := smalls(150, 1)
@@ -172,6 +173,7 @@ func TestSegmentsAreCoded(t *testing.T) {
 
 // TestLateDriveWithASegment: a drive that was away while segments became bodies gets their stubs, whatever it has.
 func TestLateDriveWithASegment(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	cfg := codedSegments(t)
 	cfg.Redundancy.SegmentsAfter = 0
 	s := start(t, cfg)
@@ -223,6 +225,7 @@ func TestLateDriveWithASegment(t *testing.T) {
 // TestLostPlaceNamesSmallObjects: what is lost with places that will not return is told by name also where it is small objects, in segments
 // that cannot be read without them: just those, and no other object.
 func TestLostPlaceNamesSmallObjects(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	cfg := withPlaces(t, mirrored(t, 1), 3, 2)
 	cfg.Segment, cfg.InlineObject = 256<<10, 32<<10
 	cfg.Redundancy.Data, cfg.Redundancy.Parity, cfg.Redundancy.Threshold = 2, 1, 64<<10
