@@ -104,6 +104,8 @@ type Keeper struct {
 	passes map[passName]chan struct{} // that a pass is wanted now
 
 	leaving   sync.Mutex // held while it is decided whether a place may leave
+	orders    sync.Mutex // guards ordered, and the moment in which a place gets another state
+	ordered   uint64     // how many orders of operators changed what is to become of a place
 	saving    sync.Mutex // held while progress is saved, before mu
 	mu        sync.Mutex
 	scrub     progress

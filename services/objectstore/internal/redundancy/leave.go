@@ -98,7 +98,28 @@ func (k *Keeper) setState(ctx context.Context, op, name string, to spread.State)
 	if name == OldPlace || name == LogPlace {
 		return &LeaveError{op, name, NoSuchPlace, "there is none of that name"}
 	}
+	k.orders.Lock()
+	k.ordered++
 	err := k.files.SetState(name, to)
+	k.orders.Unlock()
+	return k.afterState(ctx, op, name, to, err)
+}
+
+// noteEmpty notes that a place has nothing left, which was found after so many orders: one that came since may have let it be
+// written to again.
+func (k *Keeper) noteEmpty(ctx context.Context, name string, ordered uint64) error {
+	k.orders.Lock()
+	if k.ordered != ordered {
+		k.orders.Unlock()
+		return nil // the next look finds out what holds now
+	}
+	err := k.files.SetState(name, spread.Drained)
+	k.orders.Unlock()
+	return k.afterState(ctx, "empty", name, spread.Drained, err)
+}
+
+// afterState is what follows an order: its error for whoever gave it, or a look at the places.
+func (k *Keeper) afterState(ctx context.Context, op, name string, to spread.State, err error) error {
 	var bad *spread.StateError
 	switch {
 	case errors.As(err, &bad) && !bad.Known && slices.ContainsFunc(k.tracker.statuses(), func(p PlaceStatus) bool { return p.Name == name }):
@@ -125,6 +146,9 @@ func cmpState(s spread.State) string {
 // emptied notes which of the places that are being emptied have nothing left. No file is being written there and none can be begun,
 // the ledger knows of none, and then the place itself has none: so it stays empty.
 func (k *Keeper) emptied(ctx context.Context) error {
+	k.orders.Lock()
+	ordered := k.ordered
+	k.orders.Unlock()
 	for _, p := range k.tracker.statuses() {
 		if p.State != string(spread.Draining) || !p.Up || k.files.Writing(p.Name) > 0 {
 			continue
@@ -145,7 +169,7 @@ func (k *Keeper) emptied(ctx context.Context) error {
 			continue
 		}
 		if err == nil {
-			err = k.setState(ctx, "empty", p.Name, spread.Drained)
+			err = k.noteEmpty(ctx, p.Name, ordered)
 		}
 		// The next look tries again.
 		if err != nil {

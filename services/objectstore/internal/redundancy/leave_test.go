@@ -31,6 +31,40 @@ func reasonOf(err error) Reason {
 	return ""
 }
 
+// A place that was found empty, and was taken into use, written to and drained again before that was noted, has a file: it is not
+// noted as empty.
+func TestPlaceThatWasUsedMeanwhileIsNotEmpty(t *testing.T) {
+	w := newWorld(t, "a", "b", "c", "d")
+	r := newRig(w, Options{Policy: twoOne, Rebalance: true, AckCopies: 2})
+	w.sites["d"].writing = 1 // so that the first look does not list it
+	if err := r.k.Drain(t.Context(), "d", false); err != nil {
+		t.Fatal(err)
+	}
+	w.sites["d"].writing = 0
+	used := false
+	w.listed = func(*site) { // of d: no other place is listed, since nothing was written
+		used = true
+		if err := r.k.Undrain(t.Context(), "d"); err != nil {
+			t.Error(err)
+		}
+		r.k.Written(anID(1), large, r.write(1, large, "a", "d"))
+		if err := r.k.Drain(t.Context(), "d", false); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := r.k.look(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if d := w.sites["d"]; !used || len(d.files) == 0 || d.state != spread.Draining {
+		t.Fatalf("used %t, %d files, %q", used, len(d.files), d.state)
+	}
+	r.settle()
+	r.complete()
+	if d := w.sites["d"]; len(d.files) > 0 || d.state != spread.Drained {
+		t.Errorf("%d files, %q", len(d.files), d.state)
+	}
+}
+
 // TestDrain: what a place has goes to the others, nothing comes to it, and when it is empty that is noted, not before. It can be
 // taken into use again at any time.
 func TestDrain(t *testing.T) {

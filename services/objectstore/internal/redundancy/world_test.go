@@ -63,6 +63,7 @@ type world struct {
 	// awaited are bodies that a writer or a reader has, and that the log does not name.
 	awaited map[string]bool
 	hit     func(string)
+	listed  func(*site)
 	broke   error
 	past    []string // what was done to files, by whom, in the order of it
 }
@@ -239,7 +240,7 @@ func (w *world) Tidy(_ context.Context, place string) error {
 	return err
 }
 
-// List implements Files.
+// List implements Files. Once it has seen everything it calls listed, if that is set, a single time.
 func (w *world) List(_ context.Context, place, behind string, fn func(Listed) error) error {
 	s, err := w.site(place)
 	if err != nil {
@@ -263,6 +264,10 @@ func (w *world) List(_ context.Context, place, behind string, fn func(Listed) er
 		if err := fn(Listed{File: f, Bytes: d.size}); err != nil {
 			return err
 		}
+	}
+	if listed := w.listed; listed != nil {
+		w.listed = nil
+		listed(s)
 	}
 	return nil
 }
