@@ -89,6 +89,7 @@ var methods = map[string]string{
 var unserved = map[string]string{
 	"/lightmetrics.coordinator.v1.IdentityService/ChangeClaims": "lightmetrics.coordinator.v1",
 	"/lightmetrics.coordinator.v1.IdentityService/ListClaims":   "lightmetrics.coordinator.v1",
+	"/lightmetrics.coordinator.v1.IdentityService/ScanClaims":   "lightmetrics.coordinator.v1",
 }
 
 // admin are the routes that every service has.

@@ -91,7 +91,8 @@ type Claim struct {
 	// Bound: the identity is this hash's for good, whatever the state says: its home region was retired, and another one
 	// writes the manifest anew.
 	Bound bool
-	// ClaimedAt and DurableAt are for people, Unix nanoseconds by clocks of coordinators; nothing is decided by them.
+	// ClaimedAt, of the holder, and DurableAt are Unix nanoseconds by clocks of coordinators: for people, and for scans that leave
+	// out what is young. Nothing is decided by them.
 	ClaimedAt, DurableAt int64
 }
 

@@ -163,7 +163,7 @@ func (d *draft) takeOver(op Op, c Claim) decision {
 		// Somebody may have been told that this hash was accepted.
 		c.State, c.Bound, c.Recovered = Claimed, true, false
 	}
-	c.ID, c.Home, c.DurableAt, c.Stamp = op.ID, op.Region, 0, Stamp{Epoch: d.epoch.Number}
+	c.ID, c.Home, c.ClaimedAt, c.DurableAt, c.Stamp = op.ID, op.Region, op.At, 0, Stamp{Epoch: d.epoch.Number}
 	return d.writes(Held, c)
 }
 

@@ -242,3 +242,34 @@ func (c *Claims) List(ctx context.Context, id identity.Batch) (claims.Answer, er
 	}
 	return a, nil
 }
+
+// Scan reads a page of the claims that have been in their state for longer than an age, by the coordinator's clock: it
+// fills in Before of the scan. Errors wrap claims.ErrInvalid, ErrEpoch, ErrFull or ErrUnavailable.
+func (c *Claims) Scan(ctx context.Context, s claims.Scan, olderThan time.Duration) (claims.Page, error) {
+	if s.Limit < 1 || s.Limit > claims.MaxScan || olderThan < 0 {
+		return claims.Page{}, fmt.Errorf("scan claims: %w: a page of %d claims older than %s, not 1 to %d", claims.ErrInvalid, s.Limit, olderThan, claims.MaxScan)
+	}
+	req := &coordinatorv1.ScanClaimsRequest{
+		Region: string(s.Home), Retired: s.Retired, PageToken: s.After, PageSize: uint32(s.Limit),
+		OlderThanNs: uint64(olderThan),
+	}
+	for _, st := range s.States {
+		req.States = append(req.States, coordinatorv1.ClaimState(st))
+	}
+	resp, err := call(ctx, c.service, "scan claims", string(s.Home), claims.ErrUnavailable, c.client.ScanClaims, req)
+	if err != nil {
+		return claims.Page{}, err
+	}
+	p := claims.Page{Next: resp.GetNextPageToken(), Read: int(resp.GetRead()), Unreadable: int(resp.GetUnreadable()), Epoch: resp.GetEpoch()}
+	for _, one := range resp.GetClaims() {
+		got, err := decodeIdentityClaim(one)
+		if err == nil && (got.State == 0 || got.Stamp.Epoch == 0 || got.Stamp.Fence == 0 || got.Hash.IsZero() || got.ID.IsZero() || got.Home.Validate() != nil) {
+			err = fmt.Errorf("claim %s is not whole", got.Identity)
+		}
+		if err != nil {
+			return claims.Page{}, fmt.Errorf("scan claims %s: %w: %w", s.Home, claims.ErrUnavailable, err)
+		}
+		p.Claims = append(p.Claims, got)
+	}
+	return p, nil
+}

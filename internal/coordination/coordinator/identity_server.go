@@ -1,9 +1,11 @@
 package coordinator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -21,6 +23,11 @@ const MaxChanges = 128
 // Claimer does operations on claims: a linearizer.
 type Claimer interface {
 	Do(context.Context, []claims.Op) []linearizer.Result
+}
+
+// Scanner reads claims of all boots, page by page: a linearizer.
+type Scanner interface {
+	Scan(context.Context, claims.Scan) (claims.Page, error)
 }
 
 // IdentityServer serves IdentityService over a linearizer.
@@ -77,6 +84,35 @@ func (s *IdentityServer) ListClaims(ctx context.Context, r *coordinatorv1.ListCl
 	}
 	out := &coordinatorv1.ListClaimsResponse{Spans: encodeSpans(res.Answer.Spans), Epoch: res.Answer.Epoch}
 	for _, c := range res.Answer.Claims {
+		out.Claims = append(out.Claims, encodeIdentityClaim(c))
+	}
+	return out, nil
+}
+
+// defaultScan is how many claims a page reads where the request does not say.
+const defaultScan = 500
+
+// ScanClaims reads a page of the claims of a region. A claimer that is no Scanner refuses it as unavailable.
+func (s *IdentityServer) ScanClaims(ctx context.Context, r *coordinatorv1.ScanClaimsRequest) (*coordinatorv1.ScanClaimsResponse, error) {
+	now := max(s.now().UnixNano(), 0)
+	q := claims.Scan{
+		Home: claims.Region(r.GetRegion()), Retired: r.GetRetired(), After: r.GetPageToken(),
+		Limit: int(cmp.Or(r.GetPageSize(), defaultScan)), Before: now - int64(min(r.GetOlderThanNs(), uint64(now))),
+	}
+	for _, st := range r.GetStates() {
+		// A number that does not fit must not become another state.
+		q.States = append(q.States, claims.State(max(min(st, math.MaxUint8), 0)))
+	}
+	scanner, ok := s.claimer.(Scanner)
+	if !ok {
+		return nil, refusal(fmt.Errorf("scan claims: %w: this coordinator has none", claims.ErrUnavailable))
+	}
+	p, err := scanner.Scan(ctx, q)
+	if err != nil {
+		return nil, refusal(err)
+	}
+	out := &coordinatorv1.ScanClaimsResponse{NextPageToken: p.Next, Read: uint32(p.Read), Unreadable: uint32(p.Unreadable), Epoch: p.Epoch}
+	for _, c := range p.Claims {
 		out.Claims = append(out.Claims, encodeIdentityClaim(c))
 	}
 	return out, nil

@@ -38,6 +38,7 @@ type Linearizer struct {
 	group  *claims.Group
 	calls  map[claims.Ticket]slot
 	timer  *time.Timer // until the group is due; nil while it is not
+	scans  int         // that are under way
 	closed bool
 }
 
@@ -171,6 +172,40 @@ func (l *Linearizer) deliver(ends []claims.Done) {
 			close(s.done)
 		}
 	}
+}
+
+// maxScans bounds the scans under way.
+const maxScans = 4
+
+// Scan reads a page of claims. Errors wrap claims.ErrInvalid, ErrEpoch, ErrFull where too many scans are under way, or
+// ErrUnavailable.
+func (l *Linearizer) Scan(ctx context.Context, s claims.Scan) (claims.Page, error) {
+	v, err := l.beginScan(s)
+	if err != nil {
+		return claims.Page{}, err
+	}
+	defer l.flying.Done()
+	res, err := l.kv.Commit(ctx, v.Txn)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.scans--
+	page, ends, err := l.group.EndScan(v, res, err)
+	l.deliver(ends)
+	return page, err
+}
+
+func (l *Linearizer) beginScan(s claims.Scan) (*claims.Survey, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.scans >= maxScans {
+		return nil, fmt.Errorf("scan claims: %w: %d scans are under way", claims.ErrFull, l.scans)
+	}
+	v, err := l.group.BeginScan(s)
+	if err == nil {
+		l.scans++
+		l.flying.Add(1)
+	}
+	return v, err
 }
 
 // Stopped says why nothing is done any more; nil while it is. Another epoch, and another Linearizer, follows.

@@ -169,3 +169,46 @@ func TestOptionsAreChecked(t *testing.T) {
 		t.Errorf("no epoch: %v", err)
 	}
 }
+
+// TestScansAreBounded: a few at once, each of what is there when it is answered; none after the end.
+func TestScansAreBounded(t *testing.T) {
+	l, g := gated(t)
+	held := make(chan linearizer.Result, 1)
+	go func() { held <- l.Do(context.Background(), []claims.Op{claim(1, 1)})[0] }()
+	<-g.sent
+	g.may <- nil
+	if r := <-held; r.Err != nil {
+		t.Fatal(r.Err)
+	}
+	s := claims.Scan{Home: "east", States: []claims.State{claims.Claimed}, Limit: 10, Before: time.Now().Add(time.Hour).UnixNano()}
+	type end struct {
+		p   claims.Page
+		err error
+	}
+	ends := make(chan end, 5)
+	for range 4 {
+		go func() { p, err := l.Scan(context.Background(), s); ends <- end{p, err} }()
+		<-g.sent
+	}
+	if _, err := l.Scan(context.Background(), s); !errors.Is(err, claims.ErrFull) {
+		t.Errorf("the fifth: %v", err)
+	}
+	for range 4 {
+		g.may <- nil
+	}
+	for range 4 {
+		if e := <-ends; e.err != nil || len(e.p.Claims) != 1 || e.p.Claims[0].Identity != claim(1, 1).Identity || e.p.Next != "" || e.p.Epoch != 1 {
+			t.Errorf("%+v", e)
+		}
+	}
+	go func() { p, err := l.Scan(context.Background(), s); ends <- end{p, err} }()
+	<-g.sent
+	g.may <- claims.ErrUnavailable
+	if e := <-ends; !errors.Is(e.err, claims.ErrUnavailable) {
+		t.Errorf("%+v", e)
+	}
+	l.Close()
+	if _, err := l.Scan(context.Background(), s); !errors.Is(err, claims.ErrUnavailable) {
+		t.Errorf("after the end: %v", err)
+	}
+}

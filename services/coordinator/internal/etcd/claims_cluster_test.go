@@ -183,6 +183,30 @@ func TestIdentitiesAreRegisters(t *testing.T) {
 		servers = append(servers, serveIdentities(t, kv, keys, firstEpoch))
 	}
 	judge(t, servers, 40, func(<-chan struct{}) {})
+	// What the reconcilers of the regions find: each identity in one region, and none that is only claimed.
+	found := map[identity.Batch]claims.Region{}
+	for _, home := range firstEpoch.Regions {
+		s := claims.Scan{Home: home, States: []claims.State{claims.Durable}, Limit: 7}
+		for {
+			p, err := servers[1].Scan(t.Context(), s, 0)
+			must(t, err)
+			if p.Read > 7 || p.Unreadable > 0 {
+				t.Errorf("%+v", p)
+			}
+			for _, c := range p.Claims {
+				if other, twice := found[c.Identity]; twice || c.Home != home {
+					t.Errorf("%s is %s's, %s's and found for %s", c.Identity, other, c.Home, home)
+				}
+				found[c.Identity] = home
+			}
+			if s.After = p.Next; p.Next == "" {
+				break
+			}
+		}
+	}
+	if len(found) != 40 {
+		t.Errorf("%d durable identities, want 40", len(found))
+	}
 }
 
 // TestIdentitiesOutliveLeaders: the leader of three members stops and comes back, again and again.

@@ -924,6 +924,179 @@ func (x *ListClaimsResponse) GetEpoch() uint64 {
 	return 0
 }
 
+// ScanClaimsRequest asks for a page of claims.
+type ScanClaimsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Those whose home is this region.
+	Region string `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
+	// Those of retired regions too, which have no reconcilers.
+	Retired bool `protobuf:"varint,2,opt,name=retired,proto3" json:"retired,omitempty"`
+	// 1 to 3 different states.
+	States []ClaimState `protobuf:"varint,3,rep,packed,name=states,proto3,enum=lightmetrics.coordinator.v1.ClaimState" json:"states,omitempty"`
+	// Only those that have been in their state for longer, by the coordinator's clock; nanoseconds.
+	OlderThanNs uint64 `protobuf:"varint,4,opt,name=older_than_ns,json=olderThanNs,proto3" json:"older_than_ns,omitempty"`
+	// The next_page_token of the page before; empty is the first page.
+	PageToken string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// How many claims to read, at most 1000; 0 is 500. Fewer are those that are wanted: a page may be empty, and not the last.
+	PageSize      uint32 `protobuf:"varint,6,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScanClaimsRequest) Reset() {
+	*x = ScanClaimsRequest{}
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScanClaimsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScanClaimsRequest) ProtoMessage() {}
+
+func (x *ScanClaimsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScanClaimsRequest.ProtoReflect.Descriptor instead.
+func (*ScanClaimsRequest) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ScanClaimsRequest) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
+}
+
+func (x *ScanClaimsRequest) GetRetired() bool {
+	if x != nil {
+		return x.Retired
+	}
+	return false
+}
+
+func (x *ScanClaimsRequest) GetStates() []ClaimState {
+	if x != nil {
+		return x.States
+	}
+	return nil
+}
+
+func (x *ScanClaimsRequest) GetOlderThanNs() uint64 {
+	if x != nil {
+		return x.OlderThanNs
+	}
+	return 0
+}
+
+func (x *ScanClaimsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ScanClaimsRequest) GetPageSize() uint32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+// ScanClaimsResponse is a page.
+type ScanClaimsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the order of their boots and sequence numbers.
+	Claims []*IdentityClaim `protobuf:"bytes,1,rep,name=claims,proto3" json:"claims,omitempty"`
+	// Where the next page begins; empty behind the last claim.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// Claims that were read for the page.
+	Read uint32 `protobuf:"varint,3,opt,name=read,proto3" json:"read,omitempty"`
+	// Of these, those that can't be read, which are left out.
+	Unreadable uint32 `protobuf:"varint,4,opt,name=unreadable,proto3" json:"unreadable,omitempty"`
+	// Epoch in which the page holds.
+	Epoch         uint64 `protobuf:"varint,5,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScanClaimsResponse) Reset() {
+	*x = ScanClaimsResponse{}
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScanClaimsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScanClaimsResponse) ProtoMessage() {}
+
+func (x *ScanClaimsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScanClaimsResponse.ProtoReflect.Descriptor instead.
+func (*ScanClaimsResponse) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *ScanClaimsResponse) GetClaims() []*IdentityClaim {
+	if x != nil {
+		return x.Claims
+	}
+	return nil
+}
+
+func (x *ScanClaimsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+func (x *ScanClaimsResponse) GetRead() uint32 {
+	if x != nil {
+		return x.Read
+	}
+	return 0
+}
+
+func (x *ScanClaimsResponse) GetUnreadable() uint32 {
+	if x != nil {
+		return x.Unreadable
+	}
+	return 0
+}
+
+func (x *ScanClaimsResponse) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
 var File_lightmetrics_coordinator_v1_identity_proto protoreflect.FileDescriptor
 
 const file_lightmetrics_coordinator_v1_identity_proto_rawDesc = "" +
@@ -980,7 +1153,23 @@ const file_lightmetrics_coordinator_v1_identity_proto_rawDesc = "" +
 	"\x12ListClaimsResponse\x12B\n" +
 	"\x06claims\x18\x01 \x03(\v2*.lightmetrics.coordinator.v1.IdentityClaimR\x06claims\x12<\n" +
 	"\x05spans\x18\x02 \x03(\v2&.lightmetrics.coordinator.v1.ClaimSpanR\x05spans\x12\x14\n" +
-	"\x05epoch\x18\x03 \x01(\x04R\x05epoch*\xc7\x01\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\"\xe6\x01\n" +
+	"\x11ScanClaimsRequest\x12\x16\n" +
+	"\x06region\x18\x01 \x01(\tR\x06region\x12\x18\n" +
+	"\aretired\x18\x02 \x01(\bR\aretired\x12?\n" +
+	"\x06states\x18\x03 \x03(\x0e2'.lightmetrics.coordinator.v1.ClaimStateR\x06states\x12\"\n" +
+	"\rolder_than_ns\x18\x04 \x01(\x04R\volderThanNs\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x05 \x01(\tR\tpageToken\x12\x1b\n" +
+	"\tpage_size\x18\x06 \x01(\rR\bpageSize\"\xca\x01\n" +
+	"\x12ScanClaimsResponse\x12B\n" +
+	"\x06claims\x18\x01 \x03(\v2*.lightmetrics.coordinator.v1.IdentityClaimR\x06claims\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x12\n" +
+	"\x04read\x18\x03 \x01(\rR\x04read\x12\x1e\n" +
+	"\n" +
+	"unreadable\x18\x04 \x01(\rR\n" +
+	"unreadable\x12\x14\n" +
+	"\x05epoch\x18\x05 \x01(\x04R\x05epoch*\xc7\x01\n" +
 	"\vClaimChange\x12\x1c\n" +
 	"\x18CLAIM_CHANGE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12CLAIM_CHANGE_CLAIM\x10\x01\x12\x1a\n" +
@@ -1005,11 +1194,13 @@ const file_lightmetrics_coordinator_v1_identity_proto_rawDesc = "" +
 	"\x17CLAIM_OUTCOME_CONTESTED\x10\x06\x12\x17\n" +
 	"\x13CLAIM_OUTCOME_MOVED\x10\a\x12\x1a\n" +
 	"\x16CLAIM_OUTCOME_RELEASED\x10\b\x12\x18\n" +
-	"\x14CLAIM_OUTCOME_FOLDED\x10\t2\xf5\x01\n" +
+	"\x14CLAIM_OUTCOME_FOLDED\x10\t2\xe4\x02\n" +
 	"\x0fIdentityService\x12s\n" +
 	"\fChangeClaims\x120.lightmetrics.coordinator.v1.ChangeClaimsRequest\x1a1.lightmetrics.coordinator.v1.ChangeClaimsResponse\x12m\n" +
 	"\n" +
-	"ListClaims\x12..lightmetrics.coordinator.v1.ListClaimsRequest\x1a/.lightmetrics.coordinator.v1.ListClaimsResponseBSZQlightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1;coordinatorv1b\x06proto3"
+	"ListClaims\x12..lightmetrics.coordinator.v1.ListClaimsRequest\x1a/.lightmetrics.coordinator.v1.ListClaimsResponse\x12m\n" +
+	"\n" +
+	"ScanClaims\x12..lightmetrics.coordinator.v1.ScanClaimsRequest\x1a/.lightmetrics.coordinator.v1.ScanClaimsResponseBSZQlightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1;coordinatorv1b\x06proto3"
 
 var (
 	file_lightmetrics_coordinator_v1_identity_proto_rawDescOnce sync.Once
@@ -1024,7 +1215,7 @@ func file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP() []byte {
 }
 
 var file_lightmetrics_coordinator_v1_identity_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_lightmetrics_coordinator_v1_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_lightmetrics_coordinator_v1_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_lightmetrics_coordinator_v1_identity_proto_goTypes = []any{
 	(ClaimChange)(0),             // 0: lightmetrics.coordinator.v1.ClaimChange
 	(ClaimState)(0),              // 1: lightmetrics.coordinator.v1.ClaimState
@@ -1038,6 +1229,8 @@ var file_lightmetrics_coordinator_v1_identity_proto_goTypes = []any{
 	(*ChangeClaimsResponse)(nil), // 9: lightmetrics.coordinator.v1.ChangeClaimsResponse
 	(*ListClaimsRequest)(nil),    // 10: lightmetrics.coordinator.v1.ListClaimsRequest
 	(*ListClaimsResponse)(nil),   // 11: lightmetrics.coordinator.v1.ListClaimsResponse
+	(*ScanClaimsRequest)(nil),    // 12: lightmetrics.coordinator.v1.ScanClaimsRequest
+	(*ScanClaimsResponse)(nil),   // 13: lightmetrics.coordinator.v1.ScanClaimsResponse
 }
 var file_lightmetrics_coordinator_v1_identity_proto_depIdxs = []int32{
 	0,  // 0: lightmetrics.coordinator.v1.ClaimRequest.change:type_name -> lightmetrics.coordinator.v1.ClaimChange
@@ -1051,15 +1244,19 @@ var file_lightmetrics_coordinator_v1_identity_proto_depIdxs = []int32{
 	7,  // 8: lightmetrics.coordinator.v1.ChangeClaimsResponse.results:type_name -> lightmetrics.coordinator.v1.ClaimResult
 	5,  // 9: lightmetrics.coordinator.v1.ListClaimsResponse.claims:type_name -> lightmetrics.coordinator.v1.IdentityClaim
 	6,  // 10: lightmetrics.coordinator.v1.ListClaimsResponse.spans:type_name -> lightmetrics.coordinator.v1.ClaimSpan
-	8,  // 11: lightmetrics.coordinator.v1.IdentityService.ChangeClaims:input_type -> lightmetrics.coordinator.v1.ChangeClaimsRequest
-	10, // 12: lightmetrics.coordinator.v1.IdentityService.ListClaims:input_type -> lightmetrics.coordinator.v1.ListClaimsRequest
-	9,  // 13: lightmetrics.coordinator.v1.IdentityService.ChangeClaims:output_type -> lightmetrics.coordinator.v1.ChangeClaimsResponse
-	11, // 14: lightmetrics.coordinator.v1.IdentityService.ListClaims:output_type -> lightmetrics.coordinator.v1.ListClaimsResponse
-	13, // [13:15] is the sub-list for method output_type
-	11, // [11:13] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	1,  // 11: lightmetrics.coordinator.v1.ScanClaimsRequest.states:type_name -> lightmetrics.coordinator.v1.ClaimState
+	5,  // 12: lightmetrics.coordinator.v1.ScanClaimsResponse.claims:type_name -> lightmetrics.coordinator.v1.IdentityClaim
+	8,  // 13: lightmetrics.coordinator.v1.IdentityService.ChangeClaims:input_type -> lightmetrics.coordinator.v1.ChangeClaimsRequest
+	10, // 14: lightmetrics.coordinator.v1.IdentityService.ListClaims:input_type -> lightmetrics.coordinator.v1.ListClaimsRequest
+	12, // 15: lightmetrics.coordinator.v1.IdentityService.ScanClaims:input_type -> lightmetrics.coordinator.v1.ScanClaimsRequest
+	9,  // 16: lightmetrics.coordinator.v1.IdentityService.ChangeClaims:output_type -> lightmetrics.coordinator.v1.ChangeClaimsResponse
+	11, // 17: lightmetrics.coordinator.v1.IdentityService.ListClaims:output_type -> lightmetrics.coordinator.v1.ListClaimsResponse
+	13, // 18: lightmetrics.coordinator.v1.IdentityService.ScanClaims:output_type -> lightmetrics.coordinator.v1.ScanClaimsResponse
+	16, // [16:19] is the sub-list for method output_type
+	13, // [13:16] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_lightmetrics_coordinator_v1_identity_proto_init() }
@@ -1073,7 +1270,7 @@ func file_lightmetrics_coordinator_v1_identity_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lightmetrics_coordinator_v1_identity_proto_rawDesc), len(file_lightmetrics_coordinator_v1_identity_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   9,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

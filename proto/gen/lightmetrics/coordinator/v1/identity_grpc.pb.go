@@ -24,6 +24,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	IdentityService_ChangeClaims_FullMethodName = "/lightmetrics.coordinator.v1.IdentityService/ChangeClaims"
 	IdentityService_ListClaims_FullMethodName   = "/lightmetrics.coordinator.v1.IdentityService/ListClaims"
+	IdentityService_ScanClaims_FullMethodName   = "/lightmetrics.coordinator.v1.IdentityService/ScanClaims"
 )
 
 // IdentityServiceClient is the client API for IdentityService service.
@@ -38,6 +39,8 @@ type IdentityServiceClient interface {
 	ChangeClaims(ctx context.Context, in *ChangeClaimsRequest, opts ...grpc.CallOption) (*ChangeClaimsResponse, error)
 	// ListClaims reads what is known of a range of sequence numbers of a boot.
 	ListClaims(ctx context.Context, in *ListClaimsRequest, opts ...grpc.CallOption) (*ListClaimsResponse, error)
+	// ScanClaims reads a page of the claims whose home is a region, for that region's reconcilers.
+	ScanClaims(ctx context.Context, in *ScanClaimsRequest, opts ...grpc.CallOption) (*ScanClaimsResponse, error)
 }
 
 type identityServiceClient struct {
@@ -68,6 +71,16 @@ func (c *identityServiceClient) ListClaims(ctx context.Context, in *ListClaimsRe
 	return out, nil
 }
 
+func (c *identityServiceClient) ScanClaims(ctx context.Context, in *ScanClaimsRequest, opts ...grpc.CallOption) (*ScanClaimsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ScanClaimsResponse)
+	err := c.cc.Invoke(ctx, IdentityService_ScanClaims_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // IdentityServiceServer is the server API for IdentityService service.
 // All implementations must embed UnimplementedIdentityServiceServer
 // for forward compatibility.
@@ -80,6 +93,8 @@ type IdentityServiceServer interface {
 	ChangeClaims(context.Context, *ChangeClaimsRequest) (*ChangeClaimsResponse, error)
 	// ListClaims reads what is known of a range of sequence numbers of a boot.
 	ListClaims(context.Context, *ListClaimsRequest) (*ListClaimsResponse, error)
+	// ScanClaims reads a page of the claims whose home is a region, for that region's reconcilers.
+	ScanClaims(context.Context, *ScanClaimsRequest) (*ScanClaimsResponse, error)
 	mustEmbedUnimplementedIdentityServiceServer()
 }
 
@@ -95,6 +110,9 @@ func (UnimplementedIdentityServiceServer) ChangeClaims(context.Context, *ChangeC
 }
 func (UnimplementedIdentityServiceServer) ListClaims(context.Context, *ListClaimsRequest) (*ListClaimsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListClaims not implemented")
+}
+func (UnimplementedIdentityServiceServer) ScanClaims(context.Context, *ScanClaimsRequest) (*ScanClaimsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ScanClaims not implemented")
 }
 func (UnimplementedIdentityServiceServer) mustEmbedUnimplementedIdentityServiceServer() {}
 func (UnimplementedIdentityServiceServer) testEmbeddedByValue()                         {}
@@ -153,6 +171,24 @@ func _IdentityService_ListClaims_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _IdentityService_ScanClaims_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ScanClaimsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(IdentityServiceServer).ScanClaims(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: IdentityService_ScanClaims_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(IdentityServiceServer).ScanClaims(ctx, req.(*ScanClaimsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // IdentityService_ServiceDesc is the grpc.ServiceDesc for IdentityService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -167,6 +203,10 @@ var IdentityService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListClaims",
 			Handler:    _IdentityService_ListClaims_Handler,
+		},
+		{
+			MethodName: "ScanClaims",
+			Handler:    _IdentityService_ScanClaims_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
