@@ -164,7 +164,7 @@ func Poll(ctx context.Context, what string, ask func() (bool, error)) error {
 // Numbered is how many records the stopped agent has numbered since its boot began.
 func (c *Cluster) Numbered() (uint64, error) {
 	cfg := agent.DefaultConfig()
-	cfg.AgentID, cfg.DataDir = AgentID, filepath.Join(c.o.Dir, "agent")
+	cfg.AgentID, cfg.DataDir = c.o.AgentID, filepath.Join(c.o.Dir, "agent")
 	boot, _, err := agent.Inspect(cfg)
 	return boot.NextSeq - 1, err
 }

@@ -49,6 +49,8 @@ type Options struct {
 	DefaultPorts bool
 	// Bucket name; "lightmetrics" when empty.
 	Bucket string
+	// AuthorityID and AgentID are Authority and AgentID when empty.
+	AuthorityID, AgentID string
 	// StoreEndpoint of another S3 server; "" is the embedded store.
 	StoreEndpoint string
 	// AccessKeyID and SecretAccessKey of StoreEndpoint.
@@ -97,6 +99,8 @@ type Cluster struct {
 
 	o     Options
 	ports []*proc.Port
+	// amend changes a process's settings before Options.Adjust does; nil changes nothing.
+	amend func(process string, settings section)
 	// users are those of the embedded store as an operator makes them, one for each service, with the
 	// policy of its role. Tests have that of Options, which may do everything.
 	users map[bucketpolicy.Role]user
@@ -122,11 +126,26 @@ func newUser(role bucketpolicy.Role, bucket string) (user, error) {
 
 // New chooses ports and credentials and writes the settings; it starts nothing.
 func New(o Options) (*Cluster, error) {
+	c, err := plan(o)
+	if err != nil {
+		return nil, err
+	}
+	return c, c.writeSettings()
+}
+
+// plan chooses ports and credentials.
+func plan(o Options) (*Cluster, error) {
 	if o.StoreEndpoint == "" {
 		o.AccessKeyID, o.SecretAccessKey = "local-"+rand.Text()[:8], config.Secret(rand.Text()+rand.Text())
 	}
 	if o.Bucket == "" {
 		o.Bucket = "lightmetrics"
+	}
+	if o.AuthorityID == "" {
+		o.AuthorityID = Authority
+	}
+	if o.AgentID == "" {
+		o.AgentID = AgentID
 	}
 	if o.ScrapeInterval == 0 {
 		o.ScrapeInterval = time.Second
@@ -151,11 +170,14 @@ func New(o Options) (*Cluster, error) {
 		}
 		c.users[role] = u
 	}
-	if err := c.choosePorts(); err != nil {
-		return nil, err
-	}
-	return c, c.writeSettings()
+	return c, c.choosePorts()
 }
+
+// AuthorityID of the bucket.
+func (c *Cluster) AuthorityID() string { return c.o.AuthorityID }
+
+// AgentID of the agent.
+func (c *Cluster) AgentID() string { return c.o.AgentID }
 
 // Bucket is the bucket's name.
 func (c *Cluster) Bucket() string { return c.o.Bucket }

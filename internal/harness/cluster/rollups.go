@@ -69,7 +69,7 @@ func (c *Cluster) blocks(ctx context.Context, from, to time.Time) (*catalog.View
 	if err != nil {
 		return nil, err
 	}
-	cat, err := catalog.New(catalog.Config{Reader: store, AuthorityID: Authority})
+	cat, err := catalog.New(catalog.Config{Reader: store, AuthorityID: c.o.AuthorityID})
 	if err != nil {
 		return nil, err
 	}

@@ -33,9 +33,12 @@ func (c *Cluster) writeSettings() error {
 		files[RollupName(i)] = section{"rollup": c.rollupSettings(i)}
 	}
 	for name, s := range files {
-		if c.o.Adjust != nil {
+		for _, adjust := range []func(string, section){c.amend, c.o.Adjust} {
+			if adjust == nil {
+				continue
+			}
 			for _, settings := range s { // each file has one section
-				c.o.Adjust(name, settings.(section))
+				adjust(name, settings.(section))
 			}
 		}
 		b, err := yaml.Marshal(s)
@@ -90,7 +93,7 @@ func (c *Cluster) collectorSettings(i int) section {
 		"http":         section{"listen": a.HTTP},
 		"auth":         c.auth(collectorName(i)),
 		"id":           collectorName(i),
-		"authority_id": Authority,
+		"authority_id": c.o.AuthorityID,
 		"store":        c.bucketSettings(bucketpolicy.Ingest),
 		"notify":       section{"addresses": []string{c.Addr.ReconcilerGRPC}},
 	}
@@ -101,7 +104,7 @@ func (c *Cluster) reconcilerSettings() section {
 		"http":         section{"listen": c.Addr.ReconcilerHTTP},
 		"grpc":         section{"listen": c.Addr.ReconcilerGRPC},
 		"auth":         c.auth("reconciler"),
-		"authority_id": Authority,
+		"authority_id": c.o.AuthorityID,
 		"store":        c.bucketSettings(bucketpolicy.Reconciler),
 		"repairs":      section{"collectors": c.collectors()},
 	}
@@ -113,7 +116,7 @@ func (c *Cluster) rollupSettings(i int) section {
 		"http":         section{"listen": c.Addr.Rollups[i]},
 		"auth":         c.auth(RollupName(i)),
 		"id":           RollupName(i),
-		"authority_id": Authority,
+		"authority_id": c.o.AuthorityID,
 		"shards":       c.o.Shards,
 		"coordinator":  section{"addresses": []string{c.Addr.CoordinatorGRPC}},
 		"schedule":     section{"first_after": "-1h", "late_after": "2s", "fold_after": "8s"},
@@ -124,15 +127,20 @@ func (c *Cluster) rollupSettings(i int) section {
 
 // coordinatorSettings of one with an etcd member inside.
 func (c *Cluster) coordinatorSettings() section {
-	etcd := section{"data_dir": filepath.Join(c.o.Dir, "coordinator")}
+	etcd := section{"data_dir": c.coordinatorDir()}
 	return section{
 		"http":  section{"listen": c.Addr.CoordinatorHTTP},
 		"grpc":  section{"listen": c.Addr.CoordinatorGRPC},
 		"auth":  c.auth("coordinator"),
 		"etcd":  section{"embedded": etcd},
-		"store": c.bucketSettings(bucketpolicy.Coordinator),
+		"store": c.bucketSettings(coordinatorRole),
 	}
 }
+
+const coordinatorRole = bucketpolicy.Coordinator
+
+// coordinatorDir has the embedded member.
+func (c *Cluster) coordinatorDir() string { return filepath.Join(c.o.Dir, "coordinator") }
 
 func (c *Cluster) querySettings() section {
 	return section{
@@ -165,7 +173,7 @@ func (c *Cluster) agentSettings() section {
 	}
 	return section{
 		"http":     section{"listen": c.Addr.AgentHTTP},
-		"agent_id": AgentID,
+		"agent_id": c.o.AgentID,
 		"data_dir": filepath.Join(c.o.Dir, "agent"),
 		// A busy machine may need longer than the default to send what is left.
 		"drain_timeout": "30s",

@@ -17,6 +17,7 @@ const (
 	Accepted  = "BATCH_STATUS_ACCEPTED"
 	Duplicate = "BATCH_STATUS_DUPLICATE"
 	Conflict  = "BATCH_STATUS_IDENTITY_CONFLICT"
+	Retry     = "BATCH_STATUS_RETRY"
 )
 
 // Poster sends frames over HTTP.

@@ -34,6 +34,8 @@ type Sender struct {
 	// Calls, where it is not nil, gets each submission, under the name Client.
 	Calls  *history.Log
 	Client int
+	// Register names the register of an identity in the history, where several identities share one; nil is its own.
+	Register func(identity.Batch) identity.Batch
 
 	addrs  []string
 	next   int
@@ -107,8 +109,11 @@ func (s *Sender) Try(ctx context.Context, f []byte) (*ingestv1.BatchResult, erro
 	if err != nil {
 		return nil, err
 	}
-	d := identity.Sum(f)
-	call, reply := s.Calls.Call(s.Client, h.Identity, d), history.Reply{}
+	d, register := identity.Sum(f), h.Identity
+	if s.Register != nil {
+		register = s.Register(register)
+	}
+	call, reply := s.Calls.Call(s.Client, register, d), history.Reply{}
 	defer func() { call.End(reply) }()
 	if err := s.stream.Send(f); err != nil {
 		return nil, err

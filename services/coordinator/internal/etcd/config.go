@@ -32,14 +32,14 @@ type Config struct {
 type EmbeddedConfig struct {
 	DataDir string `koanf:"data_dir" help:"directory of the embedded member" check:"dir"`
 	Name    string `koanf:"name" help:"name of the embedded member"`
-	Peer    string `koanf:"peer_listen" help:"host:port for the other members of a cluster; a single member does not listen" needs:"cluster" check:"listen"`
-	// Cluster lists every member, this one too, as name=host:port of its peer_listen.
-	Cluster []string `koanf:"cluster" help:"all members as name=host:port of their peer_listen, this one too; empty is a single member"`
+	Peer    string `koanf:"peer_listen" help:"host:port to listen on for the other members of a cluster; a single member does not listen" needs:"cluster" check:"listen"`
+	// Cluster lists every member, this one too, as name=host:port where the others reach it.
+	Cluster []string `koanf:"cluster" help:"all members as name=host:port where the others reach them, this one too; empty is a single member"`
 	// PeerTLS lets nobody but members in, both ways; whoever its CA signs is one.
 	PeerTLS         rpc.ServerTLS `koanf:"peer_tls" needs:"cluster"`
 	Quota           config.Bytes  `koanf:"quota" help:"size of the database at which writes are refused"`
 	Compaction      time.Duration `koanf:"compaction" help:"how long old revisions are kept"`
-	ElectionTimeout time.Duration `koanf:"election_timeout" help:"how long members wait for a lost leader; a lease lasts at least 1.5 times as long"`
+	ElectionTimeout time.Duration `koanf:"election_timeout" help:"how long members wait for a lost leader, at least ten round trips between them; a lease lasts at least 1.5 times as long"`
 }
 
 // DefaultConfig runs a single member on loopback.

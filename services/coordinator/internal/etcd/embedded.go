@@ -119,6 +119,10 @@ func (c EmbeddedConfig) embed(log zapToSlog) *embed.Config {
 		for i, m := range c.Cluster {
 			name, host, _ := strings.Cut(m, "=")
 			members[i] = name + "=" + peers + "://" + host
+			// Where the others reach it need not be where it listens: 0.0.0.0, or an address behind another one.
+			if name == c.Name {
+				cfg.AdvertisePeerUrls = []url.URL{{Scheme: peers, Host: host}}
+			}
 		}
 		cfg.InitialCluster = strings.Join(members, ",")
 	}

@@ -1,0 +1,119 @@
+package regions
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/harness/cluster"
+	"lightmetrics.dev/lightmetrics/internal/harness/load"
+)
+
+// Sizes: histories and operations of each, in CI and in make soak.
+const (
+	fewHistories, allHistories   = 1, 500
+	fewOperations, allOperations = 300, 2_000
+)
+
+// TestOneAnswerOverRegions: clients submit the same identities to the collectors of three regions at once, with equal
+// bytes, with other bytes and with ranges that overlap, while links between regions are cut, processes are killed and
+// stopped, and etcd is wiped and restored from three copies of different age. For each history all answers are those of
+// one register for each identity; afterwards every acknowledged batch is in its home region, counted there and
+// nowhere else, and no claim is held.
+func TestOneAnswerOverRegions(t *testing.T) {
+	histories, operations := size(t, "HISTORIES", fewHistories, allHistories), size(t, "OPERATIONS", fewOperations, allOperations)
+	seed, rnd := seeded(t)
+	r := newRegions(t, cluster.RegionsOptions{})
+	ctx := within(t, time.Duration(histories)*10*time.Minute)
+	must(t, r.Start(ctx))
+	total := map[string]int{}
+	for n := range histories {
+		f := &faults{t: t, r: r, rnd: rnd, copies: &copies{r: r, dir: t.TempDir()}, lasts: 3 * time.Second, done: total}
+		history(ctx, t, f, load.ContestOptions{Seed: seed + uint64(n), Name: fmt.Sprintf("history-%d", n), Operations: operations, Across: true,
+			Pause: 30 * time.Millisecond, Addresses: addresses(r)})
+		if t.Failed() {
+			t.Fatalf("history %d of %d", n+1, histories)
+		}
+	}
+	t.Logf("%d histories of %d operations and more; %v", histories, operations, total)
+}
+
+// history is one contest under every kind of fault, with three copies of etcd that are taken between them and restored
+// later, the second one last.
+func history(ctx context.Context, t *testing.T, f *faults, o load.ContestOptions) {
+	t.Helper()
+	over := make(chan struct{})
+	o.Until = over
+	contest := load.StartContest(ctx, o)
+	kinds := f.kinds()
+	f.rnd.Shuffle(len(kinds), func(i, k int) { kinds[i], kinds[k] = kinds[k], kinds[i] })
+	third := len(kinds) / 3
+	var todo []fault
+	for k := range 3 {
+		todo = append(todo, fault{fmt.Sprintf("copy %d of etcd", k), f.takeCopy})
+		todo = append(todo, kinds[k*third:(k+1)*third]...)
+	}
+	// From different copies: the oldest one, one that has what the oldest has not, and that again after both.
+	todo = append(todo, f.restore(0), f.restore(2), f.restore(1))
+	err := f.run(ctx, todo)
+	must(t, f.r.Heal())
+	close(over)
+	if err != nil {
+		contest.Stop()
+		t.Fatal(err)
+	}
+	judge(ctx, t, f.r, contest)
+}
+
+// judge waits until every submission is answered, and compares the system with the answers.
+func judge(ctx context.Context, t *testing.T, r *cluster.Regions, contest *load.Contest) {
+	t.Helper()
+	fctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	defer cancel()
+	began := time.Now()
+	seen, err := contest.Finish(fctx)
+	if err != nil {
+		t.Error(err)
+	}
+	answered := time.Since(began)
+	stats, _ := seen.Calls.Check() // its error is in Finish's
+	report, err := load.CheckRegions(ctx, r, seen)
+	if err != nil {
+		t.Error(err)
+	}
+	t.Logf("%d submissions, %d late; %d identities acknowledged, %d told duplicate, %d conflict; histories %+v; the last answer after %v; %+v after %v",
+		seen.Submissions, seen.Late, len(seen.Acked), seen.Duplicates, seen.Conflicts, stats, answered.Round(time.Millisecond),
+		report, time.Since(began).Round(time.Millisecond))
+	if len(seen.Acked) == 0 || seen.Duplicates == 0 || seen.Conflicts == 0 || stats.Dropped > 0 {
+		t.Error("the load shows too little")
+	}
+	homes := 0
+	for _, n := range report.Counted {
+		if n > 0 {
+			homes++
+		}
+	}
+	if homes < 2 && !t.Failed() {
+		t.Errorf("all batches are counted in %d region: %v", homes, report.Counted)
+	}
+}
+
+// TestTheJudgeSeesTwoAnswers: without a linearizer each region has its own answer, and the same load and the same judge
+// must see that. Otherwise what they do not find would prove nothing.
+func TestTheJudgeSeesTwoAnswers(t *testing.T) {
+	seed, _ := seeded(t)
+	r := newRegions(t, cluster.RegionsOptions{Acceptance: "s3_manifest"})
+	ctx := within(t, 10*time.Minute)
+	must(t, r.Start(ctx))
+	contest := load.StartContest(ctx, load.ContestOptions{Seed: seed, Name: "apart", Operations: 150, Addresses: addresses(r)})
+	seen, err := contest.Finish(ctx)
+	if err == nil || !strings.Contains(err.Error(), "not those of a write-once register") || !strings.Contains(err.Error(), "was acknowledged with") {
+		t.Errorf("the history says %v", err)
+	}
+	err = load.CompareRegions(ctx, r, seen)
+	if err == nil || !strings.Contains(err.Error(), "is counted by 3 regions") && !strings.Contains(err.Error(), "is counted by 2 regions") {
+		t.Errorf("the regions' journals say %v", err)
+	}
+}

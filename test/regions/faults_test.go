@@ -1,0 +1,189 @@
+package regions
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/harness/cluster"
+)
+
+// faults breaks a system of regions, one fault after the other, each undone before the next.
+type faults struct {
+	t      *testing.T
+	r      *cluster.Regions
+	rnd    *rand.Rand
+	copies *copies
+	// lasts is how long a fault lasts: half to all of it.
+	lasts time.Duration
+	done  map[string]int
+}
+
+// fault is one thing that goes wrong. It returns when it was undone.
+type fault struct {
+	name string
+	do   func(context.Context) error
+}
+
+// all kinds of faults but restores.
+func (f *faults) kinds() []fault {
+	return []fault{
+		{"a link in one direction", f.cutOneWay},
+		{"a region, from all others", f.isolate},
+		{"the leading coordinator, killed", func(ctx context.Context) error { return f.killCoordinator(ctx, f.leading(ctx)) }},
+		{"a coordinator, killed", func(ctx context.Context) error { return f.killCoordinator(ctx, f.region()) }},
+		{"collectors, killed", f.killCollectors},
+		{"a reconciler, killed", f.killReconciler},
+		{"a collector, stopped", f.pauseCollector},
+		{"the leading coordinator, stopped", func(ctx context.Context) error { return f.pauseCoordinator(ctx, f.leading(ctx)) }},
+		{"a region, killed", f.killRegion},
+	}
+}
+
+// run does each of the faults, in the order given.
+func (f *faults) run(ctx context.Context, todo []fault) error {
+	for _, x := range todo {
+		began := time.Now()
+		if err := x.do(ctx); err != nil {
+			return fmt.Errorf("%s: %w", x.name, err)
+		}
+		f.done[x.name]++
+		f.t.Logf("%s: %v", x.name, time.Since(began).Round(time.Millisecond))
+	}
+	return nil
+}
+
+func (f *faults) region() int { return f.rnd.IntN(len(f.r.Of)) }
+
+// wait lets a fault last: what happens meanwhile is the test.
+func (f *faults) wait(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(f.lasts/2 + time.Duration(f.rnd.Int64N(int64(f.lasts/2)))):
+		return nil
+	}
+}
+
+func (f *faults) cutOneWay(ctx context.Context) error {
+	a := f.region()
+	if err := f.r.Cut(a, (a+1+f.rnd.IntN(len(f.r.Of)-1))%len(f.r.Of)); err != nil {
+		return err
+	}
+	return errors.Join(f.wait(ctx), f.r.Heal())
+}
+
+func (f *faults) isolate(ctx context.Context) error {
+	if err := f.r.Isolate(f.region()); err != nil {
+		return err
+	}
+	return errors.Join(f.wait(ctx), f.r.Heal())
+}
+
+func (f *faults) killCoordinator(ctx context.Context, i int) error {
+	c := f.r.Of[i]
+	cluster.Kill(&c.Coordinator)
+	return errors.Join(f.wait(ctx), c.StartCoordinator(ctx))
+}
+
+// killCollectors kills one collector of each region, so that calls of all regions are cut off in the middle.
+func (f *faults) killCollectors(ctx context.Context) error {
+	k := f.rnd.IntN(2)
+	for _, c := range f.r.Of {
+		cluster.Kill(&c.Collectors[k])
+	}
+	errs := []error{f.wait(ctx)}
+	for _, c := range f.r.Of {
+		errs = append(errs, c.StartCollector(ctx, k))
+	}
+	return errors.Join(errs...)
+}
+
+func (f *faults) killReconciler(ctx context.Context) error {
+	c := f.r.Of[f.region()]
+	cluster.Kill(&c.Reconciler)
+	return errors.Join(f.wait(ctx), c.StartReconciler(ctx))
+}
+
+// pauseCollector: what it had begun goes on later, when others have taken it over.
+func (f *faults) pauseCollector(ctx context.Context) error {
+	p := f.r.Of[f.region()].Collectors[f.rnd.IntN(2)]
+	if err := p.Pause(); err != nil {
+		return err
+	}
+	return errors.Join(f.wait(ctx), p.Resume())
+}
+
+func (f *faults) pauseCoordinator(ctx context.Context, i int) error {
+	p := f.r.Of[i].Coordinator
+	if err := p.Pause(); err != nil {
+		return err
+	}
+	return errors.Join(f.wait(ctx), p.Resume())
+}
+
+func (f *faults) killRegion(ctx context.Context) error {
+	c := f.r.Of[f.region()]
+	c.KillServices()
+	return errors.Join(f.wait(ctx), c.StartServices(ctx))
+}
+
+// leading is the region whose coordinator leads, or any.
+func (f *faults) leading(ctx context.Context) int {
+	for i, c := range f.r.Of {
+		if v, err := metric(ctx, c.Addr.CoordinatorHTTP, "lightmetrics_coordinator_leading"); err == nil && v == 1 {
+			return i
+		}
+	}
+	return f.region()
+}
+
+// takeCopy keeps a copy of etcd as it is now.
+func (f *faults) takeCopy(ctx context.Context) error { return f.copies.take(ctx, f.region()) }
+
+// restore n begins etcd anew from the n-th copy.
+func (f *faults) restore(n int) fault {
+	return fault{fmt.Sprintf("etcd, restored from copy %d", n), func(ctx context.Context) error { return f.copies.restore(ctx, n) }}
+}
+
+// metric sums the samples of a counter or gauge that have these labels.
+func metric(ctx context.Context, addr, name string, labels ...string) (sum float64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/metrics", nil)
+	if err != nil {
+		return 0, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, 1<<20)
+samples:
+	for lines.Scan() {
+		key, value, ok := strings.Cut(lines.Text(), " ")
+		if base, _, _ := strings.Cut(key, "{"); !ok || base != name {
+			continue
+		}
+		for _, l := range labels {
+			if !strings.Contains(key, l) {
+				continue samples
+			}
+		}
+		v, err := strconv.ParseFloat(value, 64)
+		if err != nil {
+			return 0, err
+		}
+		sum += v
+	}
+	return sum, lines.Err()
+}
