@@ -60,7 +60,7 @@ func CompareRegions(ctx context.Context, r *cluster.Regions, seen *Contested) er
 
 func checkRegions(ctx context.Context, r *cluster.Regions, seen *Contested) (RegionsReport, error) {
 	report := RegionsReport{Counted: map[string]int{}}
-	var errs []error
+	var errs, wrong []error
 	homes := map[identity.Batch][]string{}
 	for i, c := range r.Of {
 		store, err := c.OpenStore(ctx)
@@ -75,11 +75,11 @@ func checkRegions(ctx context.Context, r *cluster.Regions, seen *Contested) (Reg
 		for id, d := range counted {
 			homes[id] = append(homes[id], r.Names[i])
 			if want, acked := seen.Acked[id]; !acked || d != want {
-				errs = append(errs, fmt.Errorf("%s counts %s with %s, which was acknowledged with %s", r.Names[i], id, d, want))
+				wrong = append(wrong, fmt.Errorf("%s counts %s with %s, which was acknowledged with %s", r.Names[i], id, d, want))
 				continue
 			}
 			if err := hasManifest(ctx, store, id, d); err != nil {
-				errs = append(errs, fmt.Errorf("%s counts %s: %w", r.Names[i], id, err))
+				wrong = append(wrong, fmt.Errorf("%s counts %s: %w", r.Names[i], id, err))
 			}
 		}
 	}
@@ -89,7 +89,7 @@ func checkRegions(ctx context.Context, r *cluster.Regions, seen *Contested) (Reg
 			errs = append(errs, fmt.Errorf("%s was acknowledged and is counted by %d regions %v", id, n, homes[id]))
 		}
 	}
-	errs = append(errs, claimsAtRest(ctx, r, seen, &report))
+	errs = append(append(errs, wrong...), claimsAtRest(ctx, r, seen, &report))
 	if len(errs) > maxReported {
 		errs = append(errs[:maxReported], fmt.Errorf("and %d more", len(errs)-maxReported))
 	}

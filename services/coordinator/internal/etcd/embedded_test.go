@@ -138,3 +138,25 @@ func TestLongestDirectory(t *testing.T) {
 	}
 	answers(t, m, cfg)
 }
+
+// TestMembersAdvertiseWhereOthersReachThem: a member may listen on every address, or behind another one.
+func TestMembersAdvertiseWhereOthersReachThem(t *testing.T) {
+	c := DefaultConfig().Embedded
+	c.Name, c.Peer = "b", "0.0.0.0:4783"
+	c.Cluster = []string{"a=a.example:4783", "b=b.example:14783"}
+	c.PeerTLS.CertFile = "x"
+	cfg := c.embed(zapToSlog{h: discard.Handler()})
+	if got := cfg.AdvertisePeerUrls[0].String(); got != "https://b.example:14783" {
+		t.Errorf("advertises %s", got)
+	}
+	if got := cfg.ListenPeerUrls[0].String(); got != "https://0.0.0.0:4783" {
+		t.Errorf("listens on %s", got)
+	}
+	if got := cfg.InitialCluster; got != "a=https://a.example:4783,b=https://b.example:14783" {
+		t.Errorf("the cluster is %s", got)
+	}
+	single := DefaultConfig().Embedded.embed(zapToSlog{h: discard.Handler()})
+	if len(single.ListenPeerUrls) != 0 || single.InitialCluster != single.Name+"="+single.AdvertisePeerUrls[0].String() {
+		t.Errorf("a single member: listens on %v, cluster %s, advertises %v", single.ListenPeerUrls, single.InitialCluster, single.AdvertisePeerUrls)
+	}
+}
