@@ -23,6 +23,7 @@ const (
 // one register for each identity; afterwards every acknowledged batch is in its home region, counted there and
 // nowhere else, and no claim is held.
 func TestOneAnswerOverRegions(t *testing.T) {
+	needsGlobal(t)
 	histories, operations := size(t, "HISTORIES", fewHistories, allHistories), size(t, "OPERATIONS", fewOperations, allOperations)
 	seed, rnd := seeded(t)
 	r := newRegions(t, cluster.RegionsOptions{})

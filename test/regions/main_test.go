@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -103,6 +104,16 @@ func newRegions(t *testing.T, o cluster.RegionsOptions) *cluster.Regions {
 		}
 	})
 	return r
+}
+
+// needsGlobal skips a test while collectors have no acceptance over several regions.
+func needsGlobal(t *testing.T) {
+	t.Helper()
+	help, err := exec.Command(bin, "ingest", "--help").CombinedOutput()
+	must(t, err)
+	if !strings.Contains(string(help), "s3_manifest, local_spool or global") {
+		t.Skip("collectors have no acceptance over several regions yet")
+	}
 }
 
 // hurry makes what happens seldom happen often.

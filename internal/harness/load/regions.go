@@ -61,32 +61,30 @@ func CompareRegions(ctx context.Context, r *cluster.Regions, seen *Contested) er
 func checkRegions(ctx context.Context, r *cluster.Regions, seen *Contested) (RegionsReport, error) {
 	report := RegionsReport{Counted: map[string]int{}}
 	var errs, wrong []error
-	homes := map[identity.Batch][]string{}
+	homes, err := ReadHomes(ctx, r, func(b identity.Boot) bool { _, ours := seen.Boots[b]; return ours })
+	if err != nil {
+		return report, err
+	}
 	for i, c := range r.Of {
 		store, err := c.OpenStore(ctx)
 		if err != nil {
 			return report, err
 		}
-		counted, err := countedIn(ctx, store, c.AuthorityID(), r.Names[i], seen)
-		if err != nil {
-			return report, fmt.Errorf("%s: %w", r.Names[i], err)
-		}
+		counted := homes[r.Names[i]]
 		report.Counted[r.Names[i]] = len(counted)
-		for id, d := range counted {
-			homes[id] = append(homes[id], r.Names[i])
-			if want, acked := seen.Acked[id]; !acked || d != want {
-				wrong = append(wrong, fmt.Errorf("%s counts %s with %s, which was acknowledged with %s", r.Names[i], id, d, want))
+		for id, e := range counted {
+			if want, acked := seen.Acked[id]; !acked || e.SHA256 != want {
+				wrong = append(wrong, fmt.Errorf("%s counts %s with %s, which was acknowledged with %s", r.Names[i], id, e.SHA256, want))
 				continue
 			}
-			if err := hasManifest(ctx, store, id, d); err != nil {
+			if err := hasManifest(ctx, store, id, e.SHA256); err != nil {
 				wrong = append(wrong, fmt.Errorf("%s counts %s: %w", r.Names[i], id, err))
 			}
 		}
 	}
 	for id := range seen.Acked {
-		if n := len(homes[id]); n != 1 {
-			slices.Sort(homes[id])
-			errs = append(errs, fmt.Errorf("%s was acknowledged and is counted by %d regions %v", id, n, homes[id]))
+		if at := homes.Of(id); len(at) != 1 {
+			errs = append(errs, fmt.Errorf("%s was acknowledged and is counted by %d regions %v", id, len(at), at))
 		}
 	}
 	errs = append(append(errs, wrong...), claimsAtRest(ctx, r, seen, &report))
@@ -96,27 +94,53 @@ func checkRegions(ctx context.Context, r *cluster.Regions, seen *Contested) (Reg
 	return report, errors.Join(errs...)
 }
 
-// countedIn reads a region's journal: the batches of the contest whose home it is.
-func countedIn(ctx context.Context, store objstore.Store, authority, region string, seen *Contested) (map[identity.Batch]identity.Digest, error) {
+// Homes are the entries of each region's journal that count there, by region and identity.
+type Homes map[string]map[identity.Batch]journal.Entry
+
+// Of are the regions that count a batch.
+func (h Homes) Of(id identity.Batch) (regions []string) {
+	for region, counted := range h {
+		if _, ok := counted[id]; ok {
+			regions = append(regions, region)
+		}
+	}
+	slices.Sort(regions)
+	return regions
+}
+
+// ReadHomes reads the journals of all regions from their buckets, and keeps the batches of the boots that are asked for.
+func ReadHomes(ctx context.Context, r *cluster.Regions, of func(identity.Boot) bool) (Homes, error) {
+	homes := Homes{}
+	for i, c := range r.Of {
+		store, err := c.OpenStore(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if homes[r.Names[i]], err = countedIn(ctx, store, c.AuthorityID(), r.Names[i], of); err != nil {
+			return nil, fmt.Errorf("%s: %w", r.Names[i], err)
+		}
+	}
+	return homes, nil
+}
+
+// countedIn reads a region's journal: the batches whose home it is.
+func countedIn(ctx context.Context, store objstore.Store, authority, region string, of func(identity.Boot) bool) (map[identity.Batch]journal.Entry, error) {
 	var mu sync.Mutex
-	counted := map[identity.Batch]identity.Digest{}
+	counted := map[identity.Batch]journal.Entry{}
 	var errs []error
 	take := func(_ context.Context, es []journal.Entry) error {
 		mu.Lock()
 		defer mu.Unlock()
 		for i := range es {
 			e := &es[i]
-			if _, ours := seen.Boots[identity.Boot{Agent: e.ID.Agent, Boot: e.ID.Boot}]; !ours || e.Outcome.Conflict() {
-				continue
-			}
 			// Without regions a batch has no home, and whoever has it counts it.
-			if e.HomeRegion != "" && e.HomeRegion != region {
+			if e.Outcome.Conflict() || e.HomeRegion != "" && e.HomeRegion != region || !of(identity.Boot{Agent: e.ID.Agent, Boot: e.ID.Boot}) {
 				continue
 			}
-			if was, ok := counted[e.ID]; ok && was != e.SHA256 && len(errs) < maxReported {
-				errs = append(errs, fmt.Errorf("the journal counts %s with %s and with %s", e.ID, was, e.SHA256))
+			if was, ok := counted[e.ID]; ok && was.SHA256 != e.SHA256 && len(errs) < maxReported {
+				errs = append(errs, fmt.Errorf("the journal counts %s with %s and with %s", e.ID, was.SHA256, e.SHA256))
 			}
-			counted[e.ID] = e.SHA256
+			counted[e.ID] = *e
 		}
 		return nil
 	}
