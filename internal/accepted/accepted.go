@@ -28,7 +28,7 @@ type Batch struct {
 	AcceptedAt int64 `json:"accepted_at_unix_ns"`
 	MinTime    int64 `json:"min_time_unix_ns"`
 	MaxTime    int64 `json:"max_time_unix_ns"`
-	// HomeRegion and ClaimEpoch are the manifest's; nothing writes them yet.
+	// HomeRegion and ClaimEpoch are the manifest's; empty and 0 where there are no regions.
 	HomeRegion string `json:"home_region,omitempty"`
 	ClaimEpoch uint64 `json:"claim_epoch,omitempty"`
 }

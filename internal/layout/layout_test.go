@@ -11,6 +11,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
@@ -57,6 +58,8 @@ func TestKeys(t *testing.T) {
 		{Quarantine(id, d), "quarantine/v1/identity-conflict/" + dir + seq + "/" + abc + ".json"},
 		{QuarantineByBlob(d, id), "quarantine-by-blob/v1/sha256/ba/78/" + abc + "/" + dir + seq + ".json"},
 		{Repair(id), "repair/v1/" + dir + seq + ".json"},
+		{Affirmation(id, accepted.Stamp{Epoch: 3, Fence: math.MaxUint64}), "affirmed/v1/" + dir + seq + "/00000000000000000003-18446744073709551615.json"},
+		{Affirmations(id), "affirmed/v1/" + dir + seq + "/"},
 		{HexText("é/"), "c3a92f"},
 		{SeqName(7, math.MaxUint64), seq},
 	} {
@@ -68,7 +71,7 @@ func TestKeys(t *testing.T) {
 
 // Every parser refuses what its builder would not have written.
 func TestParsersRefuse(t *testing.T) {
-	blob, boot, accepted, quarantine := Blob(d, 3), Boot(id.BootOf()), Accepted(id), Quarantine(id, d)
+	blob, boot, manifest, quarantine := Blob(d, 3), Boot(id.BootOf()), Accepted(id), Quarantine(id, d)
 	change := func(key, from, to string) string {
 		t.Helper()
 		if !strings.Contains(key, from) {
@@ -78,30 +81,36 @@ func TestParsersRefuse(t *testing.T) {
 	}
 	cases := map[string][]string{
 		"blob": {
-			"", "raw-blobs/v1/", accepted, blob + "x", "/" + blob, change(blob, "g3", "g0"), change(blob, "g3", "g03"), change(blob, "g3", "g"),
+			"", "raw-blobs/v1/", manifest, blob + "x", "/" + blob, change(blob, "g3", "g0"), change(blob, "g3", "g03"), change(blob, "g3", "g"),
 			change(blob, "g3", "g4294967296"), change(blob, "g3", "g+3"), change(blob, "/ba/", "/bb/"), change(blob, "ad.g", "AD.g"),
 			change(blob, ".g3", ".g3.g3"), BlobStem(d), change(blob, "/78/", "//78"),
 		},
 		"boot": {
-			"", boot + "/", accepted, change(boot, "agent=", "agent="+"4"), change(boot, "c3a9", "C3A9"), change(boot, "c3a9", ""), change(boot, "686f73742f31", ""),
+			"", boot + "/", manifest, change(boot, "agent=", "agent="+"4"), change(boot, "c3a9", "C3A9"), change(boot, "c3a9", ""), change(boot, "686f73742f31", ""),
 			change(boot, "c3a9", "c3"), change(boot, "c3a9", strings.Repeat("61", 65)), change(boot, ".json", ".json.json"), change(boot, "/boot=", "/x/boot="),
 		},
 		"accepted": {
-			"", boot, blob, accepted + ".json", change(accepted, "-1844", "-2844"), change(accepted, "00007-", "0007-"), change(accepted, "/0000", "/+000"),
-			change(accepted, "/00000000000000000007", "/00000000000000000007-0"), change(accepted, ".json", ""), change(accepted, "v1", "v2"),
+			"", boot, blob, manifest + ".json", change(manifest, "-1844", "-2844"), change(manifest, "00007-", "0007-"), change(manifest, "/0000", "/+000"),
+			change(manifest, "/00000000000000000007", "/00000000000000000007-0"), change(manifest, ".json", ""), change(manifest, "v1", "v2"),
 			AcceptedPrefix + dir + "00000000000000000008-00000000000000000007.json", AcceptedPrefix + dir + "00000000000000000000-18446744073709551615.json",
 		},
 		"quarantine": {
-			"", accepted, QuarantinePrefix, change(quarantine, "/ba78", "/BA78"), change(quarantine, "/ba78", "/a78"), change(quarantine, ".json", ""),
+			"", manifest, QuarantinePrefix, change(quarantine, "/ba78", "/BA78"), change(quarantine, "/ba78", "/a78"), change(quarantine, ".json", ""),
 			change(quarantine, seq+"/", seq+".json/"), change(quarantine, seq+"/", ""), change(quarantine, seq+"/", seq+"//"),
 		},
 	}
 	rewritten := Rewritten(timegrid.HourStarting(at), id, 3)
 	cases["rewritten"] = []string{
-		"", accepted, RewrittenPrefix, change(rewritten, ".g3", ""), change(rewritten, ".g3", ".g0"), change(rewritten, ".g3", ".g03"), change(rewritten, ".g3", ".g4294967296"),
+		"", manifest, RewrittenPrefix, change(rewritten, ".g3", ""), change(rewritten, ".g3", ".g0"), change(rewritten, ".g3", ".g03"), change(rewritten, ".g3", ".g4294967296"),
 		change(rewritten, ".json", ""), change(rewritten, "hour=05", "hour=24"), change(rewritten, "hour=05/", ""), change(rewritten, seq, "7-8"),
 	}
+	affirmed := Affirmation(id, accepted.Stamp{Epoch: 3, Fence: 12})
+	cases["affirmed"] = []string{
+		"", manifest, AffirmedPrefix, Affirmations(id), change(affirmed, "/00000000000000000003-", "/3-"), change(affirmed, "-00000000000000000012", "-00000000000000000012-1"), change(affirmed, "-00000000000000000012", "-+0000000000000000012"),
+		change(affirmed, "0000000000003-00000000000000000012", "3-18446744073709551616"), change(affirmed, ".json", ""), change(affirmed, seq+"/", ""), change(affirmed, seq+"/", seq+"//"), change(affirmed, seq+"/", seq+".json/"), change(affirmed, "v1", "v2"),
+	}
 	parse := map[string]func(string) error{
+		"affirmed":   func(k string) error { _, _, err := ParseAffirmation(k); return err },
 		"rewritten":  func(k string) error { _, _, _, err := ParseRewritten(k); return err },
 		"blob":       func(k string) error { _, _, err := ParseBlob(k); return err },
 		"boot":       func(k string) error { _, err := ParseBoot(k); return err },
@@ -147,6 +156,14 @@ func TestParsersInvertBuilders(t *testing.T) {
 		if got, s, err := ParseQuarantine(Quarantine(b, d)); err != nil || got != b || s != d {
 			t.Fatalf("quarantine: %v, %v, %v", got, s, err)
 		}
+		stamp := accepted.Stamp{Epoch: rapid.Uint64().Draw(t, "epoch"), Fence: rapid.Uint64().Draw(t, "fence")}
+		if got, s, err := ParseAffirmation(Affirmation(b, stamp)); err != nil || got != b || s != stamp {
+			t.Fatalf("affirmed: %v, %v, %v", got, s, err)
+		}
+		other := accepted.Stamp{Epoch: rapid.Uint64Range(stamp.Epoch, math.MaxUint64).Draw(t, "later"), Fence: rapid.Uint64().Draw(t, "other")}
+		if got := strings.Compare(Affirmation(b, stamp), Affirmation(b, other)); got != stamp.Compare(other) || !strings.HasPrefix(Affirmation(b, other), Affirmations(b)) {
+			t.Fatalf("keys of %v and %v compare %d", stamp, other, got)
+		}
 		h := timegrid.HourOfNS(rapid.Int64().Draw(t, "time"))
 		if at, got, g, err := ParseRewritten(Rewritten(h, b, max(gen, 1))); err != nil || at != h || got != b || g != max(gen, 1) {
 			t.Fatalf("rewritten: %v, %v, %d, %v", at, got, g, err)
@@ -166,7 +183,7 @@ func TestKeyOrderIsSequenceOrder(t *testing.T) {
 		if !strings.HasPrefix(Accepted(a), AcceptedBoot(a.BootOf())) {
 			t.Fatal("manifest outside its boot's prefix")
 		}
-		for _, key := range []string{Accepted(a), Boot(a.BootOf()), Quarantine(a, d), AcceptedByBlob(d, a), QuarantineByBlob(d, a), Repair(a)} {
+		for _, key := range []string{Accepted(a), Boot(a.BootOf()), Quarantine(a, d), AcceptedByBlob(d, a), QuarantineByBlob(d, a), Repair(a), Affirmation(a, accepted.Stamp{Epoch: 1 << 63, Fence: 7})} {
 			if strings.Trim(key, safe) != "" || len(key) > 600 {
 				t.Fatalf("key %q", key)
 			}
@@ -203,7 +220,7 @@ func TestTimeKeysAreInOrder(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, key := range []string{Accepted(id), Boot(id.BootOf()), Blob(d, 0), Blob(d, 7), Quarantine(id, d), Condemned(d, 0), Rewritten(7, id, 1)} {
+	for _, key := range []string{Accepted(id), Boot(id.BootOf()), Blob(d, 0), Blob(d, 7), Quarantine(id, d), Condemned(d, 0), Rewritten(7, id, 1), Affirmation(id, accepted.Stamp{Epoch: 1, Fence: 2})} {
 		f.Add(key)
 	}
 	f.Fuzz(func(t *testing.T, key string) {
@@ -222,6 +239,12 @@ func FuzzParse(f *testing.F) {
 		}
 		if b, d, err := ParseQuarantine(key); err == nil {
 			again = Quarantine(b, d)
+		}
+		if b, s, err := ParseAffirmation(key); err == nil {
+			again = Affirmation(b, s)
+			if err := b.Validate(); err != nil {
+				t.Error(err)
+			}
 		}
 		if h, b, gen, err := ParseRewritten(key); err == nil {
 			again = Rewritten(h, b, gen)

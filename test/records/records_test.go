@@ -67,6 +67,11 @@ func with() map[string]map[string]func() []byte {
 	return map[string]map[string]func() []byte{
 		catalog.BlockKind.Schema:     block(catalog.BlockKind.Schema, source),
 		catalog.CompactedKind.Schema: block(catalog.CompactedKind.Schema, source),
+		accept.ManifestKind.Schema: {"claim_fence": func() []byte {
+			m := must(accept.ParseManifest(parse(accept.ManifestKind.Schema)))
+			m.ClaimFence = 70
+			return m.Marshal()
+		}},
 		gc.StateKind.Schema: {"inventory": func() []byte {
 			st := must(gc.ParseState(parse(gc.StateKind.Schema)))
 			st.Sweep.Inventory = "lists/metrics/daily/2026-11-22T01-00Z/manifest.json"
@@ -275,6 +280,8 @@ func kinds() []kind {
 		{resolution.SettledKind, settled.Marshal, at(settled.Key(), resolution.ParseSettled, func(s *resolution.Settled) []byte { return s.Marshal() })},
 		{resolution.ClashKind, clash.Marshal, at(clash.Key(), resolution.ParseClash, func(c *resolution.Clash) []byte { return c.Marshal() })},
 		{resolution.ParkedKind, parkedAt.Marshal, at(parkedAt.Key(), resolution.ParseParked, func(p *resolution.Parked) []byte { return p.Marshal() })},
+		{accept.AffirmationKind, accept.Affirmation{AuthorityID: authority, Identity: m.Identity, FrameSHA256: digest, Stamp: accepted.Stamp{Epoch: 3, Fence: 70}, HomeRegion: "eu-north-1"}.Marshal,
+			again(accept.ParseAffirmation, accept.Affirmation.Marshal)},
 		{accept.BootKind, accept.BootRecord{AuthorityID: authority, Boot: m.Identity.BootOf(), SpoolID: "s", Mode: accept.ModeS3Manifest, FirstSeen: 5, CollectorID: "c"}.Marshal, again(accept.ParseBootRecord, accept.BootRecord.Marshal)},
 		{accept.UnboundAuthorityKind, accept.AuthorityRecord{AuthorityID: authority}.Marshal, again(accept.ParseAuthorityRecord, accept.AuthorityRecord.Marshal)},
 		{accept.AuthorityKind, accept.AuthorityRecord{AuthorityID: authority, Place: objstore.Place{Endpoint: "minio.example:9000", Region: "eu-north-1", Bucket: "metrics", Prefix: "prod/"}, CreatedAt: 5, BoundAt: 7}.Marshal, again(accept.ParseAuthorityRecord, accept.AuthorityRecord.Marshal)},

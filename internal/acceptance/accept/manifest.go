@@ -41,10 +41,16 @@ type Manifest struct {
 	MinTime, MaxTime int64
 	// Traceparent is W3C trace context; empty is absent.
 	Traceparent string
-	// HomeRegion of the identity and ClaimEpoch of its claim, where one linearizer serves
-	// several regions; empty and 0 are absent. Nothing writes them yet.
+	// HomeRegion is the region that wrote the manifest, and ClaimEpoch and ClaimFence are the stamp of the claim that it was
+	// written under, where one linearizer serves several regions; empty and 0 are absent.
 	HomeRegion string
 	ClaimEpoch uint64
+	ClaimFence uint64
+}
+
+// Stamp of the claim that the manifest was written under; zero of one that needed none.
+func (m Manifest) Stamp() accepted.Stamp {
+	return accepted.Stamp{Epoch: m.ClaimEpoch, Fence: m.ClaimFence}
 }
 
 // NewManifest makes the manifest of a submission whose frame is in a generation of its blob. The
@@ -124,6 +130,7 @@ func (m Manifest) Marshal() []byte {
 	e.OptionalText("traceparent", m.Traceparent)
 	e.OptionalText("home_region", m.HomeRegion)
 	e.OptionalUint("claim_epoch", m.ClaimEpoch)
+	e.OptionalUint("claim_fence", m.ClaimFence)
 	return e.End()
 }
 
@@ -162,6 +169,7 @@ func ParseManifest(b []byte) (Manifest, error) {
 	}
 	m.HomeRegion = d.OptionalText("home_region", MaxNameBytes)
 	m.ClaimEpoch = d.OptionalUint("claim_epoch")
+	m.ClaimFence = d.OptionalUint("claim_fence")
 	switch {
 	// These checks compare fields with each other, so they need all of them to have parsed.
 	case d.Err() != nil:
@@ -173,6 +181,8 @@ func ParseManifest(b []byte) (Manifest, error) {
 		d.Fail("record_count is %d, the identity has %d", m.RecordCount, m.Identity.Count())
 	case m.MaxTime < m.MinTime:
 		d.Fail("max_time_unix_ns is before min_time_unix_ns")
+	case m.ClaimFence != 0 && m.ClaimEpoch == 0:
+		d.Fail("claim_fence is %d without a claim_epoch", m.ClaimFence)
 	}
 	if m.Inline {
 		checkFrame(d, frame, m.FrameBytes, m.FrameSHA256)

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/record"
@@ -43,6 +44,9 @@ func records() []golden {
 	plain.Traceparent = ""
 	regional := m
 	regional.HomeRegion, regional.ClaimEpoch = "eu-north-1", 1<<64-1
+	stamped := regional
+	stamped.ClaimFence = 1<<64 - 1
+	affirmed := accept.Affirmation{AuthorityID: m.AuthorityID, Identity: m.Identity, FrameSHA256: m.FrameSHA256, Stamp: accepted.Stamp{Epoch: 3, Fence: 1<<64 - 1}, HomeRegion: "eu-north-1"}
 	lost := identity.Sum([]byte("lost"))
 	c := accept.ConflictRecord{
 		AuthorityID: m.AuthorityID, Identity: m.Identity, AcceptedBlobKey: m.RawBlobKey, AcceptedSHA256: m.FrameSHA256,
@@ -58,6 +62,8 @@ func records() []golden {
 		{"manifest", m.Marshal(), manifest},
 		{"manifest-plain", plain.Marshal(), manifest},
 		{"manifest-regional", regional.Marshal(), manifest},
+		{"manifest-stamped", stamped.Marshal(), manifest},
+		{"affirmation", affirmed.Marshal(), func(x []byte) ([]byte, error) { v, err := accept.ParseAffirmation(x); return v.Marshal(), err }},
 		{"conflict", c.Marshal(), func(x []byte) ([]byte, error) { v, err := accept.ParseConflictRecord(x); return v.Marshal(), err }},
 		{"boot", b.Marshal(), func(x []byte) ([]byte, error) { v, err := accept.ParseBootRecord(x); return v.Marshal(), err }},
 		{"authority-bound", accept.AuthorityRecord{AuthorityID: "authority-1", Place: objstore.Place{Endpoint: "minio.example:9000", Region: "r", Bucket: "metrics", Prefix: "prod/"}, CreatedAt: 5, BoundAt: 7}.Marshal(), func(x []byte) ([]byte, error) {
@@ -144,7 +150,12 @@ func TestStrictParse(t *testing.T) {
 		}
 	}
 	m := goldenManifest()
+	m.HomeRegion, m.ClaimEpoch, m.ClaimFence = "eu", 5, 6
 	for _, c := range [][2]string{
+		{`"claim_epoch":5,`, ``},
+		{`"claim_fence":6`, `"claim_fence":0`},
+		{`"claim_fence":6`, `"claim_fence":06`},
+		{`"claim_epoch":5,"claim_fence":6`, `"claim_fence":6,"claim_epoch":5`},
 		{`"seq_start":1`, `"seq_start":01`}, {`"seq_start":1`, `"seq_start":1.0`}, {`"seq_start":1`, `"seq_start":-1`},
 		{`"seq_start":1`, `"seq_start":2`},                 // record_count
 		{`"min_time_unix_ns":-5`, `"min_time_unix_ns":8`},  // after max
@@ -179,13 +190,17 @@ func TestStrictParse(t *testing.T) {
 func TestLongestRecordFits(t *testing.T) {
 	long := strings.Repeat("\x01", accept.MaxNameBytes)
 	m := goldenManifest()
-	m.AuthorityID, m.CollectorID, m.HomeRegion, m.ClaimEpoch = long, long, long, 1<<64-1
+	m.AuthorityID, m.CollectorID, m.HomeRegion, m.ClaimEpoch, m.ClaimFence = long, long, long, 1<<64-1, 1<<64-1
 	m.Identity.Agent, m.Identity.Boot = long, long[:identity.MaxBootIDBytes]
 	c := accept.ConflictRecord{
 		AuthorityID: long, Identity: m.Identity, CollectorID: long,
 		AcceptedBlobKey: layout.Blob(m.FrameSHA256, 1<<32-1), AcceptedSHA256: m.FrameSHA256,
 		SubmittedBlobKey: layout.Blob(identity.Sum(nil), 1<<32-1), SubmittedSHA256: identity.Sum(nil),
 		AcceptedManifestKey: layout.Accepted(m.Identity), ObservedAt: 1<<63 - 1,
+	}
+	a := accept.Affirmation{AuthorityID: long, Identity: m.Identity, FrameSHA256: m.FrameSHA256, Stamp: m.Stamp(), HomeRegion: long}
+	if got, err := accept.ParseAffirmation(a.Marshal()); err != nil || got != a {
+		t.Error(got, err)
 	}
 	if _, err := accept.ParseManifest(m.Marshal()); err != nil {
 		t.Error(err)
@@ -211,4 +226,25 @@ func FuzzRecords(f *testing.F) {
 			}
 		}
 	})
+}
+
+// An affirmation belongs to one key, whose parts it repeats, and never to a claim that nobody made.
+func TestAffirmationsBelong(t *testing.T) {
+	m := goldenManifest()
+	a := accept.Affirmation{AuthorityID: "a", Identity: m.Identity, FrameSHA256: m.FrameSHA256, Stamp: accepted.Stamp{Epoch: 3, Fence: 7}, HomeRegion: "eu"}
+	if err := a.CheckBelongs("a", layout.Affirmation(m.Identity, a.Stamp)); err != nil {
+		t.Error(err)
+	}
+	for name, key := range map[string]string{"b": a.Key(), "a": layout.Affirmation(m.Identity, accepted.Stamp{Epoch: 3, Fence: 8})} {
+		if err := a.CheckBelongs(name, key); !errors.Is(err, record.ErrCorrupt) {
+			t.Errorf("%s, %s: %v", name, key, err)
+		}
+	}
+	for _, s := range []accepted.Stamp{{}, {Epoch: 3}, {Fence: 7}} {
+		bad := a
+		bad.Stamp = s
+		if _, err := accept.ParseAffirmation(bad.Marshal()); !errors.Is(err, record.ErrCorrupt) {
+			t.Errorf("%+v: %v", s, err)
+		}
+	}
 }

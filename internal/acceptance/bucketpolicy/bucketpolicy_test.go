@@ -63,7 +63,7 @@ func TestEveryKeyHasAFamily(t *testing.T) {
 }
 
 // TestPoliciesFit: AWS takes 20 KiB of a bucket's policy, and 10,240 characters of a role's inline
-// policies, white space not counted.
+// policies, white space not counted. Those of the embedded store's users are in its settings, and have the bucket's rules too.
 func TestPoliciesFit(t *testing.T) {
 	long := strings.Repeat("b", 63)
 	for _, p := range Providers {
@@ -77,7 +77,7 @@ func TestPoliciesFit(t *testing.T) {
 		}
 		for _, r := range Roles {
 			b, err := User(o, r)
-			if n := len(strings.Join(strings.Fields(string(b)), "")); err != nil || !json.Valid(b) || n > 10_240 {
+			if n := len(strings.Join(strings.Fields(string(b)), "")); err != nil || !json.Valid(b) || n > 10_240 && p.Name != "embedded" || n > 20<<10 {
 				t.Errorf("%s, %s: %v, %d characters", p.Name, r, err, n)
 			}
 		}

@@ -89,6 +89,7 @@ var grants = map[Role][]Grant{
 		grant(read|Create, "claims of boots", layout.BootsPrefix),
 		grant(read|Create, "identity manifests; lists those of a boot for the hello", layout.AcceptedPrefix),
 		grant(Get|Create, "records of conflicts", layout.QuarantinePrefix),
+		grant(Create, "affirmations of manifests, with several regions", layout.AffirmedPrefix),
 		grant(List|Create, "boot ids that several spools use", layout.ClashPrefix),
 		grant(read|Create, "segments of its runs; follows the journal for the ranges of boots", layout.JournalOpenPrefix, layout.JournalRunPrefix),
 		grant(read, "what is folded of its runs, and of those that it follows", layout.JournalHeadKey, layout.JournalFoldedPrefix),
@@ -104,6 +105,7 @@ var grants = map[Role][]Grant{
 		grant(read|Create, "checks frames, and puts them back", layout.RawBlobsPrefix),
 		grant(Create, "notes of frames that it put back after retention", layout.RewrittenPrefix),
 		grant(read, "frames that retention or garbage collection removed are not missing", gcPrefix),
+		grant(Create, "affirmations of manifests, with several regions", layout.AffirmedPrefix),
 		grant(read, "audits", layout.BootsPrefix, layout.AcceptedPrefix, quarantine, resolution),
 		grant(read|Create|Delete, "its own run, fences, folded files; deletes what is folded", layout.JournalOpenPrefix, layout.JournalRunPrefix, layout.JournalFoldedPrefix),
 		grant(cas, "moves the head; enters what a lost file had", layout.JournalHeadKey, layout.JournalBeginKey),
@@ -160,7 +162,7 @@ var grants = map[Role][]Grant{
 // Families are the keys that requests are told apart by: each is a prefix, or one key. A table of who
 // may do what has a line for each.
 var Families = []string{
-	layout.AuthorityKey, layout.RawBlobsPrefix, layout.AcceptedPrefix, layout.QuarantinePrefix, layout.ClashPrefix, layout.BootsPrefix,
+	layout.AuthorityKey, layout.RawBlobsPrefix, layout.AcceptedPrefix, layout.QuarantinePrefix, layout.ClashPrefix, layout.BootsPrefix, layout.AffirmedPrefix,
 	layout.JournalOpenPrefix, layout.JournalRunPrefix, layout.JournalFoldedPrefix, layout.JournalHeadKey, layout.JournalBeginKey,
 	layout.CondemnedPrefix, layout.RewrittenPrefix, layout.DelayedPrefix, layout.ReferencesKey,
 	gcState, orphans, blobLog, layout.FrameLogsPrefix, layout.LogPrefix + "retention/",
@@ -222,11 +224,11 @@ type rule struct {
 // rules. Where a key ends without a slash, the probe of the policy has a key of its own beside it.
 var rules = []rule{
 	{sid: "AcceptanceIsOnlyCreated", deny: Put | Replace, copies: true, why: "what was accepted, and what was removed and why, is never overwritten",
-		keys: []string{layout.RawBlobsPrefix, layout.AcceptedPrefix, layout.BootsPrefix, quarantine, resolution, layout.JournalOpenPrefix, layout.JournalRunPrefix, layout.JournalFoldedPrefix, layout.LogPrefix}},
+		keys: []string{layout.RawBlobsPrefix, layout.AcceptedPrefix, layout.AffirmedPrefix, layout.BootsPrefix, quarantine, resolution, layout.JournalOpenPrefix, layout.JournalRunPrefix, layout.JournalFoldedPrefix, layout.LogPrefix}},
 	{sid: "HeadAndAuthorityAreReplacedByIfMatch", deny: Put, why: "records that move are replaced by who has read them alone",
 		keys: []string{layout.JournalHeadKey, layout.JournalBeginKey, layout.AuthorityKey, layout.CondemnedPrefix}},
 	{sid: "AcceptanceIsNeverDeleted", deny: Delete, why: "what was accepted, condemned or logged stays",
-		keys: []string{layout.AcceptedPrefix, layout.BootsPrefix, quarantine, resolution, layout.AuthorityKey, layout.JournalBeginKey, layout.JournalHeadKey, layout.CondemnedPrefix, layout.LogPrefix}},
+		keys: []string{layout.AcceptedPrefix, layout.AffirmedPrefix, layout.BootsPrefix, quarantine, resolution, layout.AuthorityKey, layout.JournalBeginKey, layout.JournalHeadKey, layout.CondemnedPrefix, layout.LogPrefix}},
 	{sid: "OnlyReconcilersFoldTheJournal", deny: Create | Replace | Put, except: []Role{Reconciler}, why: "one kind of writer moves the head",
 		keys: []string{layout.JournalHeadKey, layout.JournalFoldedPrefix}},
 	{sid: "OnlyReconcilersDeleteFromTheJournal", deny: Delete, except: []Role{Reconciler}, why: "segments go when they are folded",

@@ -48,6 +48,8 @@ const (
 	flagOpens  = 1 << 1
 	flagClosed = 1 << 2
 	flagFenced = 1 << 3
+	// flagEpochs is of version 4: the run names epochs of condemned names, which version 3 says by itself.
+	flagEpochs = 1 << 4
 )
 
 // fileMagic begins every file: a byte that is not text, a name and the version of the format.
@@ -55,11 +57,13 @@ var fileMagic = [6]byte{0x89, 'L', 'M', 'J', 'N', versionBlobs}
 
 // Versions of the format. A file is of the second one only if it has an entry of a frame that a record carries, so that
 // where there are none an earlier release reads everything. Segments of a run that names epochs are of the third, all of them
-// but a fence; their entries have the form of the second. No folded file is of the third.
+// but a fence; their entries have the form of the second. No folded file is of the third. A file with an entry of a batch
+// that is elsewhere is of the fourth, whatever else it has: a release that took it for a batch would count it twice.
 const (
-	versionBlobs  = 1
-	versionInline = 2
-	versionEpochs = 3
+	versionBlobs     = 1
+	versionInline    = 2
+	versionEpochs    = 3
+	versionElsewhere = 4
 )
 
 // headerBytes: magic, kind, flags, length of the payload, CRC32C of everything else.
@@ -183,8 +187,13 @@ func (s *Segment) Marshal() ([]byte, error) {
 		flags |= flagFenced
 	}
 	version := versionOf(s.Entries)
-	if s.Epochs {
+	switch {
+	case s.Epochs && version == versionElsewhere:
+		flags |= flagEpochs
+	case s.Epochs:
 		version = versionEpochs
+	}
+	if s.Epochs {
 		p = binary.AppendUvarint(p, s.Epoch)
 	}
 	p, err := appendEntries(p, s.Entries, version)
@@ -196,9 +205,12 @@ func (s *Segment) Marshal() ([]byte, error) {
 
 // ParseSegment reads what Marshal writes. Errors wrap record.ErrCorrupt or record.ErrNewerVersion.
 func ParseSegment(b []byte) (*Segment, error) {
-	flags, version, p, err := unwrapFile(b, kindSegment, flagOpens|flagClosed|flagFenced)
+	flags, version, p, err := unwrapFile(b, kindSegment, flagOpens|flagClosed|flagFenced|flagEpochs)
 	if err != nil {
 		return nil, err
+	}
+	if flags&flagEpochs != 0 && version != versionElsewhere {
+		return nil, FileKind.Corrupt("", "flags %#x in version %d", flags, version)
 	}
 	r := reader{b: p, version: version}
 	s := &Segment{Closed: flags&flagClosed != 0, Fenced: flags&flagFenced != 0}
@@ -209,7 +221,7 @@ func ParseSegment(b []byte) (*Segment, error) {
 		s.Opening.Role = Role(r.byte())
 		s.Opening.Authority, s.Opening.At = r.text(maxNameBytes), r.varint()
 	}
-	if s.Epochs = version == versionEpochs; s.Epochs {
+	if s.Epochs = version == versionEpochs || flags&flagEpochs != 0; s.Epochs {
 		s.Epoch = r.uvarint()
 	}
 	s.Entries = r.entries(MaxSegmentEntries)
@@ -271,10 +283,16 @@ var decoders = sync.Pool{New: func() any {
 
 // versionOf is the version of a file with the entries.
 func versionOf(entries []Entry) byte {
-	if slices.ContainsFunc(entries, func(e Entry) bool { return e.Inline }) {
-		return versionInline
+	version := byte(versionBlobs)
+	for i := range entries {
+		switch {
+		case entries[i].Outcome == Elsewhere:
+			return versionElsewhere
+		case entries[i].Inline:
+			version = versionInline
+		}
 	}
-	return versionBlobs
+	return version
 }
 
 func wrapFile(kind fileKind, flags, version byte, payload []byte) ([]byte, error) {
@@ -309,13 +327,12 @@ func unwrapFile(b []byte, kind fileKind, known byte) (flags, version byte, paylo
 		return 0, 0, nil, FileKind.Corrupt("", "%d bytes are no journal file", len(b))
 	}
 	if version = b[5]; version != versionBlobs {
-		latest := byte(versionEpochs)
-		if kind == kindFolded {
-			latest = versionInline
-		}
 		// A version in between is one that this release reads.
-		if version == 0 || version > latest {
-			return 0, 0, nil, FileKind.CheckFormat(version, latest)
+		if version == 0 || version > versionElsewhere {
+			return 0, 0, nil, FileKind.CheckFormat(version, versionElsewhere)
+		}
+		if kind == kindFolded && version == versionEpochs {
+			return 0, 0, nil, FileKind.Corrupt("", "a folded file of version %d", version)
 		}
 	}
 	if checksum(b) != binary.LittleEndian.Uint32(b[12:]) {
@@ -518,7 +535,7 @@ func (r *reader) entries(limit int) []Entry {
 	}
 	// One set of entries has one form.
 	if r.version != versionEpochs && r.version != versionOf(out) {
-		r.fail("version %d of a file without a frame that a record carries", r.version)
+		r.fail("version %d of a file whose entries are of version %d", r.version, versionOf(out))
 		return nil
 	}
 	for i := range out {

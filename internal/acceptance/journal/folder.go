@@ -282,13 +282,14 @@ func (f *Folder) collect(next *Head) (entries []Entry, folds bool) {
 	return unique(entries), folds
 }
 
-// unique sorts entries and keeps one of each batch, and one of each frame in quarantine: a batch
-// that was answered several times stands in several segments.
+// unique sorts entries and keeps one of each batch, one of each frame in quarantine, and one of each batch that is
+// elsewhere: a batch that was answered several times stands in several segments. One that is elsewhere now may be of this
+// region later, or have been before, so it never stands for the other.
 func unique(entries []Entry) []Entry {
 	slices.SortFunc(entries, func(a, b Entry) int { return a.Compare(&b) })
 	type key struct {
-		conflict bool
-		hash     [32]byte
+		conflict, counts bool
+		hash             [32]byte
 	}
 	seen := map[key]bool{}
 	out := entries[:0]
@@ -297,7 +298,7 @@ func unique(entries []Entry) []Entry {
 		if len(out) == 0 || out[len(out)-1].ID != e.ID {
 			clear(seen)
 		}
-		k := key{conflict: e.Outcome.Conflict()}
+		k := key{conflict: e.Outcome.Conflict(), counts: e.Outcome.Counts()}
 		if k.conflict {
 			k.hash = e.SHA256
 		}

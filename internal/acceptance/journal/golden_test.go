@@ -26,6 +26,8 @@ func TestGoldenFiles(t *testing.T) {
 	home := entry("agent-é", 8)
 	inline, inlineLost := entry("agent-é", 9), entry("agent-é", 10)
 	inline.Inline, inlineLost.Inline, inlineLost.Outcome = true, true, Conflict
+	elsewhere := entry("agent-é", 11)
+	elsewhere.Outcome, elsewhere.HomeRegion, elsewhere.ClaimEpoch = Elsewhere, "eu-west", 9
 	found := entry("agent-b", 1<<60)
 	found.Outcome, found.MinTime, found.At = AuditedAccepted, -1<<62, 1
 	var many []Entry
@@ -34,15 +36,17 @@ func TestGoldenFiles(t *testing.T) {
 	}
 	run := RunID{0: 0xab, 15: 1}
 	segments := map[string]*Segment{
-		"opens":  {Position: Position{run, 0}, Opening: &Opening{Writer: "collector-1", Role: RoleCollector, Authority: "authority-1", At: 1_790_000_000_000_000_000}, Entries: []Entry{found, conflict, abroad, home}},
-		"closed": {Position: Position{run, 300}, Closed: true, Entries: []Entry{home}},
-		"inline": {Position: Position{run, 302}, Entries: []Entry{home, inline, inlineLost}},
-		"names":  {Position: Position{run, 303}, Epochs: true, Epoch: 700, Entries: []Entry{home, inline, inlineLost}},
-		"renews": {Position: Position{run, 304}, Epochs: true, Epoch: 701},
-		"naming": {Position: Position{run, 0}, Epochs: true, Opening: &Opening{Writer: "collector-3", Role: RoleCollector, Authority: "authority-1"}, Entries: []Entry{home}},
-		"fenced": {Position: Position{run, 301}, Fenced: true},
-		"many":   {Position: Position{run, 1}, Entries: many},
-		"spools": {Position: Position{run, 0}, Opening: &Opening{Writer: "collector-2", Role: RoleSpooler, Authority: "authority-1"}},
+		"opens":            {Position: Position{run, 0}, Opening: &Opening{Writer: "collector-1", Role: RoleCollector, Authority: "authority-1", At: 1_790_000_000_000_000_000}, Entries: []Entry{found, conflict, abroad, home}},
+		"closed":           {Position: Position{run, 300}, Closed: true, Entries: []Entry{home}},
+		"inline":           {Position: Position{run, 302}, Entries: []Entry{home, inline, inlineLost}},
+		"names":            {Position: Position{run, 303}, Epochs: true, Epoch: 700, Entries: []Entry{home, inline, inlineLost}},
+		"renews":           {Position: Position{run, 304}, Epochs: true, Epoch: 701},
+		"naming":           {Position: Position{run, 0}, Epochs: true, Opening: &Opening{Writer: "collector-3", Role: RoleCollector, Authority: "authority-1"}, Entries: []Entry{home}},
+		"elsewhere":        {Position: Position{run, 305}, Entries: []Entry{home, inline, elsewhere}},
+		"elsewhere-naming": {Position: Position{run, 306}, Closed: true, Epochs: true, Epoch: 702, Entries: []Entry{elsewhere}},
+		"fenced":           {Position: Position{run, 301}, Fenced: true},
+		"many":             {Position: Position{run, 1}, Entries: many},
+		"spools":           {Position: Position{run, 0}, Opening: &Opening{Writer: "collector-2", Role: RoleSpooler, Authority: "authority-1"}},
 	}
 	for name, s := range segments {
 		written, err := s.Marshal()
@@ -57,6 +61,8 @@ func TestGoldenFiles(t *testing.T) {
 		// Only a file with such an entry, or of such a run, keeps earlier releases from reading it.
 		want := byte(versionBlobs)
 		switch {
+		case slices.ContainsFunc(s.Entries, func(e Entry) bool { return e.Outcome == Elsewhere }):
+			want = versionElsewhere
 		case s.Epochs:
 			want = versionEpochs
 		case name == "inline":
@@ -126,7 +132,7 @@ func readGolden(t *testing.T, name string, written []byte) []byte {
 }
 
 func FuzzParseSegment(f *testing.F) {
-	for _, name := range []string{"opens", "closed", "fenced", "many", "spools", "inline", "names", "renews", "naming"} {
+	for _, name := range []string{"opens", "closed", "fenced", "many", "spools", "inline", "names", "renews", "naming", "elsewhere", "elsewhere-naming"} {
 		if b, err := os.ReadFile(filepath.Join("testdata", "segment-"+name+".lmj")); err == nil {
 			f.Add(b)
 		}
@@ -167,6 +173,13 @@ func FuzzParseFolded(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(small)
+	elsewhere := entry("b", 2)
+	elsewhere.Outcome, elsewhere.HomeRegion = Elsewhere, "eu"
+	abroad, err := marshalFolded([]Entry{entry("a", 1), elsewhere})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(abroad)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		es, err := ParseFolded(withChecksum(b))
 		if err != nil {

@@ -108,6 +108,9 @@ const (
 	// AuditedAccepted and AuditedConflict: an audit found the manifest, or the quarantine record, in no run.
 	AuditedAccepted Outcome = 4
 	AuditedConflict Outcome = 5
+	// Elsewhere: a duplicate whose home is another region, which HomeRegion names. It was answered here, and the batch is none
+	// of this region: there is no manifest here, or one that does not count, and nobody counts the entry.
+	Elsewhere Outcome = 6
 )
 
 func (o Outcome) String() string {
@@ -122,6 +125,8 @@ func (o Outcome) String() string {
 		return "audited_accepted"
 	case AuditedConflict:
 		return "audited_conflict"
+	case Elsewhere:
+		return "elsewhere"
 	}
 	return fmt.Sprintf("outcome(%d)", uint8(o))
 }
@@ -129,7 +134,11 @@ func (o Outcome) String() string {
 // Conflict reports whether the entry is about a frame in quarantine, and not about an accepted batch.
 func (o Outcome) Conflict() bool { return o == Conflict || o == AuditedConflict }
 
-func (o Outcome) valid() bool { return o >= Accepted && o <= AuditedConflict }
+// Counts reports whether the entry is about a batch that this region has accepted: no frame in quarantine, and no batch
+// that another region counts.
+func (o Outcome) Counts() bool { return o.valid() && !o.Conflict() && o != Elsewhere }
+
+func (o Outcome) valid() bool { return o >= Accepted && o <= Elsewhere }
 
 // Entry has what followers need of an identity manifest, or of a quarantine record, so that
 // nobody has to read it.
@@ -147,12 +156,12 @@ type Entry struct {
 	// At is when the batch was accepted, of a conflict when it was observed, by the collector's
 	// clock; MinTime and MaxTime are those of the samples. Unix nanoseconds.
 	At, MinTime, MaxTime int64
-	// HomeRegion and ClaimEpoch are the manifest's; empty until there are several regions.
+	// HomeRegion is the region that counts the batch, and ClaimEpoch the epoch of its claim; empty where there are no regions.
 	HomeRegion string
 	ClaimEpoch uint64
 }
 
-// Batch is the reference to the accepted batch. It must not be called for a conflict.
+// Batch is the reference to the accepted batch. It must be called only where the outcome Counts.
 func (e *Entry) Batch() accepted.Batch {
 	return accepted.Batch{
 		Identity: e.ID, FrameSHA256: e.SHA256, FrameBytes: e.Bytes, RawBlobKey: e.FrameKey(),
@@ -160,7 +169,7 @@ func (e *Entry) Batch() accepted.Batch {
 	}
 }
 
-// FrameKey is the key of the object that a reader takes the frame from first.
+// FrameKey is the key of the object that a reader takes the frame from first; of a batch that is elsewhere there may be none.
 func (e *Entry) FrameKey() string {
 	switch {
 	case !e.Inline:
@@ -192,6 +201,9 @@ func (e *Entry) Validate() error {
 		return fmt.Errorf("%s: the last sample is before the first", e.ID)
 	case len(e.HomeRegion) > maxRegionBytes:
 		return fmt.Errorf("%s: a home region of %d bytes, at most %d", e.ID, len(e.HomeRegion), maxRegionBytes)
+	// The bucket of this region promises no frame of it.
+	case e.Outcome == Elsewhere && (e.HomeRegion == "" || e.Inline || e.Generation != 0):
+		return fmt.Errorf("%s: a batch that is elsewhere has a home region, and no frame here", e.ID)
 	}
 	return nil
 }

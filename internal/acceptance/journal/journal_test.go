@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -68,6 +69,57 @@ func follow(t *testing.T, s FollowerStore, from Positions, folder *Folder) (*Fol
 		t.Fatal(err)
 	}
 	return f, got
+}
+
+// A batch whose home is another region is none of this one, and nothing of it is here.
+func TestElsewhere(t *testing.T) {
+	e := entry("a", 1)
+	e.Outcome, e.HomeRegion, e.ClaimEpoch = Elsewhere, "eu", 3
+	if e.Outcome.Counts() || e.Outcome.Conflict() || !Duplicate.Counts() || Conflict.Counts() || Outcome(7).Counts() {
+		t.Error("what counts is wrong")
+	}
+	if err := e.Validate(); err != nil {
+		t.Error(err)
+	}
+	homeless, inline, generation := e, e, e
+	homeless.HomeRegion, inline.Inline, generation.Generation = "", true, 1
+	for _, bad := range []Entry{homeless, inline, generation} {
+		if err := bad.Validate(); err == nil {
+			t.Errorf("%+v is valid", bad)
+		}
+	}
+}
+
+// Folding keeps one entry of each kind: a batch may be elsewhere first and of this region later.
+func TestFoldingKeepsWhatIsElsewhere(t *testing.T) {
+	here, again, there, twice := entry("a", 1), entry("a", 1), entry("a", 1), entry("a", 1)
+	again.Outcome, there.Outcome, there.HomeRegion, twice.Outcome, twice.HomeRegion = Duplicate, Elsewhere, "eu", Elsewhere, "us"
+	got := unique([]Entry{there, again, twice, here})
+	if len(got) != 2 || got[0] != here || got[1].Outcome != Elsewhere {
+		t.Errorf("%+v", got)
+	}
+	b, err := marshalFolded(got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if back, err := ParseFolded(b); err != nil || b[5] != versionElsewhere || !slices.Equal(back, got) {
+		t.Errorf("%+v, %v, version %d", back, err, b[5])
+	}
+	// The other way around one value would have two forms.
+	plain, err := marshalFolded([]Entry{here})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, version := range []byte{versionEpochs, versionElsewhere} {
+		plain[5] = version
+		if _, err := ParseFolded(withChecksum(plain)); !record.Opaque(err) {
+			t.Errorf("version %d: %v", version, err)
+		}
+	}
+	plain[5] = versionElsewhere + 1
+	if _, err := ParseFolded(withChecksum(plain)); !errors.Is(err, record.ErrNewerVersion) {
+		t.Error(err)
+	}
 }
 
 func TestSegmentsReadBack(t *testing.T) {

@@ -40,6 +40,7 @@ const (
 	conflictProbe  = layout.QuarantinePrefix + "probe/policy"
 	frameProbe     = layout.RawBlobsPrefix + "probe/policy"
 	markerProbe    = layout.CondemnedPrefix + "probe/policy"
+	affirmedProbe  = layout.AffirmedPrefix + "probe/policy"
 	bootProbe      = layout.BootsPrefix + "probe/policy"
 	decisionProbe  = layout.ResolutionLogPrefix + "probe/policy"
 	logProbe       = layout.LogPrefix + "probe/policy"
@@ -85,11 +86,11 @@ func (p *probe) wantDeletesDenied(ctx context.Context, keys ...string) error {
 }
 
 func deniedPut(ctx context.Context, p *probe) error {
-	return p.wantPutsDenied(ctx, recordProbe, conflictProbe)
+	return p.wantPutsDenied(ctx, recordProbe, conflictProbe, affirmedProbe)
 }
 
 func deniedDelete(ctx context.Context, p *probe) error {
-	return p.wantDeletesDenied(ctx, recordProbe, conflictProbe, markerProbe)
+	return p.wantDeletesDenied(ctx, recordProbe, conflictProbe, affirmedProbe, markerProbe)
 }
 
 func deniedSegment(ctx context.Context, p *probe) error {
@@ -139,7 +140,7 @@ func deniedChange(ctx context.Context, p *probe) error {
 			return p.wantPutsDenied(ctx, frameProbe, bootProbe, decisionProbe, markerProbe, logProbe)
 		},
 		func() error {
-			return p.wantReplacesDenied(ctx, recordProbe, conflictProbe, frameProbe, bootProbe, decisionProbe, markerProbe, logProbe, openProbe, segmentProbe)
+			return p.wantReplacesDenied(ctx, recordProbe, conflictProbe, affirmedProbe, frameProbe, bootProbe, decisionProbe, markerProbe, logProbe, openProbe, segmentProbe)
 		},
 		func() error { return p.wantDeletesDenied(ctx, bootProbe, decisionProbe, logProbe, beginProbe) },
 		func() error { return p.wantCreatesDenied(ctx, decisionProbe) },
@@ -176,7 +177,7 @@ func deniedCopy(ctx context.Context, p *probe) error {
 	if !ok {
 		return skipped("the store has no copies")
 	}
-	for _, key := range []string{recordProbe, conflictProbe, frameProbe, bootProbe, decisionProbe, logProbe, openProbe, segmentProbe, foldedProbe} {
+	for _, key := range []string{recordProbe, conflictProbe, affirmedProbe, frameProbe, bootProbe, decisionProbe, logProbe, openProbe, segmentProbe, foldedProbe} {
 		switch err := c.CopyAbsent(ctx, key, layout.ProbePrefix+p.opts.RunID+"/no-such-object"); {
 		case errors.Is(err, objstore.ErrDenied):
 		case silent(err):

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 
+	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
@@ -45,9 +46,7 @@ func (c ID) String() string { return hex.EncodeToString(c[:]) }
 
 // Stamp orders the claims of one identity: epochs first, and within one the revisions at which the store took the
 // claims. A manifest carries the stamp of the claim that it was written under.
-type Stamp struct {
-	Epoch, Fence uint64
-}
+type Stamp = accepted.Stamp
 
 // State of a claim.
 type State uint8
