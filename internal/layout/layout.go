@@ -41,6 +41,8 @@ const (
 	LedgersKey = ReconcilePrefix + "ledgers.json"
 	// LedgersPrefix has the parts of that checkpoint.
 	LedgersPrefix = ReconcilePrefix + "ledgers/"
+	// RegionsKey has the epoch of the identity linearizer, and its regions.
+	RegionsKey = "regions/v1/epoch.json"
 	// CoordinatorTermKey has the number of the last term of a leading coordinator.
 	CoordinatorTermKey = "coordinator/v1/term.json"
 )

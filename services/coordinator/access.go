@@ -41,6 +41,10 @@ var access = rpc.Access{
 	coordinatorv1.WorkService_ListLogs_FullMethodName:          sees,
 	coordinatorv1.WorkService_ForgetLog_FullMethodName:         acts,
 
+	coordinatorv1.IdentityService_ChangeClaims_FullMethodName: works,
+	coordinatorv1.IdentityService_ListClaims_FullMethodName:   sees,
+	coordinatorv1.IdentityService_ScanClaims_FullMethodName:   works,
+
 	coordinatorv1.RefsService_InitEpoch_FullMethodName:        works,
 	coordinatorv1.RefsService_AddRefs_FullMethodName:          works,
 	coordinatorv1.RefsService_SwapRefRecord_FullMethodName:    works,

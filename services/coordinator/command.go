@@ -2,10 +2,13 @@ package coordinator
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
+	"lightmetrics.dev/lightmetrics/internal/coordination/regions"
 	"lightmetrics.dev/lightmetrics/internal/objstore/storage"
 	"lightmetrics.dev/lightmetrics/internal/platform/run"
 	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
@@ -29,6 +32,17 @@ func Command() *cobra.Command {
 					return nil, err
 				}
 				d.Store = store
+			}
+			for _, r := range c.Identity.Regions {
+				// Their requests are not in this process's metrics of a store, which are those of one bucket.
+				store, err := storage.Open(context.Background(), r.store(), storage.Options{})
+				if err != nil {
+					return nil, fmt.Errorf("region %s: %w", r.Name, err)
+				}
+				if d.Regions == nil {
+					d.Regions = map[claims.Region]regions.Store{}
+				}
+				d.Regions[claims.Region(r.Name)] = store
 			}
 			return New(c, d)
 		},

@@ -3,10 +3,13 @@
 package coordinator
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
 	"lightmetrics.dev/lightmetrics/internal/objstore/s3"
 	"lightmetrics.dev/lightmetrics/internal/service"
 	"lightmetrics.dev/lightmetrics/services/coordinator/internal/etcd"
@@ -21,6 +24,7 @@ type Config struct {
 	Store s3.Config `koanf:"store" needs:"store.bucket"`
 
 	Etcd       etcd.Config     `koanf:"etcd"`
+	Identity   IdentityConfig  `koanf:"identity"`
 	Lease      LeaseConfig     `koanf:"lease"`
 	Rebalance  RebalanceConfig `koanf:"rebalance"`
 	MaxStreams int             `koanf:"max_streams" help:"most workers that this coordinator serves"`
@@ -38,11 +42,63 @@ type RebalanceConfig struct {
 	MaxDelay    time.Duration `koanf:"max_delay" help:"they move after so long at the latest, while workers keep coming and going"`
 }
 
+// IdentityConfig is the identity linearizer of several regions.
+type IdentityConfig struct {
+	Regions       []RegionConfig `koanf:"regions" help:"list in the file: name and store of each region, whose collectors accept with this coordinator; empty: no linearizer"`
+	SettleHorizon time.Duration  `koanf:"settle_horizon" help:"what was settled for so long is kept as spans of sequence numbers" needs:"regions"`
+}
+
+// RegionConfig is one region and its bucket.
+type RegionConfig struct {
+	Name  string    `koanf:"name" help:"1 to 64 of a-z, 0-9 and hyphen"`
+	Store s3.Config `koanf:"store"`
+}
+
+// store is the bucket of the region, with the default where a setting is not given.
+func (r RegionConfig) store() s3.Config {
+	c, d := r.Store, s3.DefaultConfig()
+	c.Region = cmp.Or(c.Region, d.Region)
+	c.RequestTimeout = cmp.Or(c.RequestTimeout, d.RequestTimeout)
+	c.Attempts = cmp.Or(c.Attempts, d.Attempts)
+	c.MaxConnections = cmp.Or(c.MaxConnections, d.MaxConnections)
+	return c
+}
+
+// Validate checks names and buckets: two regions may not share one.
+func (c IdentityConfig) Validate() error {
+	var errs []error
+	if len(c.Regions) > claims.MaxRegions {
+		errs = append(errs, fmt.Errorf("identity.regions: %d, at most %d", len(c.Regions), claims.MaxRegions))
+	}
+	if c.SettleHorizon < time.Second || c.SettleHorizon > 30*24*time.Hour {
+		errs = append(errs, errors.New("identity.settle_horizon: must be 1s to 720h"))
+	}
+	seen := map[string]string{}
+	for i, r := range c.Regions {
+		at := fmt.Sprintf("identity.regions[%d]", i)
+		if err := claims.Region(r.Name).Validate(); err != nil {
+			errs = append(errs, fmt.Errorf("%s.name: %w", at, err))
+		}
+		s := r.store()
+		if err := s.Validate(); err != nil {
+			errs = append(errs, fmt.Errorf("%s.store: %w", at, err))
+		}
+		for _, key := range []string{"name " + r.Name, "bucket " + s.Endpoint + " " + s.Bucket + "/" + s.Prefix} {
+			if other, there := seen[key]; there {
+				errs = append(errs, fmt.Errorf("%s: %s has the same %s", at, other, strings.Fields(key)[0]))
+			}
+			seen[key] = at
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // DefaultConfig listens on loopback and runs a single etcd member.
 func DefaultConfig() Config {
 	return Config{
 		Base: service.DefaultBase("127.0.0.1:4780", "127.0.0.1:4781"), Store: s3.DefaultConfig(),
 		Etcd:       etcd.DefaultConfig(),
+		Identity:   IdentityConfig{SettleHorizon: 5 * time.Minute},
 		Lease:      LeaseConfig{Worker: 10 * time.Second, Leader: 5 * time.Second},
 		Rebalance:  RebalanceConfig{QuietPeriod: 2 * time.Second, MaxDelay: 10 * time.Second},
 		MaxStreams: 1024,
@@ -66,7 +122,7 @@ func (c Config) Validate() error {
 	if c.MaxStreams < 1 {
 		errs = append(errs, errors.New("max_streams: must be greater than 0"))
 	}
-	return errors.Join(append(errs, c.rebalanceDelay().Validate(), c.Etcd.Validate(), c.Base.Validate())...)
+	return errors.Join(append(errs, c.rebalanceDelay().Validate(), c.Etcd.Validate(), c.Identity.Validate(), c.Base.Validate())...)
 }
 
 func (c Config) rebalanceDelay() ownership.RebalanceDelay {

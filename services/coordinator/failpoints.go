@@ -5,6 +5,7 @@ import "lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 // points of a coordinator; docs/protocol/failpoints.md lists them all.
 var points = failpoint.Register(failpoint.Driven("services/coordinator",
 	failpoint.Point{Name: "coordinator.leader.elected.after", When: "the election is won and a term taken; nothing is written under it"},
+	failpoint.Point{Name: "coordinator.identity.open.before", When: "the epoch of the identity linearizer is filled; nothing is answered in it"},
 	failpoint.Point{Name: "coordinator.session.lease.after", When: "a worker's lease is granted; its session is not written"},
 	failpoint.Point{Name: "coordinator.session.begin.after", When: "a session is written, or found again; the worker does not know"},
 	failpoint.Point{Name: "coordinator.session.end.after", When: "a session and its grants are gone; the worker was not told"},

@@ -9,7 +9,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
 	"lightmetrics.dev/lightmetrics/internal/coordination/coordinator"
+	"lightmetrics.dev/lightmetrics/internal/coordination/linearizer"
+	"lightmetrics.dev/lightmetrics/internal/coordination/regions"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
 	"lightmetrics.dev/lightmetrics/internal/service"
@@ -23,6 +26,8 @@ type Deps struct {
 	// Store counts the terms of leaders, so that they outlive a restore of etcd; nil is none,
 	// and then fences may repeat after one.
 	Store objstore.Store
+	// Regions are the buckets of identity.regions, by their names.
+	Regions map[claims.Region]regions.Store
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 }
@@ -36,6 +41,9 @@ type Service struct {
 	now   func() time.Time
 	m     *metrics
 
+	regions map[claims.Region]regions.Store
+	im      *identityMetrics
+
 	stopping chan struct{}
 	closers  []func()                // of what Prepare opened, last first
 	back     atomic.Pointer[backend] // nil until etcd is there
@@ -47,6 +55,8 @@ type backend struct {
 	mirror   *etcd.Mirror
 	sessions *etcd.Sessions
 	leader   *etcd.Leader
+	// identities is nil without regions.
+	identities *identities
 }
 
 // New builds a coordinator; it does nothing before Run.
@@ -60,7 +70,12 @@ func New(cfg Config, d Deps) (*Service, error) {
 	if d.Now == nil {
 		d.Now = time.Now
 	}
-	s := &Service{cfg: cfg, now: d.Now, stopping: make(chan struct{})}
+	for _, r := range cfg.Identity.Regions {
+		if d.Regions[claims.Region(r.Name)] == nil {
+			return nil, fmt.Errorf("coordinator: no store of region %s", r.Name)
+		}
+	}
+	s := &Service{cfg: cfg, now: d.Now, stopping: make(chan struct{}), regions: d.Regions, im: newIdentityMetrics()}
 	srv, err := service.New("coordinator", cfg.Base, cfg, d.Telemetry, service.Options{Prepare: s.prepare})
 	if err != nil {
 		return nil, err
@@ -70,6 +85,14 @@ func New(cfg Config, d Deps) (*Service, error) {
 		s.terms = etcd.StoreTerms{Store: d.Store}
 	}
 	s.m = newMetrics(d.Telemetry.Registry, s)
+	if len(cfg.Identity.Regions) > 0 {
+		s.im.register(d.Telemetry.Registry, func() *identities {
+			if b := s.back.Load(); b != nil {
+				return b.identities
+			}
+			return nil
+		})
+	}
 	srv.Probe("etcd", func(context.Context) error { return s.notReady() })
 	srv.OnStop(func() { close(s.stopping) }) // ends the streams, so that the server can drain
 	return s, errors.Join(
@@ -77,6 +100,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 			JSON: service.JSON(coordinatorv1.NewOwnershipServiceClient, coordinatorv1.RegisterOwnershipServiceHandlerClient)}),
 		srv.Register(service.API{Desc: &coordinatorv1.WorkService_ServiceDesc, Access: access,
 			JSON: service.JSON(coordinatorv1.NewWorkServiceClient, coordinatorv1.RegisterWorkServiceHandlerClient)}),
+		srv.Register(service.API{Desc: &coordinatorv1.IdentityService_ServiceDesc, Access: access}),
 		srv.Register(service.API{Desc: &coordinatorv1.RefsService_ServiceDesc, Access: access}))
 }
 
@@ -111,10 +135,40 @@ func (s *Service) prepare(ctx context.Context) error {
 	coordinatorv1.RegisterOwnershipServiceServer(s, &server{s: s, b: b, streams: make(chan struct{}, s.cfg.MaxStreams)})
 	coordinator.NewPendingServer(store, store).Register(s)
 	coordinator.NewRefsServer(etcd.NewRefs(b.client.Etcd, b.client.Prefix+"/refs/v1", b.client.Timeout)).Register(s)
+	if err := s.serveIdentities(b); err != nil {
+		return err
+	}
 	s.Go("mirror", b.mirror.Run)
 	s.Go("leader", b.leader.Run)
 	s.Go("sweep", func(ctx context.Context) error { return s.sweep(ctx, store, store) })
 	return nil
+}
+
+// serveIdentities serves the identity linearizer; without regions every request for it is refused.
+func (s *Service) serveIdentities(b *backend) error {
+	if len(s.cfg.Identity.Regions) == 0 {
+		coordinator.NewIdentityServer(noRegions{}, s.now).Register(s)
+		return nil
+	}
+	v := b.identities
+	coordinator.NewIdentityServer(v, s.now).Register(s)
+	s.Go("identities", v.run)
+	s.Go("fold", v.fold)
+	return nil
+}
+
+// noRegions refuses every operation: the settings name no regions.
+type noRegions struct{}
+
+var errNoRegions = fmt.Errorf("%w: this coordinator has no regions (coordinator.identity.regions)", claims.ErrUnavailable)
+
+// Do implements coordinator.Claimer.
+func (noRegions) Do(_ context.Context, ops []claims.Op) []linearizer.Result {
+	out := make([]linearizer.Result, len(ops))
+	for i, op := range ops {
+		out[i].Err = &claims.Error{Op: op.Kind, Key: op.Identity, Err: errNoRegions}
+	}
+	return out
 }
 
 // connect starts an embedded member where there is to be one, and makes the client.
@@ -136,14 +190,20 @@ func (s *Service) connect(ctx context.Context) error {
 	}
 	s.closers = append(s.closers, func() { _ = c.Close() }) // nothing is in flight
 	mirror := etcd.NewMirror(c, s.log)
-	s.back.Store(&backend{
+	b := &backend{
 		client: c, mirror: mirror,
 		sessions: etcd.NewSessions(c, mirror, s.cfg.Lease.Worker),
 		leader: &etcd.Leader{
 			Client: c, Mirror: mirror, ID: s.ID(), TTL: s.cfg.Lease.Leader, Rebalance: s.cfg.rebalanceDelay(),
 			Terms: s.terms, Log: s.log, Now: s.now, Observe: s.m.observer(),
 		},
-	})
+	}
+	if len(s.cfg.Identity.Regions) > 0 {
+		if b.identities, err = newIdentities(s.cfg.Identity, s.regions, etcd.NewClaimStore(c), c.Prefix, b.leader.Leading, s.now, s.log, s.im); err != nil {
+			return err
+		}
+	}
+	s.back.Store(b)
 	return nil
 }
 

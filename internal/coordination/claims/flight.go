@@ -85,8 +85,19 @@ func (g *Group) take(l *line, most, room int, folds *int) flightPart {
 	return p
 }
 
-// ErrForgot: the store is at an earlier revision than before, so it was restored from a copy.
+// ErrForgot: the store is at an earlier revision than before, or is another one, so it was restored from a copy.
 var ErrForgot = errors.New("the store of claims has forgotten revisions that it had")
+
+// remembers checks that a result is of the store that the epoch was opened on, which was at least at revision floor.
+func (g *Group) remembers(r Result, floor int64) error {
+	switch {
+	case g.cfg.Cluster != 0 && r.Cluster != g.cfg.Cluster:
+		return fmt.Errorf("%w: it is cluster %x, and was %x", ErrForgot, r.Cluster, g.cfg.Cluster)
+	case r.Revision < floor:
+		return fmt.Errorf("%w: revision %d, before %d", ErrForgot, r.Revision, floor)
+	}
+	return nil
+}
 
 // Land takes what became of a transaction, and gives the ends of operations. Others go into a later transaction.
 func (g *Group) Land(now time.Time, f *Flight, res Result, err error) []Done {
@@ -99,8 +110,8 @@ func (g *Group) Land(now time.Time, f *Flight, res Result, err error) []Done {
 	}
 	switch {
 	case err != nil:
-	case res.Revision < f.floor:
-		err = fmt.Errorf("%w: %w: revision %d, before %d", ErrUnknown, ErrForgot, res.Revision, f.floor)
+	case g.remembers(res, f.floor) != nil:
+		err = fmt.Errorf("%w: %w", ErrUnknown, g.remembers(res, f.floor))
 	case !res.Held:
 		err = fmt.Errorf("%w: the store's is not %d", ErrEpoch, g.epoch.Number)
 	case len(res.Parts) != len(f.parts):

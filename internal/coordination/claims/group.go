@@ -28,6 +28,8 @@ type Config struct {
 	MaxTries int
 	// CacheBytes bounds what is remembered of boots.
 	CacheBytes int64
+	// Cluster is the store that the epoch was opened on: what another one answers is no answer. 0 is any.
+	Cluster uint64
 }
 
 // DefaultConfig fits etcd's own default of 128 requests a transaction.

@@ -14,6 +14,7 @@ import (
 // Keys of the linearizer, below a prefix that ends with a slash:
 //
 //	epoch                          the epoch that the store belongs to
+//	filled                         the same, once everything that the regions had is in the store
 //	claims/<agent>/<boot>/<start>  a claim; agent and boot in hex, start with 20 digits
 //	folded/<agent>/<boot>          what is folded of a boot
 type Keys string
@@ -27,6 +28,9 @@ func bootPath(b identity.Boot) string {
 
 // Epoch is the key of the epoch.
 func (k Keys) Epoch() string { return string(k) + "epoch" }
+
+// Filled is the key of the epoch whose recovery has ended. Where it has another value than the epoch, or none, the store lacks claims.
+func (k Keys) Filled() string { return string(k) + "filled" }
 
 // Claims begins the keys of all claims.
 func (k Keys) Claims() string { return string(k) + "claims/" }

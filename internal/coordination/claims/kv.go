@@ -70,6 +70,8 @@ type Entry struct {
 
 // Result of a transaction.
 type Result struct {
+	// Cluster is the id of the store: one that was restored from a copy has another, if whoever restored it did so by the book.
+	Cluster uint64
 	// Revision of the store after the transaction: that of its writes, if it has any.
 	Revision int64
 	// Held: the transaction's own guards held. Otherwise nothing was done, and there are no Parts.

@@ -111,8 +111,8 @@ func (g *Group) EndScan(v *Survey, res Result, err error) (Page, []Done, error) 
 	case err != nil:
 		// Nothing was to be changed, so nothing is unknown.
 		return Page{}, nil, fmt.Errorf("scan claims: %w: %v", ErrUnavailable, err) //nolint:errorlint // ErrUnknown must not be found in it
-	case res.Revision < v.floor:
-		err = fmt.Errorf("%w: revision %d, before %d", ErrForgot, res.Revision, v.floor)
+	case g.remembers(res, v.floor) != nil:
+		err = g.remembers(res, v.floor)
 	case !res.Held:
 		err = fmt.Errorf("the store's is not %d", g.epoch.Number)
 	case len(res.Parts) != 1 || len(res.Parts[0].Reads) != 1:

@@ -14,6 +14,7 @@ import (
 // Store is a claims.KV. It is safe for concurrent use.
 type Store struct {
 	mu       sync.Mutex
+	cluster  uint64
 	revision int64
 	entries  map[string]claims.Entry
 }
@@ -21,20 +22,28 @@ type Store struct {
 var _ claims.KV = (*Store)(nil)
 
 // New makes an empty store.
-func New() *Store { return &Store{revision: 1, entries: map[string]claims.Entry{}} }
+func New() *Store { return &Store{cluster: 1, revision: 1, entries: map[string]claims.Entry{}} }
 
-// Copy is a store that goes on by itself from here: what a backup of this one would be restored to.
+// Copy is a store that goes on by itself from here, as the same cluster: what a backup of this one would be restored to.
 func (s *Store) Copy() *Store {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return &Store{revision: s.revision, entries: maps.Clone(s.entries)}
+	return &Store{cluster: s.cluster, revision: s.revision, entries: maps.Clone(s.entries)}
+}
+
+// Restore makes this store what another one is, as the cluster of that id: a backup that was restored by the book.
+func (s *Store) Restore(from *Store, cluster uint64) {
+	c := from.Copy()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cluster, s.revision, s.entries = cluster, c.revision, c.entries
 }
 
 // Commit runs a transaction.
 func (s *Store) Commit(_ context.Context, t claims.Txn) (claims.Result, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := claims.Result{Revision: s.revision, Held: s.holds(t.Guards)}
+	r := claims.Result{Cluster: s.cluster, Revision: s.revision, Held: s.holds(t.Guards)}
 	if !r.Held {
 		return r, nil
 	}

@@ -43,7 +43,7 @@ func (s ClaimStore) Commit(ctx context.Context, t claims.Txn) (claims.Result, er
 	if err := s.c.at(r.Header, before); err != nil {
 		return claims.Result{}, fmt.Errorf("%w: %w: %w", claims.ErrUnknown, claims.ErrForgot, err)
 	}
-	out := claims.Result{Revision: r.Header.Revision, Held: r.Succeeded}
+	out := claims.Result{Cluster: r.Header.ClusterId, Revision: r.Header.Revision, Held: r.Succeeded}
 	if !r.Succeeded {
 		return out, nil
 	}

@@ -1,0 +1,91 @@
+package regions
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+)
+
+// moveTries bounds how often a mover begins again because another one was there, or an outcome is unknown.
+const moveTries = 16
+
+// move takes the next epoch: its record is in the bucket of every region that takes part when it returns. A mover writes in the
+// order of the regions' names and replaces only what it has read, so of two only one has all of them. Regions that are added take
+// part from this epoch on.
+func (k *Keeper) move(ctx context.Context, s *state, add []claims.Region) (claims.Epoch, error) {
+	for try := 0; ; try++ {
+		e, err := k.tryMove(ctx, s, add)
+		if err == nil || try == moveTries || !passes(err) || ctx.Err() != nil {
+			return e, err
+		}
+		// The records are read anew, and the next number is higher than all of them.
+		again, err := k.look(ctx)
+		if err != nil {
+			return claims.Epoch{}, err
+		}
+		*s = *again
+	}
+}
+
+// passes reports whether a write of a record failed because of another mover, or nobody knows whether it did.
+func passes(err error) bool {
+	return errors.Is(err, objstore.ErrExists) || errors.Is(err, objstore.ErrPreconditionFailed) ||
+		errors.Is(err, objstore.ErrConflict) || errors.Is(err, objstore.ErrUnknown)
+}
+
+func (k *Keeper) tryMove(ctx context.Context, s *state, add []claims.Region) (claims.Epoch, error) {
+	newest, known := s.newest()
+	e := claims.Epoch{Number: max(newest.Number, s.epoch.Number) + 1, Regions: slices.Clone(newest.Regions)}
+	if !known {
+		e.Regions = slices.Clone(k.names) // the first epoch
+	}
+	for _, n := range add {
+		if !slices.Contains(e.Regions, n) {
+			e.Regions = append(e.Regions, n)
+		}
+	}
+	slices.Sort(e.Regions)
+	if _, err := io.ReadFull(k.cfg.Rand, e.ID[:]); err != nil {
+		return e, fmt.Errorf("read randomness: %w", err)
+	}
+	if err := e.Validate(); err != nil {
+		return e, err
+	}
+	if err := k.answered(s, e.Regions); err != nil {
+		return e, err
+	}
+	for _, r := range k.cfg.Regions {
+		if !slices.Contains(e.Regions, r.Name) {
+			continue
+		}
+		there := s.found[r.Name]
+		if there.Number > 0 && there.Region != r.Name {
+			return e, &RegionError{"move the epoch", r.Name, fmt.Errorf("%w: its bucket is that of region %s", ErrRegionSettings, there.Region)}
+		}
+		rec := Record{Region: r.Name, Number: e.Number, ID: e.ID, Regions: e.Regions, Retired: newest.Retired, Cluster: s.cluster}
+		if err := writeRecord(ctx, r.Store, there.etag, rec); err != nil {
+			return e, &RegionError{"move the epoch", r.Name, err}
+		}
+	}
+	return e, nil
+}
+
+// answered checks that the records of all these regions were read, and that the settings have their buckets.
+func (k *Keeper) answered(s *state, regions []claims.Region) error {
+	for _, n := range regions {
+		if !slices.Contains(k.names, n) {
+			return fmt.Errorf("%w: region %s has no bucket in the settings of this coordinator", ErrRegionSettings, n)
+		}
+	}
+	for _, u := range s.unread {
+		if slices.Contains(regions, u.Region) {
+			return u
+		}
+	}
+	return nil
+}

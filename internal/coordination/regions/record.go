@@ -1,0 +1,133 @@
+package regions
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"slices"
+
+	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/record"
+)
+
+// Kind of the record of the epoch.
+var Kind = record.Kind{Schema: "lightmetrics.regions.v1", Title: "record of the regions", MaxBytes: 8 << 10}
+
+// maxRetired bounds the names that are never used again.
+const maxRetired = 64
+
+// Record is the epoch, as it lies in the bucket of each region. It is replaced by If-Match alone, and its number only grows.
+type Record struct {
+	// Region whose bucket it lies in.
+	Region claims.Region
+	Number uint64
+	ID     claims.ID
+	// Regions that may claim.
+	Regions []claims.Region
+	// Retired are those that are gone for good.
+	Retired []Retired
+	// Cluster is the id of the etcd that the epoch was made on.
+	Cluster uint64
+}
+
+// Retired is a region that is gone for good.
+type Retired struct {
+	Name claims.Region
+	// Done: what was decided there is in the folds of the others.
+	Done bool
+}
+
+// Epoch of the record.
+func (r Record) Epoch() claims.Epoch {
+	return claims.Epoch{Number: r.Number, ID: r.ID, Regions: r.Regions}
+}
+
+type recordJSON struct {
+	Region  string        `json:"region"`
+	Number  uint64        `json:"number"`
+	ID      string        `json:"id"`
+	Regions []string      `json:"regions"`
+	Retired []retiredJSON `json:"retired,omitempty"`
+	Cluster string        `json:"cluster"`
+}
+
+type retiredJSON struct {
+	Name string `json:"name"`
+	Done bool   `json:"done"`
+}
+
+// Marshal writes the canonical JSON.
+func (r Record) Marshal() []byte {
+	j := recordJSON{Region: string(r.Region), Number: r.Number, ID: hex.EncodeToString(r.ID[:]), Cluster: fmt.Sprintf("%016x", r.Cluster)}
+	for _, n := range r.Regions {
+		j.Regions = append(j.Regions, string(n))
+	}
+	for _, t := range r.Retired {
+		j.Retired = append(j.Retired, retiredJSON{string(t.Name), t.Done})
+	}
+	return Kind.Marshal(j)
+}
+
+// ParseRecord reads it; errors wrap record.ErrCorrupt or record.ErrNewerVersion.
+func ParseRecord(b []byte) (Record, error) {
+	var j recordJSON
+	if err := Kind.Unmarshal(b, &j); err != nil {
+		return Record{}, Kind.Wrap(layout.RegionsKey, err)
+	}
+	r := Record{Region: claims.Region(j.Region), Number: j.Number}
+	err := r.Region.Validate()
+	if id, e := hex.DecodeString(j.ID); e != nil || len(id) != len(r.ID) || hex.EncodeToString(id) != j.ID {
+		err = fmt.Errorf("id %.40q is not %d bytes in hex", j.ID, len(r.ID))
+	} else {
+		copy(r.ID[:], id)
+	}
+	if n, e := fmt.Sscanf(j.Cluster, "%x", &r.Cluster); n != 1 || e != nil || fmt.Sprintf("%016x", r.Cluster) != j.Cluster {
+		err = fmt.Errorf("cluster %.40q is not 16 hex digits", j.Cluster)
+	}
+	for _, n := range j.Regions {
+		r.Regions = append(r.Regions, claims.Region(n))
+	}
+	for _, t := range j.Retired {
+		n := claims.Region(t.Name)
+		if e := n.Validate(); e != nil {
+			err = e
+		}
+		if slices.Contains(r.Regions, n) || slices.ContainsFunc(r.Retired, func(o Retired) bool { return o.Name == n }) {
+			err = fmt.Errorf("region %s is retired, and there again", n)
+		}
+		r.Retired = append(r.Retired, Retired{n, t.Done})
+	}
+	switch {
+	case err != nil:
+	case len(r.Retired) > maxRetired:
+		err = fmt.Errorf("%d retired regions", len(r.Retired))
+	default:
+		err = r.Epoch().Validate()
+	}
+	if err != nil {
+		return Record{}, Kind.Wrap(layout.RegionsKey, err)
+	}
+	return r, nil
+}
+
+// readRecord reads the record of a region; objstore.ErrNotFound where it has none.
+func readRecord(ctx context.Context, s Store) (Record, string, error) {
+	r, info, err := record.Read(ctx, s, layout.RegionsKey, Kind, ParseRecord)
+	return r, info.ETag, err
+}
+
+// writeRecord replaces the record that has the etag, or creates the first one. An outcome that nobody told is an error: whoever
+// moves the epoch begins again, with a higher number.
+func writeRecord(ctx context.Context, s Store, etag string, r Record) error {
+	body := r.Marshal()
+	o := objstore.PutOptions{ContentType: "application/json"}
+	var err error
+	if etag == "" {
+		_, err = s.Create(ctx, layout.RegionsKey, body, o)
+	} else {
+		_, err = s.Replace(ctx, layout.RegionsKey, body, etag, o)
+	}
+	return err
+}

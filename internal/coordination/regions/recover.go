@@ -1,0 +1,183 @@
+package regions
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
+)
+
+// txnWrites bounds the writes of one transaction of a recovery; etcd allows 128.
+const txnWrites = 100
+
+// recover moves the epoch, and fills etcd from what the regions have. Each of its transactions compares the epoch, so that a
+// recovery that was overtaken writes nothing more. One that dies is begun again by whoever opens next: the epoch is not noted
+// as filled before the end, and what is in etcd is dropped first.
+func (k *Keeper) recover(ctx context.Context, s *state, add []claims.Region) (Opened, error) {
+	if newest, ok := s.newest(); ok {
+		// Before anything is written: a recovery that can't end only takes the epoch away from others.
+		if err := k.answered(s, newest.Regions); err != nil {
+			return Opened{}, err
+		}
+	}
+	e, err := k.move(ctx, s, add)
+	if err != nil {
+		return Opened{}, err
+	}
+	f := &filler{k: k, epoch: e, value: e.Marshal(), cluster: s.cluster, progress: Progress{Epoch: e.Number}}
+	if err := f.begin(ctx, s); err != nil {
+		return Opened{}, err
+	}
+	for _, all := range []string{k.cfg.Keys.Claims(), k.cfg.Keys.Folded()} {
+		if err := f.drop(ctx, all); err != nil {
+			return Opened{}, err
+		}
+	}
+	if err := k.scan(ctx, e.Regions, f.boot); err != nil {
+		return Opened{}, err
+	}
+	if err := f.flush(ctx); err != nil {
+		return Opened{}, err
+	}
+	revision, err := f.end(ctx)
+	if err != nil {
+		return Opened{}, err
+	}
+	k.cfg.Progress(f.progress)
+	return Opened{Epoch: e, Cluster: f.cluster, Revision: revision, Recovered: f.progress}, nil
+}
+
+// filler writes what a recovery found.
+type filler struct {
+	k        *Keeper
+	epoch    claims.Epoch
+	value    []byte
+	cluster  uint64
+	puts     []claims.Put
+	progress Progress
+}
+
+// begin puts the epoch into etcd. From here on nothing of an earlier epoch is applied.
+func (f *filler) begin(ctx context.Context, s *state) error {
+	g := claims.Guard{Key: f.k.cfg.Keys.Epoch(), Is: claims.Absent}
+	if s.value != nil {
+		g = claims.Guard{Key: g.Key, Is: claims.Holds, Value: s.value}
+	}
+	// A lost answer leaves the next open to find out: the epoch that is there then is not noted as filled.
+	r, err := f.k.cfg.KV.Commit(ctx, claims.Txn{Guards: []claims.Guard{g}, Parts: []claims.Part{{Puts: []claims.Put{{Key: f.k.cfg.Keys.Epoch(), Value: f.value}}}}})
+	return f.judge(r, err, "put the epoch into etcd")
+}
+
+// judge checks that a transaction was done, by the etcd that the recovery began on.
+func (f *filler) judge(r claims.Result, err error, op string) error {
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s: %w", op, err)
+	case r.Cluster != f.cluster:
+		return fmt.Errorf("%s: %w: etcd is cluster %x now, and was %x", op, ErrOvertaken, r.Cluster, f.cluster)
+	case !r.Held:
+		return fmt.Errorf("%s: %w: etcd has another epoch now", op, ErrOvertaken)
+	}
+	return nil
+}
+
+func (f *filler) guard() []claims.Guard {
+	return []claims.Guard{{Key: f.k.cfg.Keys.Epoch(), Is: claims.Holds, Value: f.value}}
+}
+
+// drop deletes everything below a prefix that ends with a slash: a copy is not believed, not even what is durable in it.
+func (f *filler) drop(ctx context.Context, prefix string) error {
+	end := prefix[:len(prefix)-1] + "0" // what follows the slash
+	for {
+		r, err := f.k.cfg.KV.Commit(ctx, claims.Txn{Guards: f.guard(), Parts: []claims.Part{{Reads: []claims.Range{{From: prefix, End: end, Limit: txnWrites}}}}})
+		if err := f.judge(r, err, "read "+prefix); err != nil {
+			return err
+		}
+		var keys []string
+		for _, e := range r.Parts[0].Reads[0] {
+			keys = append(keys, e.Key)
+		}
+		if len(keys) == 0 {
+			return nil
+		}
+		r, err = f.k.cfg.KV.Commit(ctx, claims.Txn{Guards: f.guard(), Parts: []claims.Part{{Deletes: keys}}})
+		if err := f.judge(r, err, "drop "+prefix); err != nil {
+			return err
+		}
+	}
+}
+
+// boot inserts what counts of a boot.
+func (f *filler) boot(ctx context.Context, found []manifest) error {
+	for _, m := range choose(found) {
+		c := claims.Claim{
+			Identity: m.id, Hash: m.hash, State: claims.Claimed, Recovered: true, Home: m.region,
+			Stamp: claims.Stamp{Epoch: f.epoch.Number}, ClaimedAt: max(f.k.cfg.Now(), 0),
+		}
+		if _, err := io.ReadFull(f.k.cfg.Rand, c.ID[:]); err != nil {
+			return fmt.Errorf("read randomness: %w", err)
+		}
+		f.puts = append(f.puts, claims.Put{Key: f.k.cfg.Keys.Claim(m.id.BootOf(), m.id.SeqStart), Value: c.Marshal()})
+		if len(f.puts) == txnWrites {
+			if err := f.flush(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	f.progress.Manifests += uint64(len(found))
+	f.progress.Boots++
+	if f.progress.Boots%100 == 0 {
+		f.k.cfg.Progress(f.progress)
+	}
+	return nil
+}
+
+// flush writes the claims that wait. To write the same claims twice, after a lost answer, is harmless: nobody has seen them.
+func (f *filler) flush(ctx context.Context) error {
+	if len(f.puts) == 0 {
+		return nil
+	}
+	txn := claims.Txn{Guards: f.guard(), Parts: []claims.Part{{Puts: f.puts}}}
+	var r claims.Result
+	var err error
+	for range 3 {
+		if r, err = f.k.cfg.KV.Commit(ctx, txn); err == nil || ctx.Err() != nil || !errors.Is(err, claims.ErrUnknown) && !errors.Is(err, claims.ErrUnavailable) {
+			break
+		}
+	}
+	if err := f.judge(r, err, "insert claims"); err != nil {
+		return err
+	}
+	f.progress.Claims += uint64(len(f.puts))
+	f.puts = f.puts[:0]
+	return nil
+}
+
+// end notes that the epoch is filled.
+func (f *filler) end(ctx context.Context) (int64, error) {
+	r, err := f.k.cfg.KV.Commit(ctx, claims.Txn{Guards: f.guard(), Parts: []claims.Part{{Puts: []claims.Put{{Key: f.k.cfg.Keys.Filled(), Value: f.value}}}}})
+	return r.Revision, f.judge(r, err, "note that the epoch is filled")
+}
+
+// choose takes the manifests of a boot that count, by descending stamp: what was completed last has the highest of all that
+// contradict each other, and what contradicts one that was taken is left out. The result is in the order of the ranges.
+func choose(found []manifest) []manifest {
+	slices.SortFunc(found, manifest.before)
+	var taken []manifest // in order, without overlaps
+	for _, m := range found {
+		i, _ := slices.BinarySearchFunc(taken, m, func(a, b manifest) int {
+			if a.id.SeqEnd < b.id.SeqStart {
+				return -1
+			}
+			return 1
+		})
+		if i < len(taken) && taken[i].id.SeqStart <= m.id.SeqEnd {
+			continue // the same identity, of which the higher stamp tells the home; or one that meets it
+		}
+		taken = slices.Insert(taken, i, m)
+	}
+	return taken
+}

@@ -1,0 +1,215 @@
+package coordinator
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
+	"lightmetrics.dev/lightmetrics/internal/coordination/linearizer"
+	"lightmetrics.dev/lightmetrics/internal/coordination/regions"
+	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
+	"lightmetrics.dev/lightmetrics/internal/platform/run"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// identities is the identity linearizer of this coordinator: it opens epochs, serves one at a time, and answers nothing in
+// between. Any number of coordinators serve the same epoch at once; each transaction compares it.
+type identities struct {
+	keeper  *regions.Keeper
+	kv      claims.KV
+	keys    claims.Keys
+	buckets map[claims.Region]regions.Store
+	horizon time.Duration
+	leading func() bool
+	now     func() time.Time
+	log     *slog.Logger
+	m       *identityMetrics
+
+	open atomic.Pointer[opened]
+	why  atomic.Pointer[string] // why it is not open; set while open is nil
+}
+
+// opened is an epoch that is served.
+type opened struct {
+	regions.Opened
+	l *linearizer.Linearizer
+}
+
+const (
+	// checkEvery is how often an open epoch is compared with the buckets. A transaction finds out by itself when etcd has another.
+	checkEvery = 10 * time.Second
+	// openMin and openMax are between attempts to open.
+	openMin, openMax = 100 * time.Millisecond, 5 * time.Second
+	// stopEvery is how often it is asked whether a transaction found another epoch.
+	stopEvery = 100 * time.Millisecond
+)
+
+func newIdentities(c IdentityConfig, buckets map[claims.Region]regions.Store, kv claims.KV, prefix string, leading func() bool, now func() time.Time, log *slog.Logger, m *identityMetrics) (*identities, error) {
+	v := &identities{kv: kv, keys: claims.Keys(prefix + "/identity/v1/"), buckets: buckets, horizon: c.SettleHorizon, leading: leading, now: now, log: log, m: m}
+	cfg := regions.Config{KV: kv, Keys: v.keys, Rand: rand.Reader, Now: func() int64 { return now().UnixNano() }, Progress: m.progress}
+	for _, r := range c.Regions {
+		name := claims.Region(r.Name)
+		cfg.Regions = append(cfg.Regions, regions.Region{Name: name, Store: buckets[name]})
+	}
+	var err error
+	if v.keeper, err = regions.New(cfg); err != nil {
+		return nil, err
+	}
+	v.closed(errors.New("it was not opened yet"))
+	return v, nil
+}
+
+func (v *identities) closed(err error) {
+	s := err.Error()
+	v.why.Store(&s)
+	v.open.Store(nil)
+}
+
+// notOpen says why nothing is answered; nil while it is open.
+func (v *identities) notOpen() error {
+	if v.open.Load() != nil {
+		return nil
+	}
+	return fmt.Errorf("the identity linearizer is not open: %s", *v.why.Load())
+}
+
+// run opens and serves epochs until ctx ends.
+func (v *identities) run(ctx context.Context) error {
+	backoff := run.NewBackoff(openMin, openMax)
+	for {
+		// Whoever leads recovers. That another one may lead by the time it is done is harmless: each step compares the epoch.
+		o, err := v.keeper.Open(ctx, v.leading())
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
+			v.closed(err)
+			v.m.opens.WithLabelValues("failed").Inc()
+			v.log.Warn("the identity linearizer could not be opened; trying again", "error", err)
+		default:
+			backoff.Reset()
+			v.m.opens.WithLabelValues("ok").Inc()
+			err = v.serve(ctx, o)
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			v.log.Warn("the identity linearizer is closed; it is opened again", "epoch", o.Epoch.Number, "error", err)
+		}
+		if err := backoff.Sleep(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// serve answers in one epoch until that is over, and says why it is.
+func (v *identities) serve(ctx context.Context, o regions.Opened) error {
+	c := claims.DefaultConfig()
+	c.Cluster = o.Cluster
+	l, err := linearizer.New(v.kv, linearizer.Options{Config: c, Keys: v.keys, Epoch: o.Epoch, Revision: o.Revision, Now: v.now, Observe: v.m.transaction})
+	if err != nil {
+		return err
+	}
+	failpoint.Hit("coordinator.identity.open.before")
+	v.open.Store(&opened{o, l})
+	v.log.Info("the identity linearizer is open", "epoch", o.Epoch.Number, "regions", o.Epoch.Regions, "cluster", fmt.Sprintf("%x", o.Cluster),
+		"recovered_claims", o.Recovered.Claims, "recovered_boots", o.Recovered.Boots)
+	defer l.Close()
+	err = v.watch(ctx, o, l)
+	// Closed to callers first, so that they are told why.
+	v.closed(err)
+	return err
+}
+
+// watch returns when the epoch is over.
+func (v *identities) watch(ctx context.Context, o regions.Opened, l *linearizer.Linearizer) error {
+	look, check := time.NewTicker(stopEvery), time.NewTicker(checkEvery)
+	defer look.Stop()
+	defer check.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-look.C:
+			if err := l.Stopped(); err != nil {
+				return err
+			}
+		case <-check.C:
+			err := v.keeper.Check(ctx, o)
+			if errors.Is(err, regions.ErrMustRecover) || errors.Is(err, regions.ErrOvertaken) || errors.Is(err, regions.ErrRegionSettings) {
+				return err
+			}
+			if err != nil && ctx.Err() == nil {
+				// Nobody has said that the epoch is over, and every transaction compares it.
+				v.log.Warn("the epoch of the identity linearizer could not be checked", "error", err)
+			}
+		}
+	}
+}
+
+// Do implements coordinator.Claimer.
+func (v *identities) Do(ctx context.Context, ops []claims.Op) []linearizer.Result {
+	o := v.open.Load()
+	if o == nil {
+		out := make([]linearizer.Result, len(ops))
+		for i, op := range ops {
+			out[i].Err = &claims.Error{Op: op.Kind, Key: op.Identity, Err: fmt.Errorf("%w: %w", claims.ErrUnavailable, v.notOpenNow())}
+			v.m.operation(op, out[i])
+		}
+		return out
+	}
+	out := o.l.Do(ctx, ops)
+	v.makeRoom(ctx, o, ops, out)
+	for i, op := range ops {
+		if out[i].Err == nil && out[i].Answer.Outcome == claims.Folded {
+			out[i] = v.decideFolded(ctx, op, out[i].Answer)
+		}
+		v.m.operation(op, out[i])
+	}
+	return out
+}
+
+// notOpenNow is notOpen for a caller that has just found it closed: it may be open by now.
+func (v *identities) notOpenNow() error {
+	if err := v.notOpen(); err != nil {
+		return err
+	}
+	return errors.New("the identity linearizer was not open")
+}
+
+// makeRoom folds claims of boots that have too many, and tries what they refused once more: a sender that catches up must not
+// wait for the horizon.
+func (v *identities) makeRoom(ctx context.Context, o *opened, ops []claims.Op, out []linearizer.Result) {
+	folds := map[identity.Boot]bool{}
+	var again []claims.Op
+	var at []int
+	for i, op := range ops {
+		if !errors.Is(out[i].Err, claims.ErrTooMany) {
+			continue
+		}
+		folds[op.Identity.BootOf()] = true
+		again, at = append(again, op), append(at, i)
+	}
+	if len(again) == 0 {
+		return
+	}
+	for b := range folds {
+		_, _ = v.foldBoot(ctx, o.l, b, v.now()) // what is not folded is refused again
+	}
+	for i, r := range o.l.Do(ctx, again) {
+		out[at[i]] = r
+	}
+}
+
+// Scan implements coordinator.Scanner.
+func (v *identities) Scan(ctx context.Context, s claims.Scan) (claims.Page, error) {
+	o := v.open.Load()
+	if o == nil {
+		return claims.Page{}, fmt.Errorf("scan claims: %w: %w", claims.ErrUnavailable, v.notOpenNow())
+	}
+	return o.l.Scan(ctx, s)
+}

@@ -1,0 +1,247 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
+	"lightmetrics.dev/lightmetrics/internal/coordination/coordinator"
+	"lightmetrics.dev/lightmetrics/internal/coordination/regions"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
+	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
+	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// threeBuckets are those of the regions eu, us and asia.
+func threeBuckets() map[claims.Region]*mem.Store {
+	return map[claims.Region]*mem.Store{"eu": mem.New(nil), "us": mem.New(nil), "asia": mem.New(nil)}
+}
+
+// withRegions is a configuration with those buckets.
+func withRegions(c Config, buckets map[claims.Region]*mem.Store) Config {
+	for n := range buckets {
+		r := RegionConfig{Name: string(n)}
+		r.Store.Bucket = "metrics-" + string(n)
+		c.Identity.Regions = append(c.Identity.Regions, r)
+	}
+	return c
+}
+
+func startRegions(t testing.TB, c Config, buckets map[claims.Region]*mem.Store) *running {
+	t.Helper()
+	d := Deps{Telemetry: telemetry.Discard(), Regions: map[claims.Region]regions.Store{}}
+	for n, b := range buckets {
+		d.Regions[n] = b
+	}
+	s, err := New(c, d)
+	must(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &running{Service: s, t: t, tel: d.Telemetry, stop: cancel, done: make(chan error, 1)}
+	go func() { r.done <- s.Run(ctx) }()
+	t.Cleanup(func() { r.end() })
+	select {
+	case <-s.Ready():
+	case err := <-r.done:
+		t.Fatal(err)
+	case <-time.After(patience):
+		t.Fatal("the coordinator is not ready")
+	}
+	return r
+}
+
+func (r *running) claims() *coordinator.Claims {
+	r.t.Helper()
+	conn, err := rpc.Dial(r.addr(), rpc.ClientConfig{})
+	must(r.t, err)
+	r.t.Cleanup(func() { conn.Close() })
+	return coordinator.NewClaims(conn, patience)
+}
+
+// opened waits until identities are decided, in an epoch of at least this number.
+func (r *running) openedEpoch(least uint64) {
+	r.t.Helper()
+	until(r.t, "an epoch to be open", func() bool {
+		b := r.back.Load()
+		o := b.identities.open.Load()
+		return o != nil && o.Epoch.Number >= least
+	})
+}
+
+func op(k claims.Kind, seq uint64, frame string, region claims.Region, id byte, epoch uint64) claims.Op {
+	return claims.Op{Kind: k, Identity: identity.Batch{Agent: "a", Boot: "b", SeqStart: seq, SeqEnd: seq + 9}, Hash: identity.Sum([]byte(frame)), Region: region, ID: claims.ID{id}, Epoch: epoch}
+}
+
+// ask does an operation and wants the outcome.
+func ask(t testing.TB, c *coordinator.Claims, o claims.Op, want claims.Outcome) claims.Answer {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	r := c.Do(ctx, []claims.Op{o})[0]
+	if r.Err != nil || r.Answer.Outcome != want {
+		t.Fatalf("%s %s by %s: %s, want %s (%v)", o.Kind, o.Identity, o.Region, r.Answer.Outcome, want, r.Err)
+	}
+	return r.Answer
+}
+
+// settle brings an identity of a region to its end, with a manifest in its bucket.
+func settle(t testing.TB, c *coordinator.Claims, bucket *mem.Store, region claims.Region, seq uint64, frame string) claims.Answer {
+	t.Helper()
+	a := ask(t, c, op(claims.DoClaim, seq, frame, region, byte(seq), 0), claims.Held)
+	sum := identity.Sum([]byte(frame))
+	m := accept.Manifest{
+		AuthorityID: "authority", Identity: a.Claim.Identity, FrameSHA256: sum, FrameBytes: uint64(len(frame)), RawBlobKey: layout.Blob(sum, 0), AcceptedAt: 1,
+		CollectorID: "c", AttemptID: strings.Repeat("0", 32), RecordCount: a.Claim.Identity.Count(), HomeRegion: string(region), ClaimEpoch: a.Claim.Stamp.Epoch, ClaimFence: a.Claim.Stamp.Fence,
+	}
+	_, err := bucket.Create(t.Context(), layout.Accepted(m.Identity), m.Marshal(), objstore.PutOptions{})
+	must(t, err)
+	ask(t, c, op(claims.DoComplete, seq, frame, region, byte(seq), a.Epoch), claims.Decided)
+	return ask(t, c, op(claims.DoSettle, seq, frame, region, byte(seq), a.Epoch), claims.Decided)
+}
+
+// The linearizer as collectors reach it, over a restart and over the loss of all that etcd had.
+func TestIdentities(t *testing.T) {
+	t.Parallel()
+	dir, buckets := t.TempDir(), threeBuckets()
+	cfg := withRegions(quick(dir), buckets)
+	first := startRegions(t, cfg, buckets)
+	first.openedEpoch(1)
+	c := first.claims()
+	settle(t, c, buckets["eu"], "eu", 1, "x")
+	ask(t, c, op(claims.DoClaim, 1, "x", "us", 9, 0), claims.Decided)
+	ask(t, c, op(claims.DoClaim, 1, "y", "us", 9, 0), claims.Conflict)
+	ask(t, c, op(claims.DoClaim, 5, "y", "us", 9, 0), claims.RangeConflict)
+	if r := c.Do(t.Context(), []claims.Op{op(claims.DoClaim, 101, "y", "mars", 9, 0)})[0]; !errors.Is(r.Err, claims.ErrInvalid) {
+		t.Errorf("a region that is none: %+v", r)
+	}
+	first.end()
+
+	// The same etcd: the same epoch, and what was said is said again.
+	second := startRegions(t, cfg, buckets)
+	second.openedEpoch(1)
+	if a := ask(t, second.claims(), op(claims.DoClaim, 1, "x", "us", 9, 0), claims.Decided); a.Epoch != 1 || a.Claim.State != claims.Settled {
+		t.Errorf("%+v", a)
+	}
+	second.end()
+
+	// etcd is lost, and found again in the buckets: the claim is its home's, and nobody else's before it has completed it.
+	must(t, os.RemoveAll(dir))
+	must(t, os.MkdirAll(dir, 0o700))
+	third := startRegions(t, cfg, buckets)
+	third.openedEpoch(2)
+	c = third.claims()
+	if a := ask(t, c, op(claims.DoClaim, 1, "x", "us", 9, 0), claims.Pending); a.Epoch != 2 || a.Claim.Home != "eu" || !a.Claim.Recovered {
+		t.Errorf("%+v", a)
+	}
+	ask(t, c, op(claims.DoClaim, 1, "y", "us", 9, 0), claims.Contested)
+	// The first coordinator's epoch is over.
+	if r := c.Do(t.Context(), []claims.Op{op(claims.DoComplete, 1, "x", "eu", 1, 1)})[0]; !errors.Is(r.Err, claims.ErrEpoch) {
+		t.Errorf("a claim of the epoch before: %+v", r)
+	}
+}
+
+// A manifest that is in no region is no answer: what is folded is decided by the manifest of its home, also after a boot has had more
+// batches than claims fit.
+func TestFoldedIdentities(t *testing.T) {
+	t.Parallel()
+	buckets := threeBuckets()
+	cfg := withRegions(quick(t.TempDir()), buckets)
+	cfg.Identity.SettleHorizon = time.Second
+	s := startRegions(t, cfg, buckets)
+	s.openedEpoch(1)
+	c := s.claims()
+	for i := range uint64(3) {
+		settle(t, c, buckets["eu"], "eu", 1+10*i, "x")
+	}
+	until(t, "the claims to be folded", func() bool {
+		n, err := s.back.Load().identities.foldOld(t.Context(), s.back.Load().identities.open.Load())
+		must(t, err)
+		return n == 3
+	})
+	if a := ask(t, c, op(claims.DoClaim, 11, "x", "us", 9, 0), claims.Decided); a.Claim.Home != "eu" || a.Claim.State != claims.Settled || a.Claim.Stamp == (accepted.Stamp{}) {
+		t.Errorf("%+v", a)
+	}
+	ask(t, c, op(claims.DoClaim, 11, "y", "us", 9, 0), claims.Conflict)
+	ask(t, c, op(claims.DoClaim, 15, "x", "us", 9, 0), claims.RangeConflict)
+	whole := op(claims.DoClaim, 1, "x", "us", 9, 0)
+	whole.Identity.SeqEnd = 30
+	ask(t, c, whole, claims.RangeConflict)
+	// Where the home does not answer nobody guesses.
+	s.back.Load().identities.buckets["eu"] = away{buckets["eu"]}
+	if r := c.Do(t.Context(), []claims.Op{op(claims.DoClaim, 11, "x", "us", 9, 0)})[0]; !errors.Is(r.Err, claims.ErrUnavailable) {
+		t.Errorf("%+v", r)
+	}
+}
+
+// away is a bucket that does not answer.
+type away struct{ regions.Store }
+
+func (away) Get(context.Context, string, objstore.GetOptions) ([]byte, objstore.Info, error) {
+	return nil, objstore.Info{}, objstore.ErrUnavailable
+}
+
+// A sender that catches up has more batches than a boot has room for claims: they are folded before the horizon.
+func TestABootWithManyBatches(t *testing.T) {
+	t.Parallel()
+	buckets := threeBuckets()
+	s := startRegions(t, withRegions(quick(t.TempDir()), buckets), buckets)
+	s.openedEpoch(1)
+	c := s.claims()
+	most := claims.DefaultConfig().MaxClaims
+	for from := 0; from < most+100; from += 100 {
+		var ops []claims.Op
+		for i := from; i < from+100; i++ {
+			o := op(claims.DoClaim, uint64(1+10*i), "x", "eu", 1, 0)
+			o.ID = claims.ID{byte(i), byte(i >> 8), 1}
+			ops = append(ops, o)
+		}
+		for _, k := range []claims.Kind{claims.DoClaim, claims.DoComplete, claims.DoSettle} {
+			for i := range ops {
+				ops[i].Kind, ops[i].Epoch = k, 1
+			}
+			for i, r := range c.Do(t.Context(), ops) {
+				if r.Err != nil {
+					t.Fatalf("%s %d of a boot: %v", k, from+i, r.Err)
+				}
+			}
+		}
+	}
+}
+
+func TestWithoutRegions(t *testing.T) {
+	t.Parallel()
+	s := start(t, quick(t.TempDir()), nil)
+	if r := s.claims().Do(t.Context(), []claims.Op{op(claims.DoClaim, 1, "x", "eu", 1, 0)})[0]; !errors.Is(r.Err, claims.ErrUnavailable) || !strings.Contains(r.Err.Error(), "identity.regions") {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestIdentityConfig(t *testing.T) {
+	good := func() IdentityConfig {
+		return withRegions(DefaultConfig(), threeBuckets()).Identity
+	}
+	if err := good().Validate(); err != nil {
+		t.Fatal(err)
+	}
+	for name, spoil := range map[string]func(*IdentityConfig){
+		"name":           func(c *IdentityConfig) { c.Regions[0].Name = "EU" },
+		"same name":      func(c *IdentityConfig) { c.Regions[0].Name = c.Regions[1].Name },
+		"same bucket":    func(c *IdentityConfig) { c.Regions[0].Store = c.Regions[1].Store },
+		"no bucket":      func(c *IdentityConfig) { c.Regions[0].Store.Bucket = "" },
+		"settle_horizon": func(c *IdentityConfig) { c.SettleHorizon = 0 },
+		"at most 16":     func(c *IdentityConfig) { c.Regions = append(c.Regions, make([]RegionConfig, 16)...) },
+	} {
+		c := good()
+		if spoil(&c); c.Validate() == nil {
+			t.Errorf("%s: not refused", name)
+		}
+	}
+}
