@@ -136,11 +136,11 @@ func TestRoles(t *testing.T) {
 		"CheckpointJob": {"work", "operate"}, "ReleaseJob": {"work", "operate"}, "TouchJob": {"work", "operate"}, "CompleteJob": {"work", "operate"},
 		"ForgetLog": {"work", "operate"},
 	}
-	for _, m := range []string{"ListDeadLetters", "GetDepth", "GetJob", "ListJobs", "GetLog", "ListLogs", "GetEpoch", "GetRefRecords", "ListRefRecords"} {
+	for _, m := range []string{"ListDeadLetters", "GetDepth", "GetJob", "ListJobs", "GetLog", "ListLogs", "GetEpoch", "GetRefRecords", "ListRefRecords", "ListClaims"} {
 		may[m] = []string{"read", "work", "operate"}
 	}
 	calls := 0
-	for _, d := range []*grpc.ServiceDesc{&coordinatorv1.OwnershipService_ServiceDesc, &coordinatorv1.WorkService_ServiceDesc, &coordinatorv1.RefsService_ServiceDesc} {
+	for _, d := range []*grpc.ServiceDesc{&coordinatorv1.OwnershipService_ServiceDesc, &coordinatorv1.WorkService_ServiceDesc, &coordinatorv1.RefsService_ServiceDesc, &coordinatorv1.IdentityService_ServiceDesc} {
 		for _, token := range []string{"work", "operate", "read", "nothing", "guess", ""} {
 			conn := g.dial(g.as(token))
 			for _, m := range d.Methods {
@@ -166,7 +166,7 @@ func TestRoles(t *testing.T) {
 			}
 		}
 	}
-	if calls < 6*27 {
+	if calls < 6*30 {
 		t.Errorf("only %d calls", calls)
 	}
 	own := coordinatorv1.OwnershipService_Own_FullMethodName

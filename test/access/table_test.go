@@ -61,6 +61,10 @@ var methods = map[string]string{
 	"/lightmetrics.coordinator.v1.WorkService/ListLogs":          "reader operator worker",
 	"/lightmetrics.coordinator.v1.WorkService/ForgetLog":         "operator worker",
 
+	"/lightmetrics.coordinator.v1.IdentityService/ChangeClaims": "worker",
+	"/lightmetrics.coordinator.v1.IdentityService/ListClaims":   "reader operator worker",
+	"/lightmetrics.coordinator.v1.IdentityService/ScanClaims":   "worker",
+
 	"/lightmetrics.coordinator.v1.RefsService/GetEpoch":         "reader operator worker",
 	"/lightmetrics.coordinator.v1.RefsService/InitEpoch":        "worker",
 	"/lightmetrics.coordinator.v1.RefsService/AddRefs":          "worker",
@@ -83,13 +87,6 @@ var methods = map[string]string{
 	"/grpc.channelz.v1.Channelz/GetChannel":                          "operator",
 	"/grpc.channelz.v1.Channelz/GetSubchannel":                       "operator",
 	"/grpc.channelz.v1.Channelz/GetSocket":                           "operator",
-}
-
-// unserved are methods of the contracts that no service serves yet, by the package whose service will.
-var unserved = map[string]string{
-	"/lightmetrics.coordinator.v1.IdentityService/ChangeClaims": "lightmetrics.coordinator.v1",
-	"/lightmetrics.coordinator.v1.IdentityService/ListClaims":   "lightmetrics.coordinator.v1",
-	"/lightmetrics.coordinator.v1.IdentityService/ScanClaims":   "lightmetrics.coordinator.v1",
 }
 
 // admin are the routes that every service has.
