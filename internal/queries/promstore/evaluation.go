@@ -21,6 +21,8 @@ type evaluation struct {
 	mint, maxt int64
 	times      []int64
 
+	empty bool // series without a value are wanted, too
+
 	left *atomic.Int64 // values that may still be prepared, by all evaluations of the call
 
 	acc       accumulator

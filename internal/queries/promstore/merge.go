@@ -14,11 +14,12 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/series/samples"
 )
 
-// merged is one label set with its samples in memory, in blocks, or both.
+// merged is one label set with its samples in memory, in blocks, in other regions, or in several of these.
 type merged struct {
 	labels    labels.Labels
 	live      *live.Series
 	published *published.Series
+	others    *elsewhere // nil: this region has all of it
 }
 
 // agents whose samples the series has in [mint, maxt]; none where a label names its agent.
@@ -28,6 +29,11 @@ func (m *merged) agents(mint, maxt int64) (seen agentlabel.Seen) {
 	}
 	if m.published != nil {
 		seen.Merge(m.published.Agents(mint, maxt))
+	}
+	if m.others != nil {
+		for _, p := range m.others.parts {
+			seen.Merge(p.series.Agents)
+		}
 	}
 	return seen
 }
@@ -41,6 +47,14 @@ func (m *merged) times() (first, last int64) {
 	if m.published != nil {
 		a, b := m.published.Times()
 		first, last = min(first, a), max(last, b)
+	}
+	if m.others != nil {
+		for _, p := range m.others.parts {
+			if p.series.Samples() > 0 {
+				a, b := p.series.Times()
+				first, last = min(first, a), max(last, b)
+			}
+		}
 	}
 	return first, last
 }
@@ -105,9 +119,52 @@ next:
 	return out
 }
 
-// runs reads both parts of a series as one, in time order. Of two samples in one
-// millisecond the published one is shown.
+// runs reads all parts of a series as one, in time order.
 type runs struct {
+	own     ownRuns
+	regions *regions // kept for its memory
+	several bool     // regions are read
+}
+
+func (r *runs) reset(m *merged, mint, maxt int64) {
+	if r.several = m.others != nil; !r.several {
+		r.own.reset(m, mint, maxt)
+		return
+	}
+	if r.regions == nil {
+		r.regions = &regions{}
+	}
+	r.regions.reset(m, mint, maxt)
+}
+
+// Next returns the next run that is not empty; false at the end.
+func (r *runs) Next() (samples.Run, bool) {
+	if r.several {
+		return r.regions.Next()
+	}
+	return r.own.Next()
+}
+
+// SkipTo lets Next leave out what ends before t.
+func (r *runs) SkipTo(t int64) {
+	if r.several {
+		r.regions.SkipTo(t)
+		return
+	}
+	r.own.SkipTo(t)
+}
+
+// Err is that of what was read.
+func (r *runs) Err() error {
+	if r.several {
+		return r.regions.Err()
+	}
+	return r.own.Err()
+}
+
+// ownRuns reads both parts of a series in this region as one, in time order. Of two samples in one
+// millisecond the published one is shown.
+type ownRuns struct {
 	live      live.Runs
 	published published.Runs
 	// both: two parts are merged; else only one of them is read.
@@ -118,7 +175,7 @@ type runs struct {
 	before *histogram.FloatHistogram
 }
 
-func (r *runs) reset(m *merged, mint, maxt int64) {
+func (r *ownRuns) reset(m *merged, mint, maxt int64) {
 	r.both, r.onlyPublished = m.live != nil && m.published != nil, m.live == nil
 	r.a, r.b, r.ended, r.before = samples.Run{}, samples.Run{}, [2]bool{}, nil
 	if m.live != nil {
@@ -128,7 +185,7 @@ func (r *runs) reset(m *merged, mint, maxt int64) {
 }
 
 // Next returns the next run that is not empty; false at the end.
-func (r *runs) Next() (samples.Run, bool) {
+func (r *ownRuns) Next() (samples.Run, bool) {
 	switch {
 	case r.onlyPublished:
 		return r.published.Next()
@@ -163,7 +220,7 @@ func (r *runs) Next() (samples.Run, bool) {
 }
 
 // fill loads the next run of each part whose current run is used up.
-func (r *runs) fill() {
+func (r *ownRuns) fill() {
 	if len(r.a.T) == 0 && !r.ended[0] {
 		var ok bool
 		r.a, ok = r.published.Next()
@@ -177,7 +234,7 @@ func (r *runs) fill() {
 }
 
 // SkipTo lets Next leave out what ends before t.
-func (r *runs) SkipTo(t int64) {
+func (r *ownRuns) SkipTo(t int64) {
 	if !r.onlyPublished {
 		r.live.SkipTo(t)
 	}
@@ -185,4 +242,4 @@ func (r *runs) SkipTo(t int64) {
 }
 
 // Err is that of the published part.
-func (r *runs) Err() error { return r.published.Err() }
+func (r *ownRuns) Err() error { return r.published.Err() }

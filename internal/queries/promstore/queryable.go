@@ -36,6 +36,10 @@ type Queryable struct {
 	parallelSamples int64
 	// resolutions allows rolled rows to answer where there are samples, too.
 	resolutions bool
+	// others are asked as well; nil: there is one region. own is the name of this one.
+	others  Others
+	own     string
+	without bool // what this region has is left out
 
 	mu         sync.Mutex
 	mint, maxt int64 // the touched range; empty while mint > maxt
@@ -138,49 +142,92 @@ type querier struct {
 // Close does nothing: the snapshot belongs to the caller of New.
 func (*querier) Close() error { return nil }
 
-// Select reads the series that match; hints narrow the time range.
+// Select reads the series that match; hints narrow the time range. Other regions are asked, and not waited for before the
+// first series is read, so that the selectors of an expression wait at the same time.
 func (q *querier) Select(ctx context.Context, sorted bool, hints *storage.SelectHints, ms ...*labels.Matcher) storage.SeriesSet {
 	if set, ok := q.q.preparedSet(ms); ok {
 		return set
 	}
-	mint, maxt := q.mint, q.maxt
+	w := Wanted{Matchers: ms, Mint: q.mint, Maxt: q.maxt, Hint: hintOf(hints)}
 	limit := 0
 	if hints != nil {
 		if !hints.DisableTrimming {
-			mint, maxt = max(mint, hints.Start), min(maxt, hints.End)
+			w.Mint, w.Maxt = max(w.Mint, hints.Start), min(w.Maxt, hints.End)
 		}
 		limit = hints.Limit
+		w.List = hints.Func == "series"
 	}
-	find := q.q.find
-	if hints != nil && hints.Func == "series" {
-		// A limit leaves the same ones on each node only if they are sorted.
-		find = q.list(sorted || limit > 0)
-	}
-	found, err := find(ctx, hintOf(hints), mint, maxt, ms)
-	if err == nil {
-		err = q.q.touch(mint, maxt, len(found))
-	}
-	if err == nil {
-		err = q.q.Reserve(sizeOf(found))
-	}
+	asked := q.q.ask(w)
+	// A limit leaves the same ones on each node only if they are sorted. So are those that others are joined to.
+	found, err := q.q.ownSeries(ctx, w, sorted || limit > 0 || asked != nil)
 	if err != nil {
 		return storage.ErrSeriesSet(err)
 	}
-	if hints != nil && hints.ShardCount > 0 {
-		found = slices.DeleteFunc(found, func(m merged) bool {
-			return labels.StableHash(m.labels)%hints.ShardCount != hints.ShardIndex
-		})
-	}
-	// The series are sorted, so every node keeps the same ones.
-	if limit > 0 && len(found) > limit {
-		found = found[:limit]
-	}
-	read := reading{q: q.q, mint: mint, maxt: maxt}
+	read := reading{q: q.q, mint: w.Mint, maxt: w.Maxt}
 	if hints != nil {
 		read.step, read.span = hints.Step, hints.Range
 		read.all = hints.Range > 0 && hints.Func == ""
 	}
-	return &seriesSet{reading: read, found: found, at: -1}
+	set := &seriesSet{reading: read, found: found, at: -1}
+	finish := func() error {
+		if err := q.q.selected(w, set.found); err != nil {
+			return err
+		}
+		if hints != nil && hints.ShardCount > 0 {
+			set.found = slices.DeleteFunc(set.found, func(m merged) bool {
+				return labels.StableHash(m.labels)%hints.ShardCount != hints.ShardIndex
+			})
+		}
+		// The series are sorted, so every node keeps the same ones.
+		if limit > 0 && len(set.found) > limit {
+			set.found = set.found[:limit]
+		}
+		return nil
+	}
+	if asked != nil {
+		set.join = func() error {
+			parts, err := asked.Wait(ctx)
+			if err != nil {
+				return err
+			}
+			if set.found, err = q.q.withParts(set.found, parts); err != nil {
+				return err
+			}
+			return finish()
+		}
+		return set
+	}
+	if err := finish(); err != nil {
+		return storage.ErrSeriesSet(err)
+	}
+	return set
+}
+
+// ask asks the other regions; nil where there are none.
+func (q *Queryable) ask(w Wanted) Asked {
+	if q.others == nil {
+		return nil
+	}
+	return q.others.Select(w)
+}
+
+// selected notes what a selector found, all regions together.
+func (q *Queryable) selected(w Wanted, found []merged) error {
+	q.noteMerges(len(found), func(i int) (labels.Labels, agentlabel.Seen) {
+		return found[i].labels, found[i].agents(w.Mint, w.Maxt)
+	})
+	if err := q.touch(w.Mint, w.Maxt, len(found)); err != nil {
+		return err
+	}
+	return q.Reserve(sizeOf(found))
+}
+
+// withParts joins what other regions answered.
+func (q *Queryable) withParts(found []merged, parts []Part) ([]merged, error) {
+	if err := q.Reserve(foreignSize(parts)); err != nil {
+		return nil, err
+	}
+	return joinParts(q.own, found, parts), nil
 }
 
 // hintOf is what a selector's samples are for.
@@ -191,47 +238,63 @@ func hintOf(h *storage.SelectHints) published.Hint {
 	return published.Hint{Func: h.Func, Range: h.Range}
 }
 
-// find asks the blocks first: they fix, for every hour of the range, what the
+// find finds the series of all regions.
+func (q *Queryable) find(ctx context.Context, w Wanted) ([]merged, error) {
+	asked := q.ask(w)
+	found, err := q.ownSeries(ctx, w, true)
+	if err == nil && asked != nil {
+		var parts []Part
+		if parts, err = asked.Wait(ctx); err == nil {
+			found, err = q.withParts(found, parts)
+		}
+	}
+	if err == nil {
+		err = q.selected(w, found)
+	}
+	return found, err
+}
+
+// ownSeries finds the series of this region. It asks the blocks first: they fix, for every hour of the range, what the
 // snapshot leaves out.
-func (q *Queryable) find(ctx context.Context, hint published.Hint, mint, maxt int64, ms []*labels.Matcher) ([]merged, error) {
+func (q *Queryable) ownSeries(ctx context.Context, w Wanted, sorted bool) ([]merged, error) {
+	switch {
+	case q.without:
+		return nil, nil
+	case w.List:
+		return q.list(ctx, w.Mint, w.Maxt, w.Matchers, sorted)
+	}
 	var ps []published.Series
 	if q.pub != nil {
 		var err error
-		if ps, err = q.pub.SelectFor(ctx, hint, mint, maxt, ms...); err != nil {
+		if ps, err = q.pub.SelectFor(ctx, w.Hint, w.Mint, w.Maxt, w.Matchers...); err != nil {
 			return nil, err
 		}
 	}
-	ls, err := q.snap.Select(ctx, mint, maxt, ms...)
+	ls, err := q.snap.Select(ctx, w.Mint, w.Maxt, w.Matchers...)
 	if err != nil {
 		return nil, err
 	}
-	found := join(ls, ps)
-	q.noteMerges(len(found), func(i int) (labels.Labels, agentlabel.Seen) { return found[i].labels, found[i].agents(mint, maxt) })
-	return found, nil
+	return join(ls, ps), nil
 }
 
-// list finds the series that have a sample in the range. A segment that overlaps the range need not have one there.
-func (q *querier) list(sorted bool) func(ctx context.Context, hint published.Hint, mint, maxt int64, ms []*labels.Matcher) ([]merged, error) {
-	return func(ctx context.Context, _ published.Hint, mint, maxt int64, ms []*labels.Matcher) ([]merged, error) {
-		var ps []published.Series
-		if q.q.pub != nil {
-			var err error
-			if ps, err = q.q.pub.Listed(ctx, mint, maxt, ms...); err != nil {
-				return nil, err
-			}
-		}
-		ls, err := q.q.liveList(ctx, mint, maxt, ms)
-		if err != nil {
+// list finds the series of this region that have a sample in the range. A segment that overlaps the range need not have one
+// there.
+func (q *Queryable) list(ctx context.Context, mint, maxt int64, ms []*labels.Matcher, sorted bool) ([]merged, error) {
+	var ps []published.Series
+	if q.pub != nil {
+		var err error
+		if ps, err = q.pub.Listed(ctx, mint, maxt, ms...); err != nil {
 			return nil, err
 		}
-		put := joinUnsorted
-		if sorted {
-			put = join
-		}
-		found := put(ls, ps)
-		q.q.noteMerges(len(found), func(i int) (labels.Labels, agentlabel.Seen) { return found[i].labels, found[i].agents(mint, maxt) })
-		return found, nil
 	}
+	ls, err := q.liveList(ctx, mint, maxt, ms)
+	if err != nil {
+		return nil, err
+	}
+	if sorted {
+		return join(ls, ps), nil
+	}
+	return joinUnsorted(ls, ps), nil
 }
 
 // liveList are the series in memory that have a sample in the range.
@@ -270,22 +333,34 @@ func sizeOf(found []merged) int64 {
 }
 
 // LabelValues gives the values of a label, sorted.
-func (q *querier) LabelValues(ctx context.Context, name string, hints *storage.LabelHints, ms ...*labels.Matcher) ([]string, annotations.Annotations, error) {
-	vs, err := q.q.snap.LabelValues(ctx, name, q.mint, q.maxt, ms...)
-	if err == nil && q.q.pub != nil {
+func (q *querier) LabelValues(ctx context.Context, name string, hints *storage.LabelHints, ms ...*labels.Matcher) (vs []string, _ annotations.Annotations, err error) {
+	if !q.q.without {
+		if vs, err = q.q.snap.LabelValues(ctx, name, q.mint, q.maxt, ms...); err == nil && q.q.pub != nil {
+			var more []string
+			more, err = q.q.pub.LabelValues(ctx, name, q.mint, q.maxt, ms...)
+			vs = union(vs, more)
+		}
+	}
+	if err == nil && q.q.others != nil {
 		var more []string
-		more, err = q.q.pub.LabelValues(ctx, name, q.mint, q.maxt, ms...)
+		more, err = q.q.others.LabelValues(ctx, name, q.mint, q.maxt, ms)
 		vs = union(vs, more)
 	}
 	return q.limited(vs, hints, err)
 }
 
 // LabelNames gives the label names, sorted.
-func (q *querier) LabelNames(ctx context.Context, hints *storage.LabelHints, ms ...*labels.Matcher) ([]string, annotations.Annotations, error) {
-	vs, err := q.q.snap.LabelNames(ctx, q.mint, q.maxt, ms...)
-	if err == nil && q.q.pub != nil {
+func (q *querier) LabelNames(ctx context.Context, hints *storage.LabelHints, ms ...*labels.Matcher) (vs []string, _ annotations.Annotations, err error) {
+	if !q.q.without {
+		if vs, err = q.q.snap.LabelNames(ctx, q.mint, q.maxt, ms...); err == nil && q.q.pub != nil {
+			var more []string
+			more, err = q.q.pub.LabelNames(ctx, q.mint, q.maxt, ms...)
+			vs = union(vs, more)
+		}
+	}
+	if err == nil && q.q.others != nil {
 		var more []string
-		more, err = q.q.pub.LabelNames(ctx, q.mint, q.maxt, ms...)
+		more, err = q.q.others.LabelNames(ctx, q.mint, q.maxt, ms)
 		vs = union(vs, more)
 	}
 	return q.limited(vs, hints, err)

@@ -54,6 +54,14 @@ func (q *Queryable) Rolled(ctx context.Context, c RangeCall) (selector string, o
 
 // RolledSeries is Rolled for callers that use the values themselves, without an engine.
 func (q *Queryable) RolledSeries(ctx context.Context, c RangeCall) ([]RolledSeries, bool, error) {
+	if q.others != nil {
+		return q.rolledEverywhere(ctx, c)
+	}
+	return q.rolledHere(ctx, c, false)
+}
+
+// rolledHere evaluates c for the series of this region; all says that those without a value are wanted, too.
+func (q *Queryable) rolledHere(ctx context.Context, c RangeCall, all bool) ([]RolledSeries, bool, error) {
 	fn, known := rangeFuncs[c.Func]
 	if q.pub == nil || !known || !plain(c) {
 		return nil, false, nil
@@ -65,7 +73,7 @@ func (q *Queryable) RolledSeries(ctx context.Context, c RangeCall) ([]RolledSeri
 	}
 	mark := q.pub.Mark()
 	for _, rows := range q.ways(c, q.pub.AnyExpired(mint, maxt)) {
-		series, ok, err := q.rolled(ctx, c, fn, rows)
+		series, ok, err := q.rolled(ctx, c, fn, rows, all)
 		if errors.Is(err, errNotRolled) { // nor will finer rows
 			q.pub.Undo(mark)
 			return nil, false, nil
@@ -141,7 +149,7 @@ func onBuckets(c RangeCall, w int64) bool {
 // maxPrepared bounds the values that are prepared for a call, those of a histogram one by one.
 const maxPrepared = 50_000_000
 
-func (q *Queryable) rolled(ctx context.Context, c RangeCall, fn rangeFunc, rows published.Rows) ([]RolledSeries, bool, error) {
+func (q *Queryable) rolled(ctx context.Context, c RangeCall, fn rangeFunc, rows published.Rows, empty bool) ([]RolledSeries, bool, error) {
 	mint, maxt := c.Start-c.Offset-c.Range+1, c.End-c.Offset
 	// Samples in memory are only searched where there are rows to put beside them.
 	if !q.pub.MayRoll(rows, mint, maxt) {
@@ -189,7 +197,7 @@ func (q *Queryable) rolled(ctx context.Context, c RangeCall, fn rangeFunc, rows 
 	p := q.parallelRolled(found, int64(len(all))*(steps+int64(len(hours))*denseRows))
 	readers, results := make([]evaluation, p.Workers()), make([]rolledResult, p.Slots())
 	for i := range readers {
-		readers[i] = evaluation{c: c, fn: fn, mint: mint, maxt: maxt, times: times, left: &left}
+		readers[i] = evaluation{c: c, fn: fn, mint: mint, maxt: maxt, times: times, left: &left, empty: empty}
 	}
 	out := make([]RolledSeries, 0, len(all))
 	err = p.Do((len(all)+rolledAtOnce-1)/rolledAtOnce, func(worker, slot, k int) {
@@ -204,7 +212,11 @@ func (q *Queryable) rolled(ctx context.Context, c RangeCall, fn rangeFunc, rows 
 	if err != nil {
 		return nil, false, err
 	}
-	slices.SortFunc(out, func(a, b RolledSeries) int { return labels.Compare(a.labels, b.labels) })
+	if empty {
+		slices.SortFunc(out, func(a, b RolledSeries) int { return labels.Compare(a.full, b.full) })
+	} else {
+		sortByLabels(out)
+	}
 	q.noteMerges(len(all), func(i int) (labels.Labels, agentlabel.Seen) { return all[i].labels, all[i].agents(mint, maxt) })
 	// Reported only now: an attempt that failed has used nothing.
 	for res := range resolutions {
@@ -254,19 +266,35 @@ func (res *rolledResult) read(ctx context.Context, ev *evaluation, of []rolledIn
 		if res.err = err; err != nil {
 			return
 		}
+		full := of[i].labels
 		if !any {
+			if ev.empty {
+				res.series = append(res.series, RolledSeries{full: full})
+			}
 			continue
 		}
-		lset := of[i].labels
-		if lset.Has("__type__") || lset.Has("__unit__") {
+		lset, ok := ev.fn.resultLabels(full)
+		if !ok {
 			res.err = errLabelsMeet
 			return
 		}
-		if !ev.fn.keepsName {
-			lset = labels.NewBuilder(lset).Del(model.MetricNameLabel).Labels()
-		}
-		res.series = append(res.series, RolledSeries{lset, ev.times, values, hists})
+		res.series = append(res.series, RolledSeries{lset, full, ev.times, values, hists})
 	}
+}
+
+func sortByLabels(of []RolledSeries) {
+	slices.SortFunc(of, func(a, b RolledSeries) int { return labels.Compare(a.labels, b.labels) })
+}
+
+// resultLabels are those of a function's value; false where the engine drops further ones.
+func (f rangeFunc) resultLabels(full labels.Labels) (labels.Labels, bool) {
+	if full.Has("__type__") || full.Has("__unit__") {
+		return full, false
+	}
+	if f.keepsName {
+		return full, true
+	}
+	return labels.NewBuilder(full).Del(model.MetricNameLabel).Labels(), true
 }
 
 // rolledInput is a label set with its samples and its rolled rows.
@@ -309,6 +337,7 @@ next:
 // RolledSeries has a value for each time, a stale marker where there is none.
 type RolledSeries struct {
 	labels labels.Labels
+	full   labels.Labels // of the series
 	t      []int64
 	v      []float64
 	h      []*histogram.FloatHistogram // nil, or with nil where v counts

@@ -22,13 +22,7 @@ type Selection struct {
 // Find returns the series that match and may have samples in [mint, maxt], milliseconds, sorted by their labels. Errors:
 // *LimitError, an error of the guard, a context error.
 func (q *Queryable) Find(ctx context.Context, hint Hint, mint, maxt int64, ms ...*labels.Matcher) (*Selection, error) {
-	found, err := q.find(ctx, hint, mint, maxt, ms)
-	if err == nil {
-		err = q.touch(mint, maxt, len(found))
-	}
-	if err == nil {
-		err = q.Reserve(sizeOf(found))
-	}
+	found, err := q.find(ctx, Wanted{Matchers: ms, Mint: mint, Maxt: maxt, Hint: hint})
 	if err != nil {
 		return nil, err
 	}

@@ -11,18 +11,23 @@ type seriesSet struct {
 	reading
 	found []merged
 	at    int
+	join  func() error // what is left to do before the first series; nil when there is nothing
+	err   error
 }
 
 func (s *seriesSet) Next() bool {
+	if s.join != nil {
+		s.err, s.join = s.join(), nil
+	}
 	s.at++
-	return s.at < len(s.found)
+	return s.err == nil && s.at < len(s.found)
 }
 
 func (s *seriesSet) At() storage.Series {
 	return &readSeries{&s.reading, &s.found[s.at]}
 }
 
-func (*seriesSet) Err() error                        { return nil }
+func (s *seriesSet) Err() error                      { return s.err }
 func (*seriesSet) Warnings() annotations.Annotations { return nil }
 
 type readSeries struct {
