@@ -45,6 +45,9 @@ func (e *BadError) Error() string { return "bad series of a region: " + e.Detail
 
 func bad(format string, args ...any) error { return &BadError{fmt.Sprintf(format, args...)} }
 
+// Bad makes a *BadError of what is around series.
+func Bad(format string, args ...any) error { return bad(format, args...) }
+
 // columns are decoded samples. Their memory is used again.
 type columns struct {
 	t     []int64

@@ -35,9 +35,13 @@ type QueryRequest struct {
 	// batches there are visible, or fails with TOKEN_NOT_VISIBLE.
 	MinTokens []string `protobuf:"bytes,3,rep,name=min_tokens,json=minTokens,proto3" json:"min_tokens,omitempty"`
 	// Wait until everything that was accepted before the request is visible.
-	Strong        bool `protobuf:"varint,4,opt,name=strong,proto3" json:"strong,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Strong bool `protobuf:"varint,4,opt,name=strong,proto3" json:"strong,omitempty"`
+	// Regions to read: their names, "local", or "all". Absent: as the node's settings say.
+	Regions []string `protobuf:"bytes,5,rep,name=regions,proto3" json:"regions,omitempty"`
+	// Fail with ANSWER_PARTIAL where the answer would be partial.
+	RequireComplete bool `protobuf:"varint,6,opt,name=require_complete,json=requireComplete,proto3" json:"require_complete,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *QueryRequest) Reset() {
@@ -94,6 +98,20 @@ func (x *QueryRequest) GetMinTokens() []string {
 func (x *QueryRequest) GetStrong() bool {
 	if x != nil {
 		return x.Strong
+	}
+	return false
+}
+
+func (x *QueryRequest) GetRegions() []string {
+	if x != nil {
+		return x.Regions
+	}
+	return nil
+}
+
+func (x *QueryRequest) GetRequireComplete() bool {
+	if x != nil {
+		return x.RequireComplete
 	}
 	return false
 }
@@ -185,9 +203,13 @@ type QueryRangeRequest struct {
 	// As in QueryRequest.
 	MinTokens []string `protobuf:"bytes,5,rep,name=min_tokens,json=minTokens,proto3" json:"min_tokens,omitempty"`
 	// As in QueryRequest.
-	Strong        bool `protobuf:"varint,6,opt,name=strong,proto3" json:"strong,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Strong bool `protobuf:"varint,6,opt,name=strong,proto3" json:"strong,omitempty"`
+	// As in QueryRequest.
+	Regions []string `protobuf:"bytes,7,rep,name=regions,proto3" json:"regions,omitempty"`
+	// As in QueryRequest.
+	RequireComplete bool `protobuf:"varint,8,opt,name=require_complete,json=requireComplete,proto3" json:"require_complete,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *QueryRangeRequest) Reset() {
@@ -258,6 +280,20 @@ func (x *QueryRangeRequest) GetMinTokens() []string {
 func (x *QueryRangeRequest) GetStrong() bool {
 	if x != nil {
 		return x.Strong
+	}
+	return false
+}
+
+func (x *QueryRangeRequest) GetRegions() []string {
+	if x != nil {
+		return x.Regions
+	}
+	return nil
+}
+
+func (x *QueryRangeRequest) GetRequireComplete() bool {
+	if x != nil {
+		return x.RequireComplete
 	}
 	return false
 }
@@ -596,7 +632,10 @@ type Completeness struct {
 	// What is to be known about the answer although nothing is missing from it: "CODE: text".
 	Notes []string `protobuf:"bytes,5,rep,name=notes,proto3" json:"notes,omitempty"`
 	// How much is missing, as far as that is known: one for each of the reasons, in their order.
-	Missing       []*Missing `protobuf:"bytes,6,rep,name=missing,proto3" json:"missing,omitempty"`
+	Missing []*Missing `protobuf:"bytes,6,rep,name=missing,proto3" json:"missing,omitempty"`
+	// Where the query was of several regions: each with its own completeness, the node's own first. What
+	// stands above is of all together: partial if one is, complete through the earliest.
+	Regions       []*RegionCompleteness `protobuf:"bytes,7,rep,name=regions,proto3" json:"regions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -673,6 +712,87 @@ func (x *Completeness) GetMissing() []*Missing {
 	return nil
 }
 
+func (x *Completeness) GetRegions() []*RegionCompleteness {
+	if x != nil {
+		return x.Regions
+	}
+	return nil
+}
+
+// RegionCompleteness says what an answer could see of one region.
+type RegionCompleteness struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The region.
+	Region string `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
+	// How complete it is in the answer; absent where the region is not in the answer.
+	Completeness *Completeness `protobuf:"bytes,2,opt,name=completeness,proto3" json:"completeness,omitempty"`
+	// Why the region is not in the answer: UNREACHABLE, DEADLINE, REFUSED, OVERLOADED, LIMIT_EXCEEDED,
+	// NOT_READY, UNSUPPORTED, MISCONFIGURED, BAD_ANSWER, FAILED. Empty where it is.
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The reason in words.
+	Detail        string `protobuf:"bytes,4,opt,name=detail,proto3" json:"detail,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RegionCompleteness) Reset() {
+	*x = RegionCompleteness{}
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RegionCompleteness) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RegionCompleteness) ProtoMessage() {}
+
+func (x *RegionCompleteness) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RegionCompleteness.ProtoReflect.Descriptor instead.
+func (*RegionCompleteness) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *RegionCompleteness) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
+}
+
+func (x *RegionCompleteness) GetCompleteness() *Completeness {
+	if x != nil {
+		return x.Completeness
+	}
+	return nil
+}
+
+func (x *RegionCompleteness) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *RegionCompleteness) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
 // Missing says how much is missing for one reason.
 type Missing struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -696,7 +816,7 @@ type Missing struct {
 
 func (x *Missing) Reset() {
 	*x = Missing{}
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[9]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -708,7 +828,7 @@ func (x *Missing) String() string {
 func (*Missing) ProtoMessage() {}
 
 func (x *Missing) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[9]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -721,7 +841,7 @@ func (x *Missing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Missing.ProtoReflect.Descriptor instead.
 func (*Missing) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{9}
+	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Missing) GetCode() string {
@@ -786,7 +906,7 @@ type HourRange struct {
 
 func (x *HourRange) Reset() {
 	*x = HourRange{}
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[10]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -798,7 +918,7 @@ func (x *HourRange) String() string {
 func (*HourRange) ProtoMessage() {}
 
 func (x *HourRange) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[10]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -811,7 +931,7 @@ func (x *HourRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HourRange.ProtoReflect.Descriptor instead.
 func (*HourRange) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{10}
+	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *HourRange) GetStartUnixMs() int64 {
@@ -836,14 +956,16 @@ type ListAgentsRequest struct {
 	// At most this many; 0 means 100, at most 1,000.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// From the response before.
-	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	PageToken string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// As in QueryRequest.
+	Regions       []string `protobuf:"bytes,4,rep,name=regions,proto3" json:"regions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListAgentsRequest) Reset() {
 	*x = ListAgentsRequest{}
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[11]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -855,7 +977,7 @@ func (x *ListAgentsRequest) String() string {
 func (*ListAgentsRequest) ProtoMessage() {}
 
 func (x *ListAgentsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[11]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -868,7 +990,7 @@ func (x *ListAgentsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAgentsRequest.ProtoReflect.Descriptor instead.
 func (*ListAgentsRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{11}
+	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListAgentsRequest) GetAgentId() string {
@@ -892,6 +1014,13 @@ func (x *ListAgentsRequest) GetPageToken() string {
 	return ""
 }
 
+func (x *ListAgentsRequest) GetRegions() []string {
+	if x != nil {
+		return x.Regions
+	}
+	return nil
+}
+
 // ListAgentsResponse is a page of agents, by agent and boot.
 type ListAgentsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -907,7 +1036,7 @@ type ListAgentsResponse struct {
 
 func (x *ListAgentsResponse) Reset() {
 	*x = ListAgentsResponse{}
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[12]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -919,7 +1048,7 @@ func (x *ListAgentsResponse) String() string {
 func (*ListAgentsResponse) ProtoMessage() {}
 
 func (x *ListAgentsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[12]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -932,7 +1061,7 @@ func (x *ListAgentsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAgentsResponse.ProtoReflect.Descriptor instead.
 func (*ListAgentsResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{12}
+	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListAgentsResponse) GetAgents() []*Agent {
@@ -982,13 +1111,16 @@ type Agent struct {
 	// Other boots of the agent that send samples of the same minutes: two machines have one
 	// agent id. At most 8.
 	ConcurrentBootIds []string `protobuf:"bytes,11,rep,name=concurrent_boot_ids,json=concurrentBootIds,proto3" json:"concurrent_boot_ids,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// The regions that have these batches; none where the list is of one region. What one region lacks of a boot
+	// and another has is no gap.
+	Regions       []string `protobuf:"bytes,12,rep,name=regions,proto3" json:"regions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Agent) Reset() {
 	*x = Agent{}
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[13]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1000,7 +1132,7 @@ func (x *Agent) String() string {
 func (*Agent) ProtoMessage() {}
 
 func (x *Agent) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[13]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1013,7 +1145,7 @@ func (x *Agent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Agent.ProtoReflect.Descriptor instead.
 func (*Agent) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{13}
+	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Agent) GetAgentId() string {
@@ -1093,6 +1225,13 @@ func (x *Agent) GetConcurrentBootIds() []string {
 	return nil
 }
 
+func (x *Agent) GetRegions() []string {
+	if x != nil {
+		return x.Regions
+	}
+	return nil
+}
+
 // SeqRange is a closed range of sequence numbers.
 type SeqRange struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1106,7 +1245,7 @@ type SeqRange struct {
 
 func (x *SeqRange) Reset() {
 	*x = SeqRange{}
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[14]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1118,7 +1257,7 @@ func (x *SeqRange) String() string {
 func (*SeqRange) ProtoMessage() {}
 
 func (x *SeqRange) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[14]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1131,7 +1270,7 @@ func (x *SeqRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeqRange.ProtoReflect.Descriptor instead.
 func (*SeqRange) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{14}
+	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SeqRange) GetStart() uint64 {
@@ -1156,14 +1295,16 @@ type ListConflictsRequest struct {
 	// At most this many; 0 means 100, at most 1,000.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// From the response before.
-	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	PageToken string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// As in QueryRequest.
+	Regions       []string `protobuf:"bytes,4,rep,name=regions,proto3" json:"regions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListConflictsRequest) Reset() {
 	*x = ListConflictsRequest{}
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[15]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1175,7 +1316,7 @@ func (x *ListConflictsRequest) String() string {
 func (*ListConflictsRequest) ProtoMessage() {}
 
 func (x *ListConflictsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[15]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1188,7 +1329,7 @@ func (x *ListConflictsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListConflictsRequest.ProtoReflect.Descriptor instead.
 func (*ListConflictsRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{15}
+	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListConflictsRequest) GetAgentId() string {
@@ -1212,6 +1353,13 @@ func (x *ListConflictsRequest) GetPageToken() string {
 	return ""
 }
 
+func (x *ListConflictsRequest) GetRegions() []string {
+	if x != nil {
+		return x.Regions
+	}
+	return nil
+}
+
 // ListConflictsResponse is a page of conflicts, by identity.
 type ListConflictsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1219,13 +1367,15 @@ type ListConflictsResponse struct {
 	Conflicts []*IdentityConflict `protobuf:"bytes,1,rep,name=conflicts,proto3" json:"conflicts,omitempty"`
 	// For the next page; empty at the end.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// Where the list is of several regions: which of them are in it.
+	Regions       []*RegionCompleteness `protobuf:"bytes,3,rep,name=regions,proto3" json:"regions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListConflictsResponse) Reset() {
 	*x = ListConflictsResponse{}
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[16]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1237,7 +1387,7 @@ func (x *ListConflictsResponse) String() string {
 func (*ListConflictsResponse) ProtoMessage() {}
 
 func (x *ListConflictsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[16]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1250,7 +1400,7 @@ func (x *ListConflictsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListConflictsResponse.ProtoReflect.Descriptor instead.
 func (*ListConflictsResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{16}
+	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListConflictsResponse) GetConflicts() []*IdentityConflict {
@@ -1265,6 +1415,13 @@ func (x *ListConflictsResponse) GetNextPageToken() string {
 		return x.NextPageToken
 	}
 	return ""
+}
+
+func (x *ListConflictsResponse) GetRegions() []*RegionCompleteness {
+	if x != nil {
+		return x.Regions
+	}
+	return nil
 }
 
 // IdentityConflict is one quarantined frame.
@@ -1285,14 +1442,16 @@ type IdentityConflict struct {
 	// When the conflict was seen, Unix nanoseconds.
 	ObservedAtUnixNs int64 `protobuf:"varint,7,opt,name=observed_at_unix_ns,json=observedAtUnixNs,proto3" json:"observed_at_unix_ns,omitempty"`
 	// Who saw it.
-	CollectorId   string `protobuf:"bytes,8,opt,name=collector_id,json=collectorId,proto3" json:"collector_id,omitempty"`
+	CollectorId string `protobuf:"bytes,8,opt,name=collector_id,json=collectorId,proto3" json:"collector_id,omitempty"`
+	// The region whose quarantine has the frame; empty where there are no regions.
+	Region        string `protobuf:"bytes,9,opt,name=region,proto3" json:"region,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *IdentityConflict) Reset() {
 	*x = IdentityConflict{}
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[17]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1304,7 +1463,7 @@ func (x *IdentityConflict) String() string {
 func (*IdentityConflict) ProtoMessage() {}
 
 func (x *IdentityConflict) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[17]
+	mi := &file_lightmetrics_query_v1_query_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1317,7 +1476,7 @@ func (x *IdentityConflict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentityConflict.ProtoReflect.Descriptor instead.
 func (*IdentityConflict) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{17}
+	return file_lightmetrics_query_v1_query_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *IdentityConflict) GetAgentId() string {
@@ -1376,11 +1535,18 @@ func (x *IdentityConflict) GetCollectorId() string {
 	return ""
 }
 
+func (x *IdentityConflict) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
+}
+
 var File_lightmetrics_query_v1_query_proto protoreflect.FileDescriptor
 
 const file_lightmetrics_query_v1_query_proto_rawDesc = "" +
 	"\n" +
-	"!lightmetrics/query/v1/query.proto\x12\x15lightmetrics.query.v1\x1a\x1cgoogle/api/annotations.proto\"\x9d\x01\n" +
+	"!lightmetrics/query/v1/query.proto\x12\x15lightmetrics.query.v1\x1a\x1cgoogle/api/annotations.proto\"\xe2\x01\n" +
 	"\fQueryRequest\x12\x1e\n" +
 	"\n" +
 	"expression\x18\x01 \x01(\tR\n" +
@@ -1389,14 +1555,16 @@ const file_lightmetrics_query_v1_query_proto_rawDesc = "" +
 	"timeUnixMs\x88\x01\x01\x12\x1d\n" +
 	"\n" +
 	"min_tokens\x18\x03 \x03(\tR\tminTokens\x12\x16\n" +
-	"\x06strong\x18\x04 \x01(\bR\x06strongB\x0f\n" +
+	"\x06strong\x18\x04 \x01(\bR\x06strong\x12\x18\n" +
+	"\aregions\x18\x05 \x03(\tR\aregions\x12)\n" +
+	"\x10require_complete\x18\x06 \x01(\bR\x0frequireCompleteB\x0f\n" +
 	"\r_time_unix_ms\"\xd3\x01\n" +
 	"\rQueryResponse\x12\x1f\n" +
 	"\vresult_type\x18\x01 \x01(\tR\n" +
 	"resultType\x125\n" +
 	"\x06series\x18\x02 \x03(\v2\x1d.lightmetrics.query.v1.SeriesR\x06series\x12!\n" +
 	"\fstring_value\x18\x03 \x01(\tR\vstringValue\x12G\n" +
-	"\fcompleteness\x18\x04 \x01(\v2#.lightmetrics.query.v1.CompletenessR\fcompleteness\"\xc7\x01\n" +
+	"\fcompleteness\x18\x04 \x01(\v2#.lightmetrics.query.v1.CompletenessR\fcompleteness\"\x8c\x02\n" +
 	"\x11QueryRangeRequest\x12\x1e\n" +
 	"\n" +
 	"expression\x18\x01 \x01(\tR\n" +
@@ -1406,7 +1574,9 @@ const file_lightmetrics_query_v1_query_proto_rawDesc = "" +
 	"\astep_ms\x18\x04 \x01(\x03R\x06stepMs\x12\x1d\n" +
 	"\n" +
 	"min_tokens\x18\x05 \x03(\tR\tminTokens\x12\x16\n" +
-	"\x06strong\x18\x06 \x01(\bR\x06strong\"\x94\x01\n" +
+	"\x06strong\x18\x06 \x01(\bR\x06strong\x12\x18\n" +
+	"\aregions\x18\a \x03(\tR\aregions\x12)\n" +
+	"\x10require_complete\x18\b \x01(\bR\x0frequireComplete\"\x94\x01\n" +
 	"\x12QueryRangeResponse\x125\n" +
 	"\x06series\x18\x01 \x01(\v2\x1d.lightmetrics.query.v1.SeriesR\x06series\x12G\n" +
 	"\fcompleteness\x18\x02 \x01(\v2#.lightmetrics.query.v1.CompletenessR\fcompleteness\"\xbc\x01\n" +
@@ -1430,14 +1600,20 @@ const file_lightmetrics_query_v1_query_proto_rawDesc = "" +
 	"\x05upper\x18\x02 \x01(\x01R\x05upper\x12'\n" +
 	"\x0flower_inclusive\x18\x03 \x01(\bR\x0elowerInclusive\x12'\n" +
 	"\x0fupper_inclusive\x18\x04 \x01(\bR\x0eupperInclusive\x12\x14\n" +
-	"\x05count\x18\x05 \x01(\x01R\x05count\"\x81\x02\n" +
+	"\x05count\x18\x05 \x01(\x01R\x05count\"\xc6\x02\n" +
 	"\fCompleteness\x12\x18\n" +
 	"\apartial\x18\x01 \x01(\bR\apartial\x127\n" +
 	"\x18complete_through_unix_ns\x18\x02 \x01(\x03R\x15completeThroughUnixNs\x12\x18\n" +
 	"\areasons\x18\x03 \x03(\tR\areasons\x124\n" +
 	"\x06agents\x18\x04 \x03(\v2\x1c.lightmetrics.query.v1.AgentR\x06agents\x12\x14\n" +
 	"\x05notes\x18\x05 \x03(\tR\x05notes\x128\n" +
-	"\amissing\x18\x06 \x03(\v2\x1e.lightmetrics.query.v1.MissingR\amissing\"\xe2\x01\n" +
+	"\amissing\x18\x06 \x03(\v2\x1e.lightmetrics.query.v1.MissingR\amissing\x12C\n" +
+	"\aregions\x18\a \x03(\v2).lightmetrics.query.v1.RegionCompletenessR\aregions\"\xa5\x01\n" +
+	"\x12RegionCompleteness\x12\x16\n" +
+	"\x06region\x18\x01 \x01(\tR\x06region\x12G\n" +
+	"\fcompleteness\x18\x02 \x01(\v2#.lightmetrics.query.v1.CompletenessR\fcompleteness\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x16\n" +
+	"\x06detail\x18\x04 \x01(\tR\x06detail\"\xe2\x01\n" +
 	"\aMissing\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\tR\x04code\x12\x18\n" +
 	"\abatches\x18\x02 \x01(\x04R\abatches\x12\x19\n" +
@@ -1450,16 +1626,17 @@ const file_lightmetrics_query_v1_query_proto_rawDesc = "" +
 	"moreShards\"O\n" +
 	"\tHourRange\x12\"\n" +
 	"\rstart_unix_ms\x18\x01 \x01(\x03R\vstartUnixMs\x12\x1e\n" +
-	"\vend_unix_ms\x18\x02 \x01(\x03R\tendUnixMs\"j\n" +
+	"\vend_unix_ms\x18\x02 \x01(\x03R\tendUnixMs\"\x84\x01\n" +
 	"\x11ListAgentsRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1b\n" +
 	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x03 \x01(\tR\tpageToken\"\xbb\x01\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\x12\x18\n" +
+	"\aregions\x18\x04 \x03(\tR\aregions\"\xbb\x01\n" +
 	"\x12ListAgentsResponse\x124\n" +
 	"\x06agents\x18\x01 \x03(\v2\x1c.lightmetrics.query.v1.AgentR\x06agents\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12G\n" +
-	"\fcompleteness\x18\x03 \x01(\v2#.lightmetrics.query.v1.CompletenessR\fcompleteness\"\xbc\x03\n" +
+	"\fcompleteness\x18\x03 \x01(\v2#.lightmetrics.query.v1.CompletenessR\fcompleteness\"\xd6\x03\n" +
 	"\x05Agent\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x17\n" +
 	"\aboot_id\x18\x02 \x01(\tR\x06bootId\x12\x1b\n" +
@@ -1473,18 +1650,21 @@ const file_lightmetrics_query_v1_query_proto_rawDesc = "" +
 	"\boverlaps\x18\t \x03(\v2\x1f.lightmetrics.query.v1.SeqRangeR\boverlaps\x126\n" +
 	"\x18last_accepted_at_unix_ns\x18\n" +
 	" \x01(\x03R\x14lastAcceptedAtUnixNs\x12.\n" +
-	"\x13concurrent_boot_ids\x18\v \x03(\tR\x11concurrentBootIds\"2\n" +
+	"\x13concurrent_boot_ids\x18\v \x03(\tR\x11concurrentBootIds\x12\x18\n" +
+	"\aregions\x18\f \x03(\tR\aregions\"2\n" +
 	"\bSeqRange\x12\x14\n" +
 	"\x05start\x18\x01 \x01(\x04R\x05start\x12\x10\n" +
-	"\x03end\x18\x02 \x01(\x04R\x03end\"m\n" +
+	"\x03end\x18\x02 \x01(\x04R\x03end\"\x87\x01\n" +
 	"\x14ListConflictsRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1b\n" +
 	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x03 \x01(\tR\tpageToken\"\x86\x01\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\x12\x18\n" +
+	"\aregions\x18\x04 \x03(\tR\aregions\"\xcb\x01\n" +
 	"\x15ListConflictsResponse\x12E\n" +
 	"\tconflicts\x18\x01 \x03(\v2'.lightmetrics.query.v1.IdentityConflictR\tconflicts\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xa2\x02\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12C\n" +
+	"\aregions\x18\x03 \x03(\v2).lightmetrics.query.v1.RegionCompletenessR\aregions\"\xba\x02\n" +
 	"\x10IdentityConflict\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x17\n" +
 	"\aboot_id\x18\x02 \x01(\tR\x06bootId\x12\x1b\n" +
@@ -1493,7 +1673,8 @@ const file_lightmetrics_query_v1_query_proto_rawDesc = "" +
 	"\x0faccepted_sha256\x18\x05 \x01(\tR\x0eacceptedSha256\x12)\n" +
 	"\x10submitted_sha256\x18\x06 \x01(\tR\x0fsubmittedSha256\x12-\n" +
 	"\x13observed_at_unix_ns\x18\a \x01(\x03R\x10observedAtUnixNs\x12!\n" +
-	"\fcollector_id\x18\b \x01(\tR\vcollectorId2\xee\x03\n" +
+	"\fcollector_id\x18\b \x01(\tR\vcollectorId\x12\x16\n" +
+	"\x06region\x18\t \x01(\tR\x06region2\xee\x03\n" +
 	"\fQueryService\x12e\n" +
 	"\x05Query\x12#.lightmetrics.query.v1.QueryRequest\x1a$.lightmetrics.query.v1.QueryResponse\"\x11\x82\xd3\xe4\x93\x02\v\x12\t/v1/query\x12|\n" +
 	"\n" +
@@ -1515,7 +1696,7 @@ func file_lightmetrics_query_v1_query_proto_rawDescGZIP() []byte {
 	return file_lightmetrics_query_v1_query_proto_rawDescData
 }
 
-var file_lightmetrics_query_v1_query_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_lightmetrics_query_v1_query_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_lightmetrics_query_v1_query_proto_goTypes = []any{
 	(*QueryRequest)(nil),          // 0: lightmetrics.query.v1.QueryRequest
 	(*QueryResponse)(nil),         // 1: lightmetrics.query.v1.QueryResponse
@@ -1526,47 +1707,51 @@ var file_lightmetrics_query_v1_query_proto_goTypes = []any{
 	(*Histogram)(nil),             // 6: lightmetrics.query.v1.Histogram
 	(*Bucket)(nil),                // 7: lightmetrics.query.v1.Bucket
 	(*Completeness)(nil),          // 8: lightmetrics.query.v1.Completeness
-	(*Missing)(nil),               // 9: lightmetrics.query.v1.Missing
-	(*HourRange)(nil),             // 10: lightmetrics.query.v1.HourRange
-	(*ListAgentsRequest)(nil),     // 11: lightmetrics.query.v1.ListAgentsRequest
-	(*ListAgentsResponse)(nil),    // 12: lightmetrics.query.v1.ListAgentsResponse
-	(*Agent)(nil),                 // 13: lightmetrics.query.v1.Agent
-	(*SeqRange)(nil),              // 14: lightmetrics.query.v1.SeqRange
-	(*ListConflictsRequest)(nil),  // 15: lightmetrics.query.v1.ListConflictsRequest
-	(*ListConflictsResponse)(nil), // 16: lightmetrics.query.v1.ListConflictsResponse
-	(*IdentityConflict)(nil),      // 17: lightmetrics.query.v1.IdentityConflict
-	nil,                           // 18: lightmetrics.query.v1.Series.LabelsEntry
+	(*RegionCompleteness)(nil),    // 9: lightmetrics.query.v1.RegionCompleteness
+	(*Missing)(nil),               // 10: lightmetrics.query.v1.Missing
+	(*HourRange)(nil),             // 11: lightmetrics.query.v1.HourRange
+	(*ListAgentsRequest)(nil),     // 12: lightmetrics.query.v1.ListAgentsRequest
+	(*ListAgentsResponse)(nil),    // 13: lightmetrics.query.v1.ListAgentsResponse
+	(*Agent)(nil),                 // 14: lightmetrics.query.v1.Agent
+	(*SeqRange)(nil),              // 15: lightmetrics.query.v1.SeqRange
+	(*ListConflictsRequest)(nil),  // 16: lightmetrics.query.v1.ListConflictsRequest
+	(*ListConflictsResponse)(nil), // 17: lightmetrics.query.v1.ListConflictsResponse
+	(*IdentityConflict)(nil),      // 18: lightmetrics.query.v1.IdentityConflict
+	nil,                           // 19: lightmetrics.query.v1.Series.LabelsEntry
 }
 var file_lightmetrics_query_v1_query_proto_depIdxs = []int32{
 	4,  // 0: lightmetrics.query.v1.QueryResponse.series:type_name -> lightmetrics.query.v1.Series
 	8,  // 1: lightmetrics.query.v1.QueryResponse.completeness:type_name -> lightmetrics.query.v1.Completeness
 	4,  // 2: lightmetrics.query.v1.QueryRangeResponse.series:type_name -> lightmetrics.query.v1.Series
 	8,  // 3: lightmetrics.query.v1.QueryRangeResponse.completeness:type_name -> lightmetrics.query.v1.Completeness
-	18, // 4: lightmetrics.query.v1.Series.labels:type_name -> lightmetrics.query.v1.Series.LabelsEntry
+	19, // 4: lightmetrics.query.v1.Series.labels:type_name -> lightmetrics.query.v1.Series.LabelsEntry
 	5,  // 5: lightmetrics.query.v1.Series.points:type_name -> lightmetrics.query.v1.Point
 	6,  // 6: lightmetrics.query.v1.Point.histogram:type_name -> lightmetrics.query.v1.Histogram
 	7,  // 7: lightmetrics.query.v1.Histogram.buckets:type_name -> lightmetrics.query.v1.Bucket
-	13, // 8: lightmetrics.query.v1.Completeness.agents:type_name -> lightmetrics.query.v1.Agent
-	9,  // 9: lightmetrics.query.v1.Completeness.missing:type_name -> lightmetrics.query.v1.Missing
-	10, // 10: lightmetrics.query.v1.Missing.hours:type_name -> lightmetrics.query.v1.HourRange
-	13, // 11: lightmetrics.query.v1.ListAgentsResponse.agents:type_name -> lightmetrics.query.v1.Agent
-	8,  // 12: lightmetrics.query.v1.ListAgentsResponse.completeness:type_name -> lightmetrics.query.v1.Completeness
-	14, // 13: lightmetrics.query.v1.Agent.gaps:type_name -> lightmetrics.query.v1.SeqRange
-	14, // 14: lightmetrics.query.v1.Agent.overlaps:type_name -> lightmetrics.query.v1.SeqRange
-	17, // 15: lightmetrics.query.v1.ListConflictsResponse.conflicts:type_name -> lightmetrics.query.v1.IdentityConflict
-	0,  // 16: lightmetrics.query.v1.QueryService.Query:input_type -> lightmetrics.query.v1.QueryRequest
-	2,  // 17: lightmetrics.query.v1.QueryService.QueryRange:input_type -> lightmetrics.query.v1.QueryRangeRequest
-	11, // 18: lightmetrics.query.v1.QueryService.ListAgents:input_type -> lightmetrics.query.v1.ListAgentsRequest
-	15, // 19: lightmetrics.query.v1.QueryService.ListConflicts:input_type -> lightmetrics.query.v1.ListConflictsRequest
-	1,  // 20: lightmetrics.query.v1.QueryService.Query:output_type -> lightmetrics.query.v1.QueryResponse
-	3,  // 21: lightmetrics.query.v1.QueryService.QueryRange:output_type -> lightmetrics.query.v1.QueryRangeResponse
-	12, // 22: lightmetrics.query.v1.QueryService.ListAgents:output_type -> lightmetrics.query.v1.ListAgentsResponse
-	16, // 23: lightmetrics.query.v1.QueryService.ListConflicts:output_type -> lightmetrics.query.v1.ListConflictsResponse
-	20, // [20:24] is the sub-list for method output_type
-	16, // [16:20] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	14, // 8: lightmetrics.query.v1.Completeness.agents:type_name -> lightmetrics.query.v1.Agent
+	10, // 9: lightmetrics.query.v1.Completeness.missing:type_name -> lightmetrics.query.v1.Missing
+	9,  // 10: lightmetrics.query.v1.Completeness.regions:type_name -> lightmetrics.query.v1.RegionCompleteness
+	8,  // 11: lightmetrics.query.v1.RegionCompleteness.completeness:type_name -> lightmetrics.query.v1.Completeness
+	11, // 12: lightmetrics.query.v1.Missing.hours:type_name -> lightmetrics.query.v1.HourRange
+	14, // 13: lightmetrics.query.v1.ListAgentsResponse.agents:type_name -> lightmetrics.query.v1.Agent
+	8,  // 14: lightmetrics.query.v1.ListAgentsResponse.completeness:type_name -> lightmetrics.query.v1.Completeness
+	15, // 15: lightmetrics.query.v1.Agent.gaps:type_name -> lightmetrics.query.v1.SeqRange
+	15, // 16: lightmetrics.query.v1.Agent.overlaps:type_name -> lightmetrics.query.v1.SeqRange
+	18, // 17: lightmetrics.query.v1.ListConflictsResponse.conflicts:type_name -> lightmetrics.query.v1.IdentityConflict
+	9,  // 18: lightmetrics.query.v1.ListConflictsResponse.regions:type_name -> lightmetrics.query.v1.RegionCompleteness
+	0,  // 19: lightmetrics.query.v1.QueryService.Query:input_type -> lightmetrics.query.v1.QueryRequest
+	2,  // 20: lightmetrics.query.v1.QueryService.QueryRange:input_type -> lightmetrics.query.v1.QueryRangeRequest
+	12, // 21: lightmetrics.query.v1.QueryService.ListAgents:input_type -> lightmetrics.query.v1.ListAgentsRequest
+	16, // 22: lightmetrics.query.v1.QueryService.ListConflicts:input_type -> lightmetrics.query.v1.ListConflictsRequest
+	1,  // 23: lightmetrics.query.v1.QueryService.Query:output_type -> lightmetrics.query.v1.QueryResponse
+	3,  // 24: lightmetrics.query.v1.QueryService.QueryRange:output_type -> lightmetrics.query.v1.QueryRangeResponse
+	13, // 25: lightmetrics.query.v1.QueryService.ListAgents:output_type -> lightmetrics.query.v1.ListAgentsResponse
+	17, // 26: lightmetrics.query.v1.QueryService.ListConflicts:output_type -> lightmetrics.query.v1.ListConflictsResponse
+	23, // [23:27] is the sub-list for method output_type
+	19, // [19:23] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_lightmetrics_query_v1_query_proto_init() }
@@ -1581,7 +1766,7 @@ func file_lightmetrics_query_v1_query_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lightmetrics_query_v1_query_proto_rawDesc), len(file_lightmetrics_query_v1_query_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   19,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
