@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/events"
+	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
 	"lightmetrics.dev/lightmetrics/internal/platform/config"
 	"lightmetrics.dev/lightmetrics/internal/platform/web"
 	"lightmetrics.dev/lightmetrics/internal/queries/live"
@@ -17,6 +18,7 @@ import (
 	"lightmetrics.dev/lightmetrics/services/query/internal/answer"
 	"lightmetrics.dev/lightmetrics/services/query/internal/blocks"
 	"lightmetrics.dev/lightmetrics/services/query/internal/follow"
+	"lightmetrics.dev/lightmetrics/services/query/internal/regions"
 )
 
 // Config of a query node. docs/guide/query.md explains every setting.
@@ -37,7 +39,14 @@ type Config struct {
 	Rollup  blocks.Config `koanf:"rollup"`
 	Limits  answer.Limits `koanf:"limits"`
 	Events  events.Config `koanf:"events"`
+
+	Region  claims.Region    `koanf:"region" help:"name of the region that the bucket is of; empty: no regions"`
+	Regions []regions.Region `koanf:"regions" help:"list in the file: the query services of the other regions: name, endpoint, timeout, client" needs:"region"`
+	Fanout  regions.Config   `koanf:"fanout"`
 }
+
+// RegionConfig is another region's query service.
+type RegionConfig = regions.Region
 
 // SeriesConfig is how series are distinguished.
 type SeriesConfig struct {
@@ -65,6 +74,7 @@ func DefaultConfig() Config {
 		Rollup:  blocks.DefaultConfig(),
 		Limits:  answer.DefaultLimits(),
 		Events:  events.DefaultConfig(),
+		Fanout:  regions.DefaultConfig(),
 	}
 }
 
@@ -91,7 +101,8 @@ func (c Config) Validate() error {
 	if c.MemoryLimit < 0 {
 		errs = append(errs, errors.New("memory_limit: must not be negative"))
 	}
-	return errors.Join(append(errs, c.live().Validate(), c.Follow.Validate(), c.Rollup.Validate(), c.Limits.Validate(), c.Events.Validate(), c.Base.Validate(), c.CORS.Validate())...)
+	return errors.Join(append(errs, c.live().Validate(), c.Follow.Validate(), c.Rollup.Validate(), c.Limits.Validate(), c.Events.Validate(), c.Base.Validate(), c.CORS.Validate(),
+		regions.Validate(c.Region, c.Regions, c.Fanout))...)
 }
 
 func (c Config) live() live.Config {

@@ -18,6 +18,7 @@ import (
 	queryv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/query/v1"
 	"lightmetrics.dev/lightmetrics/services/query/internal/answer"
 	"lightmetrics.dev/lightmetrics/services/query/internal/follow"
+	"lightmetrics.dev/lightmetrics/services/query/internal/regions"
 )
 
 // Reasons of this service's errors, in addition to those of internal/platform/rpc and of the follower.
@@ -26,6 +27,7 @@ const (
 	reasonLimit     = "LIMIT_EXCEEDED"
 	reasonTimeout   = "QUERY_TIMEOUT"
 	reasonExecution = "QUERY_FAILED"
+	reasonPartial   = "ANSWER_PARTIAL"
 )
 
 // server is the QueryService.
@@ -45,6 +47,7 @@ func failure(err error) error {
 		none  *follow.UnknownTokenError
 		late  promql.ErrQueryTimeout
 		gone  promql.ErrQueryCanceled
+		part  *answer.IncompleteError
 	)
 	f := rpc.Failure{Code: codes.FailedPrecondition, Reason: reasonExecution, Message: err.Error()}
 	switch {
@@ -55,6 +58,8 @@ func failure(err error) error {
 		f.Metadata = map[string]string{"limit": limit.Limit}
 	case errors.As(err, &busy), errors.As(err, &full):
 		f.Code, f.Reason, f.RetryAfter = codes.Unavailable, rpc.ReasonOverloaded, time.Second
+	case errors.As(err, &part):
+		f.Code, f.Reason, f.RetryAfter = codes.Unavailable, reasonPartial, time.Second
 	case errors.As(err, &none):
 		f.Code, f.Reason = codes.InvalidArgument, follow.ReasonTokenUnknown
 	// Before the deadline: its cause may be one.
@@ -72,7 +77,12 @@ func failure(err error) error {
 func (v *server) open(ctx context.Context, req interface {
 	GetMinTokens() []string
 	GetStrong() bool
+	GetRegions() []string
 }) (*answer.Session, error) {
+	scope, err := v.s.eval.Scope(req.GetRegions())
+	if err != nil {
+		return nil, err
+	}
 	fresh, err := answer.ParseFresh(req.GetMinTokens(), req.GetStrong())
 	if err != nil {
 		return nil, err
@@ -80,7 +90,17 @@ func (v *server) open(ctx context.Context, req interface {
 	if err := v.s.eval.Await(ctx, fresh); err != nil {
 		return nil, err
 	}
-	return v.s.eval.Open(ctx)
+	return v.s.eval.OpenIn(ctx, answer.In{Scope: scope, Caller: regions.CallerFrom(ctx), Strong: fresh.Strong})
+}
+
+// whole is the completeness of an answer; an error where the request wants it complete and it is not.
+func whole(c answer.Completeness, required bool) (*queryv1.Completeness, error) {
+	if required {
+		if err := c.Whole(); err != nil {
+			return nil, err
+		}
+	}
+	return protoCompleteness(c), nil
 }
 
 // Query evaluates at one instant.
@@ -97,6 +117,10 @@ func (v *server) Query(ctx context.Context, req *queryv1.QueryRequest) (*queryv1
 		at = time.UnixMilli(req.GetTimeUnixMs())
 	}
 	res, err := ses.Instant(ctx, req.GetExpression(), at, answer.Options{})
+	if err != nil {
+		return nil, failure(err)
+	}
+	complete, err := whole(ses.Completeness(), req.GetRequireComplete())
 	if err != nil {
 		return nil, failure(err)
 	}
@@ -123,7 +147,7 @@ func (v *server) Query(ctx context.Context, req *queryv1.QueryRequest) (*queryv1
 			out.Series = append(out.Series, protoSeries(s))
 		}
 	}
-	out.Completeness = protoCompleteness(ses.Completeness())
+	out.Completeness = complete
 	return out, nil
 }
 
@@ -145,6 +169,10 @@ func (v *server) QueryRange(req *queryv1.QueryRangeRequest, stream grpc.ServerSt
 	if err != nil {
 		return failure(err)
 	}
+	complete, err := whole(ses.Completeness(), req.GetRequireComplete())
+	if err != nil {
+		return failure(err)
+	}
 	out := newSender(stream, v.s.cfg.WriteTimeout)
 	defer out.close()
 	for _, s := range matrix {
@@ -152,7 +180,7 @@ func (v *server) QueryRange(req *queryv1.QueryRangeRequest, stream grpc.ServerSt
 			return err
 		}
 	}
-	return out.send(ctx, &queryv1.QueryRangeResponse{Completeness: protoCompleteness(ses.Completeness())})
+	return out.send(ctx, &queryv1.QueryRangeResponse{Completeness: complete})
 }
 
 // protoBytes estimates what a result takes as messages, in which each point is an object.
@@ -216,6 +244,18 @@ func protoCompleteness(c answer.Completeness) *queryv1.Completeness {
 	}
 	for _, a := range c.Gaps {
 		out.Agents = append(out.Agents, protoAgent(a))
+	}
+	out.Regions = protoRegions(c.Regions)
+	return out
+}
+
+func protoRegions(list []answer.Region) (out []*queryv1.RegionCompleteness) {
+	for _, r := range list {
+		p := &queryv1.RegionCompleteness{Region: r.Name, Reason: string(r.Reason), Detail: r.Detail}
+		if r.Completeness != nil {
+			p.Completeness = protoCompleteness(*r.Completeness)
+		}
+		out = append(out, p)
 	}
 	return out
 }

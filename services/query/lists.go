@@ -16,6 +16,8 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	queryv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/query/v1"
+	"lightmetrics.dev/lightmetrics/services/query/internal/answer"
+	"lightmetrics.dev/lightmetrics/services/query/internal/regions"
 )
 
 const (
@@ -54,7 +56,7 @@ func tokenKey(token, prefix string) (string, error) {
 }
 
 // ListAgents lists what the follower knows of each (agent, boot).
-func (v *server) ListAgents(_ context.Context, req *queryv1.ListAgentsRequest) (*queryv1.ListAgentsResponse, error) {
+func (v *server) ListAgents(ctx context.Context, req *queryv1.ListAgentsRequest) (*queryv1.ListAgentsResponse, error) {
 	n, err := pageSize(req.GetPageSize())
 	if err != nil {
 		return nil, err
@@ -69,9 +71,19 @@ func (v *server) ListAgents(_ context.Context, req *queryv1.ListAgentsRequest) (
 			return nil, invalid("page_token is not of this list")
 		}
 	}
+	scope, err := v.s.eval.Scope(req.GetRegions())
+	if err != nil {
+		return nil, failure(err)
+	}
 	st := v.s.follow.Status()
+	own := func() answer.Completeness { return v.s.eval.Completeness(st) }
+	q, done := v.s.eval.Ask(ctx, answer.In{Scope: scope, Caller: regions.CallerFrom(ctx)})
+	defer done()
+	if q != nil {
+		return v.agentsOf(ctx, q, scope, own, req.GetAgentId(), after, n)
+	}
 	list := v.s.follow.Agents(req.GetAgentId(), after, n+1)
-	out := &queryv1.ListAgentsResponse{Completeness: protoCompleteness(v.s.eval.Completeness(st))}
+	out := &queryv1.ListAgentsResponse{Completeness: protoCompleteness(own())}
 	if len(list) > n {
 		list = list[:n]
 		out.NextPageToken = pageToken(layout.Boot(list[n-1].Boot))
@@ -82,19 +94,58 @@ func (v *server) ListAgents(_ context.Context, req *queryv1.ListAgentsRequest) (
 	return out, nil
 }
 
+// agentsOf is ListAgents of several regions.
+func (v *server) agentsOf(ctx context.Context, q *regions.Query, scope regions.Scope, own func() answer.Completeness, agent string, after identity.Boot, n int) (*queryv1.ListAgentsResponse, error) {
+	var parts []page[*queryv1.Agent]
+	// This region's page is read while the others make theirs.
+	if scope.Own {
+		p := page[*queryv1.Agent]{}
+		list := v.s.follow.Agents(agent, after, n+1)
+		p.more = len(list) > n
+		for _, a := range list[:min(len(list), n)] {
+			x := protoAgent(a)
+			x.Regions = []string{v.s.peers.Own()}
+			p.entries = append(p.entries, x)
+		}
+		parts = append(parts, p)
+	}
+	others, err := q.Agents(ctx, &queryv1.SelectAgents{AgentId: agent, AfterAgentId: after.Agent, AfterBootId: after.Boot, Limit: int32(n)})
+	if err != nil {
+		return nil, failure(err)
+	}
+	for _, l := range others {
+		for _, a := range l.Agents {
+			a.Regions = []string{l.Region}
+		}
+		parts = append(parts, page[*queryv1.Agent]{l.Agents, l.More})
+	}
+	list, more := cutPage(parts, n, agentKey)
+	out := &queryv1.ListAgentsResponse{Agents: mergeAgents(list), Completeness: protoCompleteness(v.s.eval.CompletenessIn(scope, own, q))}
+	if k := len(out.Agents); more && k > 0 {
+		out.NextPageToken = pageToken(layout.Boot(bootOf(out.Agents[k-1])))
+	}
+	return out, nil
+}
+
 // ListConflicts reads the quarantine records.
 func (v *server) ListConflicts(ctx context.Context, req *queryv1.ListConflictsRequest) (*queryv1.ListConflictsResponse, error) {
 	n, err := pageSize(req.GetPageSize())
 	if err != nil {
 		return nil, err
 	}
-	prefix := layout.QuarantinePrefix
-	if a := req.GetAgentId(); a != "" {
-		prefix += "agent=" + layout.HexText(a) + "/"
-	}
+	prefix := quarantineOf(req.GetAgentId())
 	after, err := tokenKey(req.GetPageToken(), prefix)
 	if err != nil {
 		return nil, err
+	}
+	scope, err := v.s.eval.Scope(req.GetRegions())
+	if err != nil {
+		return nil, failure(err)
+	}
+	q, done := v.s.eval.Ask(ctx, answer.In{Scope: scope, Caller: regions.CallerFrom(ctx)})
+	defer done()
+	if q != nil {
+		return v.conflictsOf(ctx, q, scope, req.GetAgentId(), after, n)
 	}
 	list, next, err := conflicts(ctx, v.s.store, prefix, after, n)
 	if err != nil {
@@ -103,6 +154,47 @@ func (v *server) ListConflicts(ctx context.Context, req *queryv1.ListConflictsRe
 	out := &queryv1.ListConflictsResponse{Conflicts: list}
 	if next != "" {
 		out.NextPageToken = pageToken(next)
+	}
+	return out, nil
+}
+
+// conflictsOf is ListConflicts of several regions. A frame that was refused in two of them has two entries.
+func (v *server) conflictsOf(ctx context.Context, q *regions.Query, scope regions.Scope, agent, after string, n int) (*queryv1.ListConflictsResponse, error) {
+	var parts []page[*queryv1.KeyedConflict]
+	if scope.Own {
+		list, next, err := conflicts(ctx, v.s.store, quarantineOf(agent), after, n)
+		if err != nil {
+			return nil, err
+		}
+		p := page[*queryv1.KeyedConflict]{more: next != ""}
+		for _, c := range list {
+			c.Region = v.s.peers.Own()
+			p.entries = append(p.entries, &queryv1.KeyedConflict{Key: keyOf(c), Conflict: c})
+		}
+		parts = append(parts, p)
+	}
+	others, err := q.Conflicts(ctx, &queryv1.SelectConflicts{AgentId: agent, After: after, Limit: int32(n)})
+	if err != nil {
+		return nil, failure(err)
+	}
+	for _, l := range others {
+		p := page[*queryv1.KeyedConflict]{more: l.More}
+		for _, k := range l.Conflicts {
+			if k.GetConflict() != nil {
+				k.Conflict.Region = l.Region
+				p.entries = append(p.entries, k)
+			}
+		}
+		parts = append(parts, p)
+	}
+	list, more := cutPage(parts, n, (*queryv1.KeyedConflict).GetKey)
+	c := v.s.eval.CompletenessIn(scope, func() answer.Completeness { return v.s.eval.Completeness(v.s.follow.Status()) }, q)
+	out := &queryv1.ListConflictsResponse{Regions: protoRegions(c.Regions)}
+	for _, k := range list {
+		out.Conflicts = append(out.Conflicts, k.Conflict)
+	}
+	if k := len(list); more && k > 0 {
+		out.NextPageToken = pageToken(list[k-1].GetKey())
 	}
 	return out, nil
 }

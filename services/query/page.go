@@ -18,6 +18,7 @@ import (
 	queryv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/query/v1"
 	"lightmetrics.dev/lightmetrics/services/query/internal/answer"
 	"lightmetrics.dev/lightmetrics/services/query/internal/follow"
+	"lightmetrics.dev/lightmetrics/services/query/internal/regions"
 )
 
 //go:embed page.html
@@ -60,6 +61,7 @@ type pageData struct {
 	Clashes        []resolution.Clash
 	ClashesError   string
 	MoreClashes    bool
+	Regions        []answer.Region
 }
 
 // page is the status page.
@@ -82,6 +84,7 @@ func (s *Service) page(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), pageTimeout)
 	defer cancel()
+	d.Regions = s.regions(r.Context(), st)
 	list, next, err := conflicts(ctx, s.store, layout.QuarantinePrefix, "", pageConflicts)
 	if err != nil {
 		// The page is what people open when something is wrong, so it shows what it can.
@@ -100,6 +103,25 @@ func (s *Service) page(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
 	_, _ = w.Write(b.Bytes()) // an error means that the client has gone
+}
+
+// regions says how each region stands; nothing where there is one.
+func (s *Service) regions(ctx context.Context, st follow.Status) []answer.Region {
+	scope, err := s.eval.Scope([]string{regions.All})
+	if err != nil {
+		return nil
+	}
+	// Their own time: a region that is late must not take that of what follows.
+	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
+	defer cancel()
+	q, done := s.eval.Ask(ctx, answer.In{Scope: scope, Caller: regions.CallerFrom(ctx)})
+	defer done()
+	if q == nil {
+		return nil
+	}
+	// A region's error is part of the completeness; the end of ctx leaves out those that did not answer.
+	_ = q.Probe(ctx)
+	return s.eval.CompletenessIn(scope, func() answer.Completeness { return s.eval.Completeness(st) }, q).Regions
 }
 
 // clashes reads the first records of spools that used a boot id of another one. For a record that can't be read it lists

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/grpc"
+
 	"lightmetrics.dev/lightmetrics/internal/acceptance/events"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
@@ -21,6 +23,7 @@ import (
 	"lightmetrics.dev/lightmetrics/services/query/internal/blocks"
 	"lightmetrics.dev/lightmetrics/services/query/internal/follow"
 	"lightmetrics.dev/lightmetrics/services/query/internal/promapi"
+	"lightmetrics.dev/lightmetrics/services/query/internal/regions"
 )
 
 // Deps are what a query node is built over.
@@ -32,6 +35,8 @@ type Deps struct {
 	Events events.MessageQueue
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
+	// DialRegions are further options of the connections to other regions.
+	DialRegions []grpc.DialOption
 	// SetMemoryLimit sets the soft limit of the process's memory; nil leaves it alone.
 	SetMemoryLimit func(bytes int64)
 }
@@ -47,7 +52,10 @@ type Service struct {
 	follow *follow.Follower
 	blocks *blocks.Keeper
 	eval   *answer.Evaluator
-	api    *promapi.API
+	peers  *regions.Peers
+	// forRegions answers the query nodes of other regions.
+	forRegions *regionServer
+	api        *promapi.API
 
 	draining atomic.Bool
 }
@@ -88,13 +96,18 @@ func New(cfg Config, d Deps) (*Service, error) {
 		return nil, fmt.Errorf("query: %w", err)
 	}
 	ls.SetShards(f.ShardOf)
+	peers, err := regions.New(cfg.Region, cfg.Regions, string(cfg.Series.AgentLabel), cfg.Fanout, d.Telemetry.Registry, d.DialRegions...)
+	if err != nil {
+		return nil, fmt.Errorf("query: %w", err)
+	}
 	eval := answer.New(
-		answer.Config{Limits: cfg.Limits, Lookback: cfg.Lookback, StaleAfter: cfg.StaleAfter},
-		answer.Deps{Live: ls, Follower: f, Blocks: keeper, Log: srv.Log(), Registry: d.Telemetry.Registry, Now: d.Now})
+		answer.Config{Limits: cfg.Limits, Lookback: cfg.Lookback, StaleAfter: cfg.StaleAfter, Several: cfg.Region != "", Serve: cfg.Fanout.Serve},
+		answer.Deps{Live: ls, Follower: f, Blocks: keeper, Regions: peers, Log: srv.Log(), Registry: d.Telemetry.Registry, Now: d.Now})
 	s := &Service{
-		Server: srv, cfg: cfg, store: d.Store, now: d.Now, setMem: d.SetMemoryLimit, live: ls, follow: f, blocks: keeper, eval: eval,
+		Server: srv, cfg: cfg, store: d.Store, now: d.Now, setMem: d.SetMemoryLimit, live: ls, follow: f, blocks: keeper, eval: eval, peers: peers,
 		api: promapi.New(eval, telemetry.Version(), srv.Log(), d.Telemetry.Registry),
 	}
+	s.forRegions = newRegionServer(s, d.Telemetry.Registry)
 	srv.Probe("store", cfg.Probe(s.store))
 	srv.Readiness().Check("completeness", s.incomplete)
 	srv.OnStop(func() { s.draining.Store(true) })
@@ -137,10 +150,10 @@ func (s *Service) register() error {
 	}
 	s.Handle(web.Route{Pattern: prometheusPrefix, About: "the Prometheus HTTP API", Roles: reads, OwnBody: true, Handler: compressed, Deny: s.api.Refuse})
 	s.Handle(web.Route{Pattern: "GET /status", About: "how complete answers are, agents, conflicts", Roles: sees, Handler: http.HandlerFunc(s.page)})
-	return s.Register(service.API{
+	return errors.Join(s.Register(service.API{
 		Desc: &queryv1.QueryService_ServiceDesc, Impl: &server{s: s}, Access: access,
 		JSON: service.JSON(queryv1.NewQueryServiceClient, queryv1.RegisterQueryServiceHandlerClient),
-	})
+	}), s.Register(service.API{Desc: &queryv1.RegionService_ServiceDesc, Impl: s.forRegions, Access: access}))
 }
 
 // cover tells the live store which batches blocks hold.
@@ -195,5 +208,6 @@ func (s *Service) incomplete() error {
 // was read to its end its answers are partial and /-/ready is negative.
 func (s *Service) Run(ctx context.Context) error {
 	defer s.eval.Close()
+	defer s.peers.Close()
 	return s.Server.Run(ctx)
 }

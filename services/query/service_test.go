@@ -86,6 +86,7 @@ type envelope struct {
 			Shards  []uint32
 		}
 		AgentsWithGaps int `json:"agents_with_gaps"`
+		Regions        []regionOf
 	}
 	code int
 }

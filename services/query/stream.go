@@ -4,11 +4,9 @@ import (
 	"context"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
-	queryv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/query/v1"
 )
 
 // reasonSlowReader: the client did not read the answer.
@@ -16,8 +14,8 @@ const reasonSlowReader = "SLOW_READER"
 
 // sender sends the messages of one stream and waits for each only for a limited time: a stream blocks as long as
 // its client does not read, and a query keeps its slot and memory until everything is sent.
-type sender struct {
-	in    chan *queryv1.QueryRangeResponse
+type sender[T any] struct {
+	in    chan *T
 	out   chan error
 	timer *time.Timer
 	wait  time.Duration
@@ -25,9 +23,9 @@ type sender struct {
 
 // newSender starts the goroutine that sends. Close it before the handler returns; a blocked send ends with the
 // stream, which ends with the handler.
-func newSender(stream grpc.ServerStreamingServer[queryv1.QueryRangeResponse], wait time.Duration) *sender {
-	s := &sender{
-		in: make(chan *queryv1.QueryRangeResponse), out: make(chan error, 1),
+func newSender[T any](stream interface{ Send(*T) error }, wait time.Duration) *sender[T] {
+	s := &sender[T]{
+		in: make(chan *T), out: make(chan error, 1),
 		timer: time.NewTimer(wait), wait: wait,
 	}
 	go func() {
@@ -41,7 +39,7 @@ func newSender(stream grpc.ServerStreamingServer[queryv1.QueryRangeResponse], wa
 
 // send returns when m is handed to the stream, the wait is over or ctx is done; after an error nothing more may be
 // sent.
-func (s *sender) send(ctx context.Context, m *queryv1.QueryRangeResponse) error {
+func (s *sender[T]) send(ctx context.Context, m *T) error {
 	s.timer.Reset(s.wait)
 	s.in <- m // does not block: the previous message was handed on
 	select {
@@ -55,7 +53,7 @@ func (s *sender) send(ctx context.Context, m *queryv1.QueryRangeResponse) error 
 	}
 }
 
-func (s *sender) close() {
+func (s *sender[T]) close() {
 	s.timer.Stop()
 	close(s.in)
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 
 	"lightmetrics.dev/lightmetrics/internal/queries/published"
+	"lightmetrics.dev/lightmetrics/internal/series/agentlabel"
 	"lightmetrics.dev/lightmetrics/internal/series/samples"
 )
 
@@ -34,6 +35,18 @@ func (s *Selection) Len() int { return len(s.found) }
 
 // Labels of series i.
 func (s *Selection) Labels(i int) labels.Labels { return s.found[i].labels }
+
+// Agents whose samples series i has; none where a label names its agent.
+func (s *Selection) Agents(i int) agentlabel.Seen { return s.found[i].agents(s.mint, s.maxt) }
+
+// List returns the labels of the series that match and have a sample in [mint, maxt], sorted. Errors are those of Find.
+func (q *Queryable) List(ctx context.Context, mint, maxt int64, ms ...*labels.Matcher) (*Selection, error) {
+	found, err := q.find(ctx, Wanted{Matchers: ms, Mint: mint, Maxt: maxt, List: true})
+	if err != nil {
+		return nil, err
+	}
+	return &Selection{reading{q: q, mint: mint, maxt: maxt}, found}, nil
+}
 
 // Reader reads one series after the other, and uses its memory again.
 type Reader struct{ runs runs }

@@ -46,17 +46,21 @@ const (
 	ReasonMemory        = "MEMORY_BOUND"       // samples of the range were evicted for memory and are in no block
 	ReasonBlock         = "BLOCK_UNREADABLE"   // blocks of the range can't be read
 	ReasonNotRolledUp   = "NOT_ROLLED_UP"      // late batches of hours whose samples have expired are in no rows yet
+	ReasonRegionMissing = "REGION_MISSING"     // a region is not in the answer
+	ReasonRegionPartial = "REGION_PARTIAL"     // something is missing of another region
 )
 
 // Reasons are the codes of all reasons.
 func Reasons() []string {
-	return []string{ReasonUnread, ReasonIncomplete, ReasonStale, ReasonSpool, ReasonUnreadable, ReasonBeforeHistory, ReasonDownsampled, ReasonMemory, ReasonBlock, ReasonNotRolledUp}
+	return []string{ReasonUnread, ReasonIncomplete, ReasonStale, ReasonSpool, ReasonUnreadable, ReasonBeforeHistory, ReasonDownsampled, ReasonMemory, ReasonBlock, ReasonNotRolledUp, ReasonRegionMissing, ReasonRegionPartial}
 }
 
 // Codes of notes.
 const (
 	NoteMerged   = "MERGED_AGENTS"   // series have samples of several agents
 	NoteSharedID = "SHARED_AGENT_ID" // several machines send as one agent
+	// NoteNoBatches: the region has no batch with samples in an hour.
+	NoteNoBatches = "NO_BATCHES"
 )
 
 // Completeness says what an answer includes.
@@ -71,6 +75,9 @@ type Completeness struct {
 	// Gaps are boots with gaps or overlaps, at most maxAgents; AgentsWithGaps counts all of them.
 	Gaps           []follow.Agent
 	AgentsWithGaps int
+	// Regions that were asked, this one first if it was; none where only this one was. What stands above is of all
+	// together: complete through the earliest of them, and unknown where one is not in the answer.
+	Regions []Region
 }
 
 const (
@@ -115,7 +122,9 @@ func (e *Evaluator) complete(st follow.Status, snap *live.Snapshot, pub *publish
 	if touched {
 		// Before the first sample of all nothing was written, so nothing can be missing there.
 		first := timegrid.Millisecond(st.First)
-		if before, hours, ok := e.beforeHistory(snap, pub, max(mint, first), maxt); ok {
+		if before, hours, ok := e.beforeHistory(snap, pub, max(mint, first), maxt); ok && before == "" {
+			c.Notes = append(c.Notes, Reason{NoteNoBatches, "no batch of the region has samples in some hours, as where its agents were cut off or sent to other regions", missing.Of(hours...)})
+		} else if ok {
 			add(ReasonBeforeHistory, missing.Of(hours...), "%s, and the history in memory begins at %s",
 				before, time.UnixMilli(snap.From).UTC().Format(time.RFC3339))
 		}
@@ -134,7 +143,7 @@ func (e *Evaluator) complete(st follow.Status, snap *live.Snapshot, pub *publish
 		unreadable(add, st.Unreadable(mint, maxt, maxNamed))
 	}
 	c.Partial = len(c.Reasons) > 0
-	c.Notes = sharedNotes(e.d.Follower.SharedIDs())
+	c.Notes = append(c.Notes, sharedNotes(e.d.Follower.SharedIDs())...)
 	c.Gaps, c.AgentsWithGaps = e.d.Follower.WithGaps(maxAgents)
 	return c
 }
@@ -204,8 +213,12 @@ func (e *Evaluator) beforeHistory(snap *live.Snapshot, pub *published.Query, min
 			none = append(none, missing.Hours{From: h, To: h})
 		}
 	}
-	if len(none) == 0 {
+	switch {
+	case len(none) == 0:
 		return "", nil, false
+	// Between its first sample and now an authority has batches in every hour, unless its agents have other ones to go to.
+	case e.cfg.Several:
+		return "", none, true
 	}
 	return "no block holds the hour from " + none[0].From.Start().Format(time.RFC3339), none, true
 }

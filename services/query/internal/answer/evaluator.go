@@ -27,6 +27,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/queries/published"
 	"lightmetrics.dev/lightmetrics/services/query/internal/blocks"
 	"lightmetrics.dev/lightmetrics/services/query/internal/follow"
+	"lightmetrics.dev/lightmetrics/services/query/internal/regions"
 )
 
 // Limits of queries. An error names the limit that was met.
@@ -62,6 +63,10 @@ type Config struct {
 	Limits     Limits
 	Lookback   time.Duration // of instant selectors
 	StaleAfter time.Duration // age of complete_through that makes answers partial
+	// Several: there are other regions, so this one may be without batches for hours.
+	Several bool
+	// Serve is how many queries of other regions are answered at once; 0 answers none.
+	Serve int
 }
 
 // Deps of an Evaluator.
@@ -69,6 +74,8 @@ type Deps struct {
 	Live     *live.Store
 	Follower *follow.Follower
 	Blocks   *blocks.Keeper
+	// Regions are the others; nil: there are none.
+	Regions  *regions.Peers
 	Log      *slog.Logger
 	Registry prometheus.Registerer
 	Now      func() time.Time
@@ -82,6 +89,9 @@ type Evaluator struct {
 	Parser parser.Parser
 	parsed *lru.Cache[string, parser.Expr]
 	slots  *semaphore.Weighted
+	// serving are the slots of other regions' queries. Were they those of this region's, then two regions whose queries
+	// have all slots and wait for each other would wait for nothing.
+	serving *semaphore.Weighted
 	// processors read the series of large selections, of all queries together.
 	processors *inorder.Pool
 	queued     atomic.Int64
@@ -96,7 +106,7 @@ func New(cfg Config, d Deps) *Evaluator {
 	p := parser.NewParser(parser.Options{})
 	e := &Evaluator{
 		cfg: cfg, d: d, Parser: p, parsed: lru.New[string, parser.Expr](parsedBytes), memory: &budget{max: int64(cfg.Limits.Memory)},
-		slots: semaphore.NewWeighted(int64(cfg.Limits.Concurrency)), processors: inorder.New(0),
+		slots: semaphore.NewWeighted(int64(cfg.Limits.Concurrency)), serving: semaphore.NewWeighted(int64(cfg.Serve)), processors: inorder.New(0),
 		engine: promql.NewEngine(promql.EngineOpts{
 			Logger: d.Log, Reg: prometheus.WrapRegistererWithPrefix("lightmetrics_", d.Registry),
 			MaxSamples: cfg.Limits.Samples, Timeout: cfg.Limits.Timeout, LookbackDelta: cfg.Lookback,
@@ -158,12 +168,28 @@ type Session struct {
 	account  *account
 	unwatch  func() bool
 	closed   bool
+
+	in      In
+	regions *regions.Query // nil: this region alone is read
+	foreign *Reservation   // of what other regions send; it lasts longer than an attempt
+	slots   *semaphore.Weighted
+}
+
+// In says of which regions a session is.
+type In struct {
+	Scope regions.Scope
+	// Caller is for whom other regions are asked.
+	Caller regions.Caller
+	// Strong wants everything that was accepted before in the other regions, too; Await does so in this one.
+	Strong bool
+	// Serves another region's query: then Scope must be this region alone.
+	Serves bool
 }
 
 // slot waits until the query may run. Errors: *BusyError, a context error.
-func (e *Evaluator) slot(ctx context.Context) error {
+func (e *Evaluator) slot(ctx context.Context, slots *semaphore.Weighted) error {
 	// The usual case must not touch the counter of waiting queries.
-	if e.slots.TryAcquire(1) {
+	if slots.TryAcquire(1) {
 		return nil
 	}
 	defer e.queued.Add(-1)
@@ -173,7 +199,7 @@ func (e *Evaluator) slot(ctx context.Context) error {
 	}
 	wctx, cancel := context.WithTimeout(ctx, e.cfg.Limits.QueueWait)
 	defer cancel()
-	switch err := e.slots.Acquire(wctx, 1); {
+	switch err := slots.Acquire(wctx, 1); {
 	case err == nil:
 		return nil
 	// The caller went away; only the end of the wait itself means that the node is busy.
@@ -216,18 +242,33 @@ func (e *Evaluator) Await(ctx context.Context, f Fresh) error {
 	return e.d.Follower.WaitFor(ctx, f.Tokens, f.Strong)
 }
 
-// Open waits for a slot and opens a snapshot. Reads of the session end with ctx. Errors: *BusyError, a context
-// error.
+// Open is OpenIn of this region alone.
 func (e *Evaluator) Open(ctx context.Context) (*Session, error) {
-	if err := e.slot(ctx); err != nil {
+	return e.OpenIn(ctx, In{Scope: regions.OwnOnly})
+}
+
+// OpenIn waits for a slot and opens a snapshot. Reads of the session end with ctx. Errors: *BusyError, a context
+// error.
+func (e *Evaluator) OpenIn(ctx context.Context, in In) (*Session, error) {
+	slots := e.slots
+	if in.Serves {
+		slots = e.serving
+	}
+	if err := e.slot(ctx, slots); err != nil {
 		return nil, err
 	}
 	// The status is read first. What it promises was inserted before, so the snapshot has it; in the other order a
 	// batch could be promised that the snapshot lacks.
 	st := e.d.Follower.Status()
 	snap := e.d.Live.Snapshot(e.d.Now())
-	s := &Session{Snapshot: snap, e: e, seen: st, account: &account{Reservation: e.Reserve()}}
+	s := &Session{Snapshot: snap, e: e, seen: st, account: &account{Reservation: e.Reserve()}, in: in, slots: slots}
 	s.unwatch = s.account.watch(ctx)
+	if len(in.Scope.Others) > 0 {
+		s.foreign = e.Reserve()
+		s.regions = e.d.Regions.Open(ctx, regions.Ask{
+			Scope: in.Scope, Caller: in.Caller, Strong: in.Strong, Series: int64(e.cfg.Limits.Series), Samples: e.cfg.Limits.ChunkSamples, Reserve: s.foreign.Grow,
+		})
+	}
 	s.begin()
 	return s, nil
 }
@@ -247,6 +288,13 @@ func (s *Session) begin() {
 	})
 	if s.pub != nil {
 		s.Queryable.WithPublished(s.pub).WithResolutions(s.e.d.Blocks.Resolutions())
+	}
+	if s.regions != nil {
+		s.regions.Begin()
+		s.Queryable.WithOthers(s.e.d.Regions.Own(), s.regions)
+	}
+	if !s.in.Scope.Own {
+		s.Queryable.WithoutOwn()
 	}
 }
 
@@ -271,10 +319,15 @@ func (s *Session) Close() {
 	}
 	s.closed = true
 	s.unwatch()
+	// Nothing comes any more when it returns, so nothing is reserved any more either.
+	s.regions.Close()
 	s.done()
+	if s.foreign != nil {
+		s.foreign.Release()
+	}
 	s.Snapshot.Close()
 	// Last: a query that takes the slot must find the memory free.
-	s.e.slots.Release(1)
+	s.slots.Release(1)
 }
 
 // Published counts what was read of blocks; nil when there are none.
@@ -288,6 +341,14 @@ func (s *Session) Published() *published.Stats {
 
 // Completeness says what was complete of everything that was read so far.
 func (s *Session) Completeness() Completeness {
+	if s.regions != nil {
+		return s.ofRegions(s.regions.States())
+	}
+	return s.own()
+}
+
+// own is the completeness of what was read of this region.
+func (s *Session) own() Completeness {
 	mint, maxt, ok := s.Touched()
 	c := s.e.complete(s.seen, s.Snapshot, s.pub, mint, maxt, ok)
 	if n, merged := mergeNote(s.Merges()); merged {
@@ -345,7 +406,10 @@ func (s *Session) run(ctx context.Context, q *request) (Result, error) {
 	}
 	res, err := s.once(ctx, q)
 	if s.again(ctx) {
-		return s.once(ctx, q)
+		res, err = s.once(ctx, q)
+	}
+	for s.torn() {
+		res, err = s.once(ctx, q)
 	}
 	return res, err
 }
@@ -355,9 +419,22 @@ func (s *Session) run(ctx context.Context, q *request) (Result, error) {
 func (s *Session) Read(ctx context.Context, fn func() error) error {
 	err := fn()
 	if s.again(ctx) {
-		return fn()
+		err = fn()
+	}
+	for s.torn() {
+		err = fn()
 	}
 	return err
+}
+
+// torn reports whether a region was lost after a part of its answers was used; then the session begins again without it. Each
+// region is lost at most once.
+func (s *Session) torn() bool {
+	if !s.regions.Torn() {
+		return false
+	}
+	s.begin()
+	return true
 }
 
 // again reports whether an object was missing, perhaps because its generation was superseded and removed while it

@@ -26,8 +26,10 @@ import (
 	"github.com/prometheus/prometheus/util/stats"
 
 	"lightmetrics.dev/lightmetrics/internal/platform/web"
+	"lightmetrics.dev/lightmetrics/internal/queries/live"
 	"lightmetrics.dev/lightmetrics/pkg/series"
 	"lightmetrics.dev/lightmetrics/services/query/internal/answer"
+	"lightmetrics.dev/lightmetrics/services/query/internal/regions"
 )
 
 // API serves the paths below /api/v1.
@@ -211,9 +213,12 @@ func (a *API) evaluate(w http.ResponseWriter, r *http.Request, limit int, fn eva
 	}
 	out.b = append(out.b, '}')
 	// The slot and the snapshot are given back before the answer is sent: a slow client must not hold them.
-	c := s.Completeness()
+	c, err := completenessOf(s, r)
+	if err != nil {
+		return err
+	}
 	s.Close()
-	a.succeed(w, out, r.FormValue("query"), res.Warnings, &c)
+	a.succeed(w, out, r.FormValue("query"), res.Warnings, c)
 	return nil
 }
 
@@ -223,11 +228,30 @@ func (a *API) open(ctx context.Context, r *http.Request) (*answer.Session, error
 	if err != nil {
 		return nil, err
 	}
+	scope, err := regionsParam(a.eval, r)
+	if err != nil {
+		return nil, err
+	}
+	// A wrong value must not cost a query.
+	if _, err := wholeParam(r); err != nil {
+		return nil, err
+	}
 	// Before a slot is taken: a query that waits for others' data must not keep those from running that need none.
 	if err := a.eval.Await(ctx, fresh); err != nil {
 		return nil, err
 	}
-	return a.eval.Open(ctx)
+	return a.eval.OpenIn(ctx, answer.In{Scope: scope, Caller: regions.CallerFrom(r.Context()), Strong: fresh.Strong})
+}
+
+// completeness of what a session has read; an error where the request wants it whole and it is not.
+func completenessOf(s *answer.Session, r *http.Request) (*answer.Completeness, error) {
+	c := s.Completeness()
+	if want, err := wholeParam(r); err != nil {
+		return nil, err
+	} else if want {
+		return &c, c.Whole()
+	}
+	return &c, nil
 }
 
 // deadline applies the parameter timeout; which is at most the evaluator's own limit.
@@ -343,9 +367,12 @@ func (a *API) with(w http.ResponseWriter, r *http.Request, sel selection, fn fun
 	}); err != nil {
 		return err
 	}
-	c := s.Completeness()
+	c, err := completenessOf(s, r)
+	if err != nil {
+		return err
+	}
 	s.Close()
-	a.succeed(w, out, "", notes, &c)
+	a.succeed(w, out, "", notes, c)
 	return nil
 }
 
@@ -471,7 +498,7 @@ func (a *API) metadata(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer s.Close()
-	list, err := s.Snapshot.Metadata(ctx, r.FormValue("metric"))
+	list, err := metadataOf(ctx, s, r.FormValue("metric"))
 	if err != nil {
 		return err
 	}
@@ -494,10 +521,35 @@ func (a *API) metadata(w http.ResponseWriter, r *http.Request) error {
 	if err := body.grown(); err != nil {
 		return err
 	}
-	c := s.Completeness()
+	c, err := completenessOf(s, r)
+	if err != nil {
+		return err
+	}
 	s.Close()
-	a.succeed(w, body, "", nil, &c)
+	a.succeed(w, body, "", nil, c)
 	return nil
+}
+
+// metadataOf is what metrics mean in the regions of a session: where they differ, each has an entry, those of this region
+// first.
+func metadataOf(ctx context.Context, s *answer.Session, metric string) (list []live.Metadata, err error) {
+	if s.Own() {
+		if list, err = s.Snapshot.Metadata(ctx, metric); err != nil {
+			return nil, err
+		}
+	}
+	if s.Elsewhere() == nil {
+		return list, nil
+	}
+	others, err := s.Elsewhere().Metadata(ctx, metric)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range others {
+		list = append(list, live.Metadata{Name: m.GetName(), Type: series.Type(m.GetType()), Unit: m.GetUnit(), Help: m.GetHelp()})
+	}
+	slices.SortStableFunc(list, func(a, b live.Metadata) int { return strings.Compare(a.Name, b.Name) })
+	return list, nil
 }
 
 // PromQLVersion is the Prometheus release whose engine answers; clients choose features by it.

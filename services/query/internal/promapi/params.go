@@ -6,12 +6,14 @@ import (
 	"math"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 
 	"lightmetrics.dev/lightmetrics/services/query/internal/answer"
+	"lightmetrics.dev/lightmetrics/services/query/internal/regions"
 )
 
 // Bounds of times, as Prometheus has them.
@@ -125,6 +127,36 @@ func freshParam(r *http.Request) (answer.Fresh, error) {
 		return f, badParam("min_token", err)
 	}
 	return f, nil
+}
+
+// regionsParam reads which regions the answer is of: regions, any number of times, each with names that commas separate.
+func regionsParam(e *answer.Evaluator, r *http.Request) (regions.Scope, error) {
+	var names []string
+	for _, v := range r.Form["regions"] {
+		for name := range strings.SplitSeq(v, ",") {
+			if name != "" {
+				names = append(names, name)
+			}
+		}
+	}
+	s, err := e.Scope(names)
+	if err != nil {
+		return s, badParam("regions", err)
+	}
+	return s, nil
+}
+
+// wholeParam reads whether the answer must be complete: partial_response, as in Thanos.
+func wholeParam(r *http.Request) (bool, error) {
+	v := r.FormValue("partial_response")
+	if v == "" {
+		return false, nil
+	}
+	partial, err := strconv.ParseBool(v)
+	if err != nil {
+		return false, badParam("partial_response", fmt.Errorf("%.32q is neither true nor false", v))
+	}
+	return !partial, nil
 }
 
 func matchersParam(e *answer.Evaluator, r *http.Request) ([][]*labels.Matcher, error) {

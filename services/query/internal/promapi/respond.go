@@ -78,6 +78,7 @@ func classify(err error) errorType {
 		full  *answer.MemoryError
 		late  *follow.NotVisibleError
 		none  *follow.UnknownTokenError
+		part  *answer.IncompleteError
 		eqc   promql.ErrQueryCanceled
 		eqt   promql.ErrQueryTimeout
 		es    promql.ErrStorage
@@ -90,7 +91,7 @@ func classify(err error) errorType {
 		return badData
 	case errors.As(err, &limit):
 		return execution
-	case errors.As(err, &busy), errors.As(err, &full), errors.As(err, &late):
+	case errors.As(err, &busy), errors.As(err, &full), errors.As(err, &late), errors.As(err, &part):
 		return unavailable
 	case errors.As(err, &eqc):
 		return canceled
@@ -104,13 +105,19 @@ func classify(err error) errorType {
 	return execution
 }
 
-// text is the message of an error. The API has no field for reasons, so those of tokens stand before it.
+// ReasonPartial is that of a query whose answer must be complete and would not be.
+const ReasonPartial = "ANSWER_PARTIAL"
+
+// text is the message of an error. The API has no field for reasons, so those that clients act on stand before it.
 func text(err error) string {
 	var (
 		late *follow.NotVisibleError
 		none *follow.UnknownTokenError
+		part *answer.IncompleteError
 	)
 	switch {
+	case errors.As(err, &part):
+		return ReasonPartial + ": " + err.Error()
 	case errors.As(err, &late):
 		return follow.ReasonNotVisible + ": " + err.Error()
 	case errors.As(err, &none):
@@ -156,11 +163,48 @@ type completeness struct {
 	Missing        []missingJSON `json:"missing,omitempty"`
 	Notes          []string      `json:"notes,omitempty"`
 	AgentsWithGaps int           `json:"agents_with_gaps"`
+	// Regions that were asked, where there are several.
+	Regions []regionJSON `json:"regions,omitempty"`
+}
+
+// regionJSON says what of one region is in the answer.
+type regionJSON struct {
+	Region string `json:"region"`
+	// Answered: it is in the answer; else Reason and Detail say why not.
+	Answered bool   `json:"answered"`
+	Reason   string `json:"reason,omitempty"`
+	Detail   string `json:"detail,omitempty"`
+	// As for the whole answer.
+	Partial         bool          `json:"partial"`
+	CompleteThrough string        `json:"complete_through,omitempty"`
+	Reasons         []string      `json:"reasons,omitempty"`
+	Missing         []missingJSON `json:"missing,omitempty"`
+	Notes           []string      `json:"notes,omitempty"`
+}
+
+func regionsOf(list []answer.Region) (out []regionJSON) {
+	for _, r := range list {
+		j := regionJSON{Region: r.Name, Reason: string(r.Reason), Detail: r.Detail, Partial: true}
+		if c := r.Completeness; c != nil {
+			j.Answered, j.Partial = true, c.Partial
+			if !c.CompleteThrough.IsZero() {
+				j.CompleteThrough = c.CompleteThrough.UTC().Format(time.RFC3339Nano)
+			}
+			for _, x := range c.Reasons {
+				j.Reasons, j.Missing = append(j.Reasons, x.String()), append(j.Missing, missingOf(x))
+			}
+			for _, n := range c.Notes {
+				j.Notes = append(j.Notes, n.String())
+			}
+		}
+		out = append(out, j)
+	}
+	return out
 }
 
 // plain reports that nothing is missing and nothing noted, as in nearly all answers.
 func (c *completeness) plain() bool {
-	return len(c.Reasons) == 0 && len(c.Missing) == 0 && len(c.Notes) == 0
+	return len(c.Reasons) == 0 && len(c.Missing) == 0 && len(c.Notes) == 0 && len(c.Regions) == 0
 }
 
 // appendPlain appends what json.Marshal gives of plain completeness.
@@ -223,7 +267,7 @@ func (a *API) succeed(w http.ResponseWriter, o *body, query string, notes annota
 				infos = append(infos, fmt.Sprintf("%s has %d overlaps in its sequence, the first is %d-%d; each number is counted once", g.Boot, n, g.Overlaps[0].Start, g.Overlaps[0].End))
 			}
 		}
-		j := completeness{Partial: c.Partial, Reasons: reasons, Missing: lacking, Notes: noted, AgentsWithGaps: c.AgentsWithGaps}
+		j := completeness{Partial: c.Partial, Reasons: reasons, Missing: lacking, Notes: noted, AgentsWithGaps: c.AgentsWithGaps, Regions: regionsOf(c.Regions)}
 		if !c.CompleteThrough.IsZero() {
 			j.CompleteThrough = c.CompleteThrough.UTC().Format(time.RFC3339Nano)
 		}
