@@ -136,6 +136,8 @@ const (
 	ReasonNotVisible = "TOKEN_NOT_VISIBLE"
 	// ReasonTokenUnknown: no collector of the deployment has given this token.
 	ReasonTokenUnknown = "TOKEN_UNKNOWN"
+	// ReasonPartial: the answer would be partial, and Wanted.Complete is set. The same query may succeed later.
+	ReasonPartial = "ANSWER_PARTIAL"
 )
 
 // Unwrap gives the gRPC status, and ctx's error where ctx ended the call.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -102,8 +103,21 @@ type Completeness struct {
 	CompleteThrough time.Time
 	// Notes are remarks on a complete answer, such as MERGED_AGENTS.
 	Notes []Note
-	// Agents with gaps or overlaps. Their samples were lost, or sent twice, before the answer.
+	// Agents with gaps or overlaps. Their samples were lost, or sent twice, before the answer. Of an answer of
+	// several regions Querier.Agents has them: what one region lacks of an agent another may have.
 	Agents []AgentState
+	// Regions of an answer of several regions, each with its own completeness; what stands above is then of all
+	// together. Empty where one region was asked.
+	Regions []RegionState
+}
+
+// RegionState says what of one region is in an answer.
+type RegionState struct {
+	Region string
+	// Completeness of what is in the answer; nil where nothing of the region is.
+	Completeness *Completeness
+	// Reason why nothing of the region is in the answer, such as UNREACHABLE or DEADLINE, and Detail for people.
+	Reason, Detail string
 }
 
 // Note is a stable code with a text for people.
@@ -165,6 +179,9 @@ type AgentState struct {
 	// Gaps are missing, Overlaps covered by more than one batch; at most 1,000 each.
 	Gaps, Overlaps []Range
 	LastAccepted   time.Time
+	// Regions that have these batches; none where one region was asked. What one region lacks and another has is
+	// no gap.
+	Regions []string
 	// Concurrent boots send samples of the same minutes: two machines have one agent id.
 	Concurrent []string
 }
@@ -177,6 +194,8 @@ type Conflict struct {
 	AcceptedSHA256, SubmittedSHA256 string
 	Observed                        time.Time
 	Collector                       string
+	// Region whose quarantine has the frame; empty where one region was asked.
+	Region string
 }
 
 // Token says where a batch stands in the journal of what was accepted: a query that gets it sees the batch. It has no
@@ -201,6 +220,22 @@ func (w Written) tokens() []string {
 	return out
 }
 
+// Names of Wanted.Regions beside those of regions.
+const (
+	// AllRegions is every region that the service knows, LocalRegion its own.
+	AllRegions  = "all"
+	LocalRegion = "local"
+)
+
+// Wanted says what a query is asked of, and what it has to see.
+type Wanted struct {
+	Written
+	// Regions to read: names, AllRegions or LocalRegion. Nothing is what the service's settings say, all by default.
+	Regions []string
+	// Complete: the query fails with an *Error whose Reason is ReasonPartial where its answer would be partial.
+	Complete bool
+}
+
 // Instant evaluates a PromQL expression at a time; zero is now.
 func (q *Querier) Instant(ctx context.Context, expression string, at time.Time) (*Answer, error) {
 	return q.InstantAfter(ctx, Written{}, expression, at)
@@ -208,7 +243,12 @@ func (q *Querier) Instant(ctx context.Context, expression string, at time.Time) 
 
 // InstantAfter is Instant once w is visible.
 func (q *Querier) InstantAfter(ctx context.Context, w Written, expression string, at time.Time) (*Answer, error) {
-	req := &queryv1.QueryRequest{Expression: expression, MinTokens: w.tokens(), Strong: w.Everything}
+	return q.InstantOf(ctx, Wanted{Written: w}, expression, at)
+}
+
+// InstantOf is Instant of what w wants.
+func (q *Querier) InstantOf(ctx context.Context, w Wanted, expression string, at time.Time) (*Answer, error) {
+	req := &queryv1.QueryRequest{Expression: expression, MinTokens: w.tokens(), Strong: w.Everything, Regions: w.Regions, RequireComplete: w.Complete}
 	if !at.IsZero() {
 		// Prometheus' resolution of times is a millisecond.
 		ms := at.UnixMilli()
@@ -232,12 +272,17 @@ func (q *Querier) Range(ctx context.Context, expression string, start, end time.
 
 // RangeAfter is Range once w is visible.
 func (q *Querier) RangeAfter(ctx context.Context, w Written, expression string, start, end time.Time, step time.Duration) (*Answer, error) {
+	return q.RangeOf(ctx, Wanted{Written: w}, expression, start, end, step)
+}
+
+// RangeOf is Range of what w wants.
+func (q *Querier) RangeOf(ctx context.Context, w Wanted, expression string, start, end time.Time, step time.Duration) (*Answer, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	// Ends the stream when this function returns early; the service would otherwise compute on for nobody.
 	defer cancel()
 	stream, err := q.client.QueryRange(ctx, &queryv1.QueryRangeRequest{
 		Expression: expression, StartUnixMs: start.UnixMilli(), EndUnixMs: end.UnixMilli(), StepMs: step.Milliseconds(),
-		MinTokens: w.tokens(), Strong: w.Everything})
+		MinTokens: w.tokens(), Strong: w.Everything, Regions: w.Regions, RequireComplete: w.Complete})
 	if err != nil {
 		return nil, errorOf(ctx, err)
 	}
@@ -267,9 +312,14 @@ const listPage = 1000
 
 // Agents lists every boot of every agent, or of one where agent is not empty, by agent and boot.
 func (q *Querier) Agents(ctx context.Context, agent string) ([]AgentState, Completeness, error) {
+	return q.AgentsOf(ctx, nil, agent)
+}
+
+// AgentsOf is Agents of some regions, as in Wanted: an agent that sent to several has one entry for each boot.
+func (q *Querier) AgentsOf(ctx context.Context, regions []string, agent string) ([]AgentState, Completeness, error) {
 	var out []AgentState
 	var all Completeness
-	req := &queryv1.ListAgentsRequest{AgentId: agent, PageSize: listPage}
+	req := &queryv1.ListAgentsRequest{AgentId: agent, PageSize: listPage, Regions: regions}
 	for {
 		resp, err := q.client.ListAgents(ctx, req)
 		if err != nil {
@@ -288,10 +338,17 @@ func (q *Querier) Agents(ctx context.Context, agent string) ([]AgentState, Compl
 	}
 }
 
-// Conflicts lists the frames in quarantine, of one agent where agent is not empty, by identity.
+// Conflicts lists the frames in quarantine, of one agent where agent is not empty, by identity. Where a region is not in the
+// list, the error is a *PartialError, beside the conflicts of the others.
 func (q *Querier) Conflicts(ctx context.Context, agent string) ([]Conflict, error) {
+	return q.ConflictsOf(ctx, nil, agent)
+}
+
+// ConflictsOf is Conflicts of some regions, as in Wanted.
+func (q *Querier) ConflictsOf(ctx context.Context, regions []string, agent string) ([]Conflict, error) {
 	var out []Conflict
-	req := &queryv1.ListConflictsRequest{AgentId: agent, PageSize: listPage}
+	var lacking []Note
+	req := &queryv1.ListConflictsRequest{AgentId: agent, PageSize: listPage, Regions: regions}
 	for {
 		resp, err := q.client.ListConflicts(ctx, req)
 		if err != nil {
@@ -301,10 +358,19 @@ func (q *Querier) Conflicts(ctx context.Context, agent string) ([]Conflict, erro
 			out = append(out, Conflict{
 				Batch:          identity.Batch{Agent: c.GetAgentId(), Boot: c.GetBootId(), SeqStart: c.GetSeqStart(), SeqEnd: c.GetSeqEnd()},
 				AcceptedSHA256: c.GetAcceptedSha256(), SubmittedSHA256: c.GetSubmittedSha256(),
-				Observed: timeOf(c.GetObservedAtUnixNs()), Collector: c.GetCollectorId(),
+				Observed: timeOf(c.GetObservedAtUnixNs()), Collector: c.GetCollectorId(), Region: c.GetRegion(),
 			})
 		}
+		for _, r := range regionsOf(resp.GetRegions()) {
+			n := Note{Code: "REGION_MISSING", Text: fmt.Sprintf("nothing of the region %s is in the list: %s: %s", r.Region, r.Reason, r.Detail)}
+			if r.Completeness == nil && !slices.Contains(lacking, n) {
+				lacking = append(lacking, n)
+			}
+		}
 		if req.PageToken = resp.GetNextPageToken(); req.PageToken == "" {
+			if len(lacking) > 0 {
+				return out, &PartialError{lacking}
+			}
 			return out, nil
 		}
 	}
@@ -349,6 +415,19 @@ func completenessOf(c *queryv1.Completeness) Completeness {
 	for _, a := range c.GetAgents() {
 		out.Agents = append(out.Agents, agentOf(a))
 	}
+	out.Regions = regionsOf(c.GetRegions())
+	return out
+}
+
+func regionsOf(list []*queryv1.RegionCompleteness) (out []RegionState) {
+	for _, r := range list {
+		s := RegionState{Region: r.GetRegion(), Reason: r.GetReason(), Detail: r.GetDetail()}
+		if r.GetCompleteness() != nil {
+			c := completenessOf(r.GetCompleteness())
+			s.Completeness = &c
+		}
+		out = append(out, s)
+	}
 	return out
 }
 
@@ -366,7 +445,7 @@ func agentOf(a *queryv1.Agent) AgentState {
 	return AgentState{
 		Boot: identity.Boot{Agent: a.GetAgentId(), Boot: a.GetBootId()}, FirstSeq: a.GetFirstSeq(), AcceptedThrough: a.GetAcceptedThrough(), LastSeq: a.GetLastSeq(),
 		Records: a.GetRecordCount(), Batches: a.GetBatchCount(), Gaps: rangesOf(a.GetGaps()), Overlaps: rangesOf(a.GetOverlaps()),
-		LastAccepted: timeOf(a.GetLastAcceptedAtUnixNs()), Concurrent: a.GetConcurrentBootIds(),
+		LastAccepted: timeOf(a.GetLastAcceptedAtUnixNs()), Concurrent: a.GetConcurrentBootIds(), Regions: a.GetRegions(),
 	}
 }
 

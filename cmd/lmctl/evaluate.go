@@ -26,6 +26,53 @@ type answerView struct {
 	Reasons         []string      `json:"reasons"`
 	Missing         []missingView `json:"missing"`
 	Notes           []string      `json:"notes"`
+	// Regions of an answer of several.
+	Regions []regionView `json:"regions,omitempty"`
+}
+
+// regionView says what of one region is in an answer.
+type regionView struct {
+	Region          string   `json:"region"`
+	Answered        bool     `json:"answered"`
+	Reason          string   `json:"reason,omitempty"`
+	Detail          string   `json:"detail,omitempty"`
+	Partial         bool     `json:"partial"`
+	CompleteThrough string   `json:"complete_through,omitempty"`
+	Reasons         []string `json:"reasons,omitempty"`
+}
+
+func regionViews(list []client.RegionState) (out []regionView) {
+	for _, r := range list {
+		v := regionView{Region: r.Region, Reason: r.Reason, Detail: r.Detail, Partial: true}
+		if c := r.Completeness; c != nil {
+			v.Answered, v.Partial = true, c.Partial
+			if !c.CompleteThrough.IsZero() {
+				v.CompleteThrough = c.CompleteThrough.Format(time.RFC3339)
+			}
+			for _, x := range c.Reasons {
+				v.Reasons = append(v.Reasons, x.String())
+			}
+		}
+		out = append(out, v)
+	}
+	return out
+}
+
+// String is a line for people.
+func (v regionView) String() string {
+	text := "region " + v.Region + ": "
+	switch {
+	case !v.Answered:
+		return text + "not in the answer: " + v.Reason + ": " + v.Detail
+	case v.CompleteThrough == "":
+		text += "complete through an unknown time"
+	default:
+		text += "complete through " + v.CompleteThrough
+	}
+	if len(v.Reasons) > 0 {
+		text += "; partial: " + strings.Join(v.Reasons, "; ")
+	}
+	return text
 }
 
 type seriesView struct {
@@ -73,6 +120,7 @@ func viewOf(a *client.Answer) answerView {
 		}
 		v.Missing = append(v.Missing, x)
 	}
+	v.Regions = regionViews(a.Completeness.Regions)
 	return v
 }
 
@@ -97,12 +145,13 @@ func evaluateCommand(out *format) *cobra.Command {
 	s := &server{}
 	var at string
 	var tokens []string
-	var w client.Written
+	var w client.Wanted
 	cmd := &cobra.Command{
 		Use:   "query EXPRESSION",
 		Short: "Evaluate PromQL at one time, and say what is missing from the answer",
 		Long: "Evaluates a PromQL expression. An answer from which something is missing exits 3, and says on stderr\n" +
-			"why, and how many accepted batches of which hours and shards that is, as far as it is known.",
+			"why, and how many accepted batches of which hours and shards that is, as far as it is known. Of an answer\n" +
+			"of several regions it says for each through when it is complete, or why nothing of it is there.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var when time.Time
@@ -117,7 +166,7 @@ func evaluateCommand(out *format) *cobra.Command {
 			}
 			var a *client.Answer
 			err := s.query(cmd.Context(), func(ctx context.Context, q *client.Querier) (err error) {
-				a, err = q.InstantAfter(ctx, w, args[0], when)
+				a, err = q.InstantOf(ctx, w, args[0], when)
 				return err
 			})
 			if err != nil {
@@ -130,6 +179,9 @@ func evaluateCommand(out *format) *cobra.Command {
 			for _, n := range v.Notes {
 				fmt.Fprintln(cmd.ErrOrStderr(), n)
 			}
+			for _, r := range v.Regions {
+				fmt.Fprintln(cmd.ErrOrStderr(), r)
+			}
 			if v.Partial {
 				return &cli.ExitError{Code: cli.ExitFindings, Err: errors.New("the answer is partial: " + strings.Join(v.Reasons, "; "))}
 			}
@@ -140,5 +192,12 @@ func evaluateCommand(out *format) *cobra.Command {
 	cmd.Flags().StringVar(&at, "at", "", "time of the evaluation, RFC 3339; now if empty")
 	cmd.Flags().StringArrayVar(&tokens, "min-token", nil, "position of a batch that must be visible, as in an answer of a collector; may be repeated")
 	cmd.Flags().BoolVar(&w.Everything, "strong", false, "wait until everything that was accepted before is visible")
+	cmd.Flags().BoolVar(&w.Complete, "require-complete", false, "fail where the answer would be partial")
+	regionsFlag(cmd, &w.Regions)
 	return cmd
+}
+
+// regionsFlag adds the flag that says which regions are asked.
+func regionsFlag(cmd *cobra.Command, to *[]string) {
+	cmd.Flags().StringSliceVar(to, "regions", nil, "regions to ask: names, all, or local; empty: as the service's settings say")
 }

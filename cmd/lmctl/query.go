@@ -49,6 +49,8 @@ type agentView struct {
 	LastAcceptedAt  string   `json:"last_accepted_at"`
 	// Concurrent boots of the agent: another machine sends under its id.
 	Concurrent []string `json:"concurrent_boot_ids"`
+	// Regions that have these batches, of a list of several.
+	Regions []string `json:"regions,omitempty"`
 }
 
 func ranges(rs []client.Range) []string {
@@ -77,14 +79,16 @@ type agentList struct {
 	partial []string // why the list is partial
 	shared  []string // agents that several machines send as
 	gaps    int      // gaps and overlaps
+	regions []regionView
 }
 
 // read asks for all of them.
-func (l *agentList) read(ctx context.Context, q *client.Querier, agent string) error {
-	agents, completeness, err := q.Agents(ctx, agent)
+func (l *agentList) read(ctx context.Context, q *client.Querier, regions []string, agent string) error {
+	agents, completeness, err := q.AgentsOf(ctx, regions, agent)
 	if err != nil {
 		return err
 	}
+	l.regions = regionViews(completeness.Regions)
 	if completeness.Partial {
 		l.partial = []string{"the list is partial"}
 		for _, r := range completeness.Reasons {
@@ -100,7 +104,7 @@ func (l *agentList) read(ctx context.Context, q *client.Querier, agent string) e
 func (l *agentList) add(a client.AgentState) {
 	// Lists are never nil, so that JSON has [] and programs need no case for null.
 	v := agentView{a.Boot.Agent, a.Boot.Boot, a.FirstSeq, a.AcceptedThrough, a.LastSeq, a.Records,
-		a.Batches, ranges(a.Gaps), ranges(a.Overlaps), a.LastAccepted.Format(time.RFC3339), append([]string{}, a.Concurrent...)}
+		a.Batches, ranges(a.Gaps), ranges(a.Overlaps), a.LastAccepted.Format(time.RFC3339), append([]string{}, a.Concurrent...), a.Regions}
 	l.gaps += len(v.Gaps) + len(v.Overlaps)
 	// Named once for each boot; findings removes the repetitions.
 	if len(v.Concurrent) > 0 {
@@ -129,21 +133,25 @@ func (l *agentList) findings() error {
 func agentsCommand(out *format) *cobra.Command {
 	s := &server{}
 	var agent string
+	var regions []string
 	cmd := &cobra.Command{
 		Use:   "agents",
 		Short: "Watermarks, gaps and overlaps of every agent and boot",
 		Long: "Lists what a query service knows of every agent and boot. Exits 3 when there are gaps or\n" +
 			"overlaps, when several machines send as one agent (CONCURRENT WITH names the other boots),\n" +
-			"or when the list is partial.",
+			"or when the list is partial. Of several regions, what one lacks of a boot and another has is no gap.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var l agentList
-			if err := s.query(cmd.Context(), func(ctx context.Context, q *client.Querier) error { return l.read(ctx, q, agent) }); err != nil {
+			if err := s.query(cmd.Context(), func(ctx context.Context, q *client.Querier) error { return l.read(ctx, q, regions, agent) }); err != nil {
 				return err
 			}
 			if err := out.write(cmd.OutOrStdout(), append([]agentView{}, l.views...), table{
 				header: []string{"AGENT", "BOOT", "BATCHES", "RECORDS", "SEQUENCE", "GAPS", "OVERLAPS", "LAST ACCEPTED", "CONCURRENT WITH"}, rows: l.rows}); err != nil {
 				return err
+			}
+			for _, r := range l.regions {
+				fmt.Fprintln(cmd.ErrOrStderr(), r)
 			}
 			if err := l.findings(); err != nil {
 				return &cli.ExitError{Code: cli.ExitFindings, Err: err}
@@ -153,6 +161,7 @@ func agentsCommand(out *format) *cobra.Command {
 	}
 	s.flags(cmd)
 	cmd.Flags().StringVar(&agent, "agent", "", "only this agent")
+	regionsFlag(cmd, &regions)
 	_ = cmd.RegisterFlagCompletionFunc("agent", s.completeAgents) // the flag is there
 	return cmd
 }

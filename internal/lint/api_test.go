@@ -122,7 +122,7 @@ func withoutBlankLines(s string) string {
 var protoFiles = []protoreflect.FileDescriptor{
 	coordinatorv1.File_lightmetrics_coordinator_v1_identity_proto, coordinatorv1.File_lightmetrics_coordinator_v1_ownership_proto, coordinatorv1.File_lightmetrics_coordinator_v1_refs_proto,
 	coordinatorv1.File_lightmetrics_coordinator_v1_work_proto, framev1.File_lightmetrics_frame_v1_batch_proto,
-	ingestv1.File_lightmetrics_ingest_v1_ingest_proto, journalv1.File_lightmetrics_journal_v1_journal_proto, queryv1.File_lightmetrics_query_v1_query_proto,
+	ingestv1.File_lightmetrics_ingest_v1_ingest_proto, journalv1.File_lightmetrics_journal_v1_journal_proto, queryv1.File_lightmetrics_query_v1_query_proto, queryv1.File_lightmetrics_query_v1_region_proto,
 	reconcilerv1.File_lightmetrics_reconciler_v1_reconciler_proto,
 }
 

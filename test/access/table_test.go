@@ -35,6 +35,7 @@ var methods = map[string]string{
 	"/lightmetrics.query.v1.QueryService/QueryRange":    "reader",
 	"/lightmetrics.query.v1.QueryService/ListAgents":    "reader operator",
 	"/lightmetrics.query.v1.QueryService/ListConflicts": "reader operator",
+	"/lightmetrics.query.v1.RegionService/Read":         "worker",
 
 	"/lightmetrics.coordinator.v1.OwnershipService/Own":         "worker",
 	"/lightmetrics.coordinator.v1.OwnershipService/Drain":       "operator",
