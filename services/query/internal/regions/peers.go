@@ -73,6 +73,9 @@ func New(own claims.Region, others []Region, agentLabel string, cfg Config, reg 
 		p.list = append(p.list, x)
 		// Alerts see the first failure.
 		p.m.queries.WithLabelValues(x.name, answered)
+		p.m.seconds.WithLabelValues(x.name)
+		p.m.bytes.WithLabelValues(x.name)
+		p.m.samples.WithLabelValues(x.name)
 		for _, reason := range Reasons() {
 			p.m.queries.WithLabelValues(x.name, string(reason))
 		}
