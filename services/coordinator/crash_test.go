@@ -20,7 +20,7 @@ func TestKilledAtEveryPoint(t *testing.T) {
 		t.Run(p.Name, func(t *testing.T) {
 			t.Parallel()
 			at := ports(t, 2)
-			cfg := brief(t.TempDir())
+			cfg := withRegions(brief(t.TempDir()), threeBuckets())
 			cfg.HTTP.Listen, cfg.GRPC.Listen = at[0], at[1]
 			armed := spawn(t, "coordinator", cfg, failpoint.Env+"="+p.Name+"="+failpoint.Kill)
 			armed.started() // or killed before it could say so

@@ -15,6 +15,9 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/coordination/coordinator"
 	"lightmetrics.dev/lightmetrics/internal/harness/proc"
+	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
+	"lightmetrics.dev/lightmetrics/internal/coordination/regions"
+	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
 	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
 	"lightmetrics.dev/lightmetrics/internal/shard"
@@ -95,7 +98,12 @@ func coordinatorProcess() {
 	}
 	tel := telemetry.Discard()
 	tel.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
-	s, err := New(c, Deps{Telemetry: tel})
+	// Buckets that end with the process: the next one finds none, and goes on behind the epoch of etcd.
+	buckets := map[claims.Region]regions.Store{}
+	for _, r := range c.Identity.Regions {
+		buckets[claims.Region(r.Name)] = mem.New(nil)
+	}
+	s, err := New(c, Deps{Telemetry: tel, Regions: buckets})
 	if err != nil {
 		ended(err)
 	}

@@ -431,6 +431,19 @@ func TestAStoreThatForgot(t *testing.T) {
 	}
 }
 
+// TestAStoreOfAnotherCluster: a copy that was restored and has grown since has no lower revision, but another id.
+func TestAStoreOfAnotherCluster(t *testing.T) {
+	b := newBench(t, func(c *claims.Config) { c.Cluster = 1 })
+	b.want(claims.Held, b.claim())
+	b.store.Restore(b.store.Copy(), 2)
+	if _, err := b.do(b.claim(ranged(30, 39))); !errors.Is(err, claims.ErrUnknown) || !errors.Is(err, claims.ErrForgot) {
+		t.Errorf("%v", err)
+	}
+	if !errors.Is(b.g.Stopped(), claims.ErrEpoch) {
+		t.Errorf("it goes on: %v", b.g.Stopped())
+	}
+}
+
 // TestLostAnswers: what may have been done is unknown, all else is not done; and the boot is read again.
 func TestLostAnswers(t *testing.T) {
 	b := newBench(t)

@@ -46,7 +46,8 @@ func TestMutantsAreCaught(t *testing.T) {
 		{Name: "a partial view decides", File: "decide.go", Old: "if !d.base.knows(op.Identity) {", New: "if false {", By: "TestMany"},
 		// Grouping.
 		{Name: "a boot is in two transactions", File: "group.go", Old: "if l.ready || l.flying || len(l.ops) == 0 {", New: "if l.ready || len(l.ops) == 0 {", By: "TestSimulation|TestGrouping"},
-		{Name: "a store that forgot is believed", File: "flight.go", Old: "case res.Revision < f.floor:", New: "case false:", By: "TestAStore"},
+		{Name: "a store that forgot is believed", File: "flight.go", Old: "case r.Revision < floor:", New: "case false:", By: "TestAStore"},
+		{Name: "another cluster is believed", File: "flight.go", Old: "case g.cfg.Cluster != 0 && r.Cluster != g.cfg.Cluster:", New: "case false:", By: "TestAStore"},
 		{Name: "an unknown outcome is none", File: "flight.go", Old: "	unknown := errors.Is(err, ErrUnknown)\n	if unknown {\n		g.views.Remove(p.line.keys.boot)\n	}", New: "	unknown := true\n	if unknown {\n		err = ErrUnavailable\n	}", By: "TestLost"},
 		{Name: "an operation is overtaken for ever", File: "flight.go", Old: "w.tries++; w.tries < g.cfg.MaxTries && !w.canceled", New: "!w.canceled", By: "TestOvertaken"},
 		{Name: "a boot that has changed stays as it was known", File: "flight.go", Old: "	g.views.Remove(p.line.keys.boot)\n	err := g.stopped", New: "	err := g.stopped", By: "TestSimulation|TestOvertaken|TestTheClaimBefore"},
