@@ -41,7 +41,12 @@ func passes(err error) bool {
 func (k *Keeper) tryMove(ctx context.Context, s *state, add []claims.Region) (claims.Epoch, error) {
 	newest, known := s.newest()
 	e := claims.Epoch{Number: max(newest.Number, s.epoch.Number) + 1, Regions: slices.Clone(newest.Regions)}
-	if !known {
+	switch {
+	case known:
+	case s.epoch.Number > 0:
+		// The records were lost, or these settings have none of the buckets that have them.
+		e.Regions = slices.Clone(s.epoch.Regions)
+	default:
 		e.Regions = slices.Clone(k.names) // the first epoch
 	}
 	for _, n := range add {

@@ -209,7 +209,7 @@ func TestRecoveryTakesTheHighestStamp(t *testing.T) {
 	old := batch("other", 1, 1)
 	w.manifest("eu", one, "a", accepted.Stamp{Epoch: 1, Fence: 10})
 	w.manifest("us", one, "b", accepted.Stamp{Epoch: 1, Fence: 9}) // left behind under a claim that was released
-	w.manifest("eu", two, "c", accepted.Stamp{Epoch: 1, Fence: 11})
+	w.manifest("eu", two, "c", accepted.Stamp{Epoch: 2, Fence: 1})
 	w.manifest("us", two, "c", accepted.Stamp{Epoch: 1, Fence: 8})
 	w.affirm("us", two, accepted.Stamp{Epoch: 2, Fence: 3}) // us completed a later claim with its old manifest
 	w.affirm("us", two, accepted.Stamp{Epoch: 1, Fence: 99})
@@ -235,7 +235,8 @@ func TestRestore(t *testing.T) {
 	w.manifest("eu", id, "a", accepted.Stamp{Epoch: 1, Fence: 50})
 	// In the copy the identity is durable with another frame, which no region has.
 	wrong := claims.Claim{Identity: id, Hash: identity.Sum([]byte("z")), State: claims.Durable, ID: claims.ID{1}, Home: "us", Stamp: claims.Stamp{Epoch: 1, Fence: 4}, DurableAt: 1}
-	if _, err := copied.Commit(t.Context(), claims.Txn{Parts: []claims.Part{{Puts: []claims.Put{{Key: keys.Claim(id.BootOf(), 1), Value: wrong.Marshal()}}}}}); err != nil {
+	puts := []claims.Put{{Key: keys.Claim(id.BootOf(), 1), Value: wrong.Marshal()}, {Key: keys.Claim(id.BootOf(), 50), Value: wrong.Marshal()}}
+	if _, err := copied.Commit(t.Context(), claims.Txn{Parts: []claims.Part{{Puts: puts}}}); err != nil {
 		t.Fatal(err)
 	}
 	w.kv.Restore(copied, 2)
@@ -260,6 +261,21 @@ func TestRestore(t *testing.T) {
 	w.kv.Restore(kv.New(), 2)
 	if third := w.open("eu", "us"); third.Epoch.Number != 3 {
 		t.Errorf("%+v", third)
+	}
+}
+
+// Two epochs of one number: the ids tell which is the regions'.
+func TestEpochsOfOneNumber(t *testing.T) {
+	w := newWorld(t, "eu")
+	first := w.open("eu")
+	other := first.Epoch
+	other.ID = claims.ID{9}
+	puts := []claims.Put{{Key: keys.Epoch(), Value: other.Marshal()}, {Key: keys.Filled(), Value: other.Marshal()}}
+	if _, err := w.kv.Commit(t.Context(), claims.Txn{Parts: []claims.Part{{Puts: puts}}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.keeper("eu").Check(t.Context(), first); !errors.Is(err, regions.ErrMustRecover) {
+		t.Error(err)
 	}
 }
 
@@ -316,6 +332,10 @@ func TestAddARegion(t *testing.T) {
 	if _, err := k.Add(t.Context(), "asia"); !errors.Is(err, regions.ErrRegionSettings) {
 		t.Error(err)
 	}
+	// A coordinator that does not know the others can't add one without them.
+	if _, err := w.keeper("us").Add(t.Context(), "us"); !errors.Is(err, regions.ErrRegionSettings) {
+		t.Error(err)
+	}
 	o, err := k.Add(t.Context(), "us")
 	if err != nil || !slices.Equal(o.Epoch.Regions, []claims.Region{"eu", "us"}) {
 		t.Fatal(o, err)
@@ -337,8 +357,8 @@ func TestTwoNamesOfOneBucket(t *testing.T) {
 	w := newWorld(t, "eu", "us")
 	w.open("eu")
 	w.buckets["us"] = w.buckets["eu"]
-	if _, err := w.keeper("eu", "us").Add(t.Context(), "us"); err == nil {
-		t.Fatal("a region was added over another's bucket")
+	if _, err := w.keeper("eu", "us").Add(t.Context(), "us"); !errors.Is(err, regions.ErrRegionSettings) {
+		t.Fatal(err)
 	}
 }
 
@@ -407,8 +427,9 @@ func TestOvertakenAtEveryRequest(t *testing.T) {
 		w.before = func(string) error {
 			if i++; i == at {
 				w.before = nil
-				// A manifest that comes while the first one lists: only the second has it.
+				// Manifests that come while the first one lists: only the second has them, and decides otherwise.
 				w.manifest("us", batch("late", 1, 1), "c", accepted.Stamp{Epoch: 1, Fence: 1})
+				w.manifest("eu", batch("boot", 6, 7), "d", accepted.Stamp{Epoch: 1, Fence: 1})
 				other = w.open("eu", "us")
 			}
 			return nil
@@ -431,7 +452,7 @@ func TestOvertakenAtEveryRequest(t *testing.T) {
 			t.Fatalf("request %d: %+v (%v) and %+v, but %+v is open", at, o, err, other, now)
 		}
 		w.open("eu", "us")
-		want := []string{line(batch("boot", 1, 5), "eu", "a"), line(batch("boot", 6, 7), "us", "b"), line(batch("late", 1, 1), "us", "c")}
+		want := []string{line(batch("boot", 1, 5), "eu", "a"), line(batch("boot", 6, 7), "eu", "d"), line(batch("late", 1, 1), "us", "c")}
 		if got := w.claims(); !slices.Equal(got, want) {
 			t.Fatalf("request %d: %q", at, got)
 		}
