@@ -4,7 +4,6 @@ import (
 	"strconv"
 	"strings"
 
-	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
@@ -22,22 +21,22 @@ func appendAffirmations(b []byte, id identity.Batch) []byte {
 }
 
 // Affirmation is the key of the record that the manifest of an identity stands for the claim of the stamp.
-func Affirmation(id identity.Batch, s accepted.Stamp) string {
+func Affirmation(id identity.Batch, s identity.Stamp) string {
 	b := appendAffirmations(make([]byte, 0, 320), id)
 	return string(append(appendSeqName(b, s.Epoch, s.Fence), ".json"...))
 }
 
 // ParseAffirmation reads what Affirmation writes.
-func ParseAffirmation(key string) (identity.Batch, accepted.Stamp, error) {
+func ParseAffirmation(key string) (identity.Batch, identity.Stamp, error) {
 	rest, ok := strings.CutPrefix(key, AffirmedPrefix)
 	i := strings.LastIndexByte(rest, '/')
 	name, ok2 := strings.CutSuffix(rest[max(i, 0):], ".json")
 	epoch, fence, ok3 := strings.Cut(strings.TrimPrefix(name, "/"), "-")
 	if !ok || !ok2 || !ok3 || i < 0 {
-		return identity.Batch{}, accepted.Stamp{}, notAKey(key, "affirmed")
+		return identity.Batch{}, identity.Stamp{}, notAKey(key, "affirmed")
 	}
 	id, err := parseIdentityPath(rest[:i] + ".json")
-	var s accepted.Stamp
+	var s identity.Stamp
 	if err == nil {
 		s.Epoch, err = strconv.ParseUint(epoch, 10, 64)
 	}
@@ -45,7 +44,7 @@ func ParseAffirmation(key string) (identity.Batch, accepted.Stamp, error) {
 		s.Fence, err = strconv.ParseUint(fence, 10, 64)
 	}
 	if err != nil || Affirmation(id, s) != key {
-		return identity.Batch{}, accepted.Stamp{}, notAKey(key, "affirmed")
+		return identity.Batch{}, identity.Stamp{}, notAKey(key, "affirmed")
 	}
 	return id, s, nil
 }

@@ -11,7 +11,6 @@ import (
 
 	"pgregory.net/rapid"
 
-	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
@@ -58,7 +57,7 @@ func TestKeys(t *testing.T) {
 		{Quarantine(id, d), "quarantine/v1/identity-conflict/" + dir + seq + "/" + abc + ".json"},
 		{QuarantineByBlob(d, id), "quarantine-by-blob/v1/sha256/ba/78/" + abc + "/" + dir + seq + ".json"},
 		{Repair(id), "repair/v1/" + dir + seq + ".json"},
-		{Affirmation(id, accepted.Stamp{Epoch: 3, Fence: math.MaxUint64}), "affirmed/v1/" + dir + seq + "/00000000000000000003-18446744073709551615.json"},
+		{Affirmation(id, identity.Stamp{Epoch: 3, Fence: math.MaxUint64}), "affirmed/v1/" + dir + seq + "/00000000000000000003-18446744073709551615.json"},
 		{Affirmations(id), "affirmed/v1/" + dir + seq + "/"},
 		{HexText("é/"), "c3a92f"},
 		{SeqName(7, math.MaxUint64), seq},
@@ -104,7 +103,7 @@ func TestParsersRefuse(t *testing.T) {
 		"", manifest, RewrittenPrefix, change(rewritten, ".g3", ""), change(rewritten, ".g3", ".g0"), change(rewritten, ".g3", ".g03"), change(rewritten, ".g3", ".g4294967296"),
 		change(rewritten, ".json", ""), change(rewritten, "hour=05", "hour=24"), change(rewritten, "hour=05/", ""), change(rewritten, seq, "7-8"),
 	}
-	affirmed := Affirmation(id, accepted.Stamp{Epoch: 3, Fence: 12})
+	affirmed := Affirmation(id, identity.Stamp{Epoch: 3, Fence: 12})
 	cases["affirmed"] = []string{
 		"", manifest, AffirmedPrefix, Affirmations(id), change(affirmed, "/00000000000000000003-", "/3-"), change(affirmed, "-00000000000000000012", "-00000000000000000012-1"), change(affirmed, "-00000000000000000012", "-+0000000000000000012"),
 		change(affirmed, "0000000000003-00000000000000000012", "3-18446744073709551616"), change(affirmed, ".json", ""), change(affirmed, seq+"/", ""), change(affirmed, seq+"/", seq+"//"), change(affirmed, seq+"/", seq+".json/"), change(affirmed, "v1", "v2"),
@@ -156,11 +155,11 @@ func TestParsersInvertBuilders(t *testing.T) {
 		if got, s, err := ParseQuarantine(Quarantine(b, d)); err != nil || got != b || s != d {
 			t.Fatalf("quarantine: %v, %v, %v", got, s, err)
 		}
-		stamp := accepted.Stamp{Epoch: rapid.Uint64().Draw(t, "epoch"), Fence: rapid.Uint64().Draw(t, "fence")}
+		stamp := identity.Stamp{Epoch: rapid.Uint64().Draw(t, "epoch"), Fence: rapid.Uint64().Draw(t, "fence")}
 		if got, s, err := ParseAffirmation(Affirmation(b, stamp)); err != nil || got != b || s != stamp {
 			t.Fatalf("affirmed: %v, %v, %v", got, s, err)
 		}
-		other := accepted.Stamp{Epoch: rapid.Uint64Range(stamp.Epoch, math.MaxUint64).Draw(t, "later"), Fence: rapid.Uint64().Draw(t, "other")}
+		other := identity.Stamp{Epoch: rapid.Uint64Range(stamp.Epoch, math.MaxUint64).Draw(t, "later"), Fence: rapid.Uint64().Draw(t, "other")}
 		if got := strings.Compare(Affirmation(b, stamp), Affirmation(b, other)); got != stamp.Compare(other) || !strings.HasPrefix(Affirmation(b, other), Affirmations(b)) {
 			t.Fatalf("keys of %v and %v compare %d", stamp, other, got)
 		}
@@ -183,7 +182,7 @@ func TestKeyOrderIsSequenceOrder(t *testing.T) {
 		if !strings.HasPrefix(Accepted(a), AcceptedBoot(a.BootOf())) {
 			t.Fatal("manifest outside its boot's prefix")
 		}
-		for _, key := range []string{Accepted(a), Boot(a.BootOf()), Quarantine(a, d), AcceptedByBlob(d, a), QuarantineByBlob(d, a), Repair(a), Affirmation(a, accepted.Stamp{Epoch: 1 << 63, Fence: 7})} {
+		for _, key := range []string{Accepted(a), Boot(a.BootOf()), Quarantine(a, d), AcceptedByBlob(d, a), QuarantineByBlob(d, a), Repair(a), Affirmation(a, identity.Stamp{Epoch: 1 << 63, Fence: 7})} {
 			if strings.Trim(key, safe) != "" || len(key) > 600 {
 				t.Fatalf("key %q", key)
 			}
@@ -220,7 +219,7 @@ func TestTimeKeysAreInOrder(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, key := range []string{Accepted(id), Boot(id.BootOf()), Blob(d, 0), Blob(d, 7), Quarantine(id, d), Condemned(d, 0), Rewritten(7, id, 1), Affirmation(id, accepted.Stamp{Epoch: 1, Fence: 2})} {
+	for _, key := range []string{Accepted(id), Boot(id.BootOf()), Blob(d, 0), Blob(d, 7), Quarantine(id, d), Condemned(d, 0), Rewritten(7, id, 1), Affirmation(id, identity.Stamp{Epoch: 1, Fence: 2})} {
 		f.Add(key)
 	}
 	f.Fuzz(func(t *testing.T, key string) {

@@ -21,6 +21,8 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/resolution"
 	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
+	"lightmetrics.dev/lightmetrics/internal/coordination/regions"
 	"lightmetrics.dev/lightmetrics/internal/coordination/reprocess"
 	"lightmetrics.dev/lightmetrics/internal/derived/audit"
 	"lightmetrics.dev/lightmetrics/internal/derived/ledger"
@@ -282,6 +284,8 @@ func kinds() []kind {
 		{resolution.ParkedKind, parkedAt.Marshal, at(parkedAt.Key(), resolution.ParseParked, func(p *resolution.Parked) []byte { return p.Marshal() })},
 		{accept.AffirmationKind, accept.Affirmation{AuthorityID: authority, Identity: m.Identity, FrameSHA256: digest, Stamp: accepted.Stamp{Epoch: 3, Fence: 70}, HomeRegion: "eu-north-1"}.Marshal,
 			again(accept.ParseAffirmation, accept.Affirmation.Marshal)},
+		{regions.Kind, regions.Record{Region: "eu", Number: 7, ID: claims.ID{1, 2}, Regions: []claims.Region{"asia", "eu"}, Retired: []regions.Retired{{Name: "us", Done: true}}, Cluster: 9}.Marshal,
+			again(regions.ParseRecord, regions.Record.Marshal)},
 		{accept.BootKind, accept.BootRecord{AuthorityID: authority, Boot: m.Identity.BootOf(), SpoolID: "s", Mode: accept.ModeS3Manifest, FirstSeen: 5, CollectorID: "c"}.Marshal, again(accept.ParseBootRecord, accept.BootRecord.Marshal)},
 		{accept.UnboundAuthorityKind, accept.AuthorityRecord{AuthorityID: authority}.Marshal, again(accept.ParseAuthorityRecord, accept.AuthorityRecord.Marshal)},
 		{accept.AuthorityKind, accept.AuthorityRecord{AuthorityID: authority, Place: objstore.Place{Endpoint: "minio.example:9000", Region: "eu-north-1", Bucket: "metrics", Prefix: "prod/"}, CreatedAt: 5, BoundAt: 7}.Marshal, again(accept.ParseAuthorityRecord, accept.AuthorityRecord.Marshal)},

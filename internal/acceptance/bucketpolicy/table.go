@@ -148,6 +148,8 @@ var grants = map[Role][]Grant{
 	},
 	Coordinator: {
 		grant(cas, "the number of the last term, which etcd restored from a backup does not know", coordinatorV1),
+		grant(cas, "the epoch of the identity linearizer, with several regions", layout.RegionsKey),
+		grant(read, "what every region decided, after etcd was restored; what is folded", layout.AcceptedPrefix, layout.AffirmedPrefix),
 	},
 	Operator: {
 		grant(read, "status, fsck, audits, show", ""),
@@ -170,7 +172,7 @@ var Families = []string{
 	layout.ReconcilePrefix, layout.AuditPrefix, layout.RepairPrefix,
 	layout.AcceptedByTimePrefix, layout.AcceptedByBlobPrefix, layout.RawBlobsByTimePrefix, layout.QuarantineByBlobPrefix,
 	layout.RollupPrefix, layout.IndexPrefix, layout.ManifestsPrefix, layout.LivePrefix,
-	coordinatorV1, layout.ProbePrefix,
+	coordinatorV1, layout.RegionsKey, layout.ProbePrefix,
 	"other/",
 }
 
