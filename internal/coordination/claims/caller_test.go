@@ -123,7 +123,10 @@ func (k *caller) claimed(a claims.Answer) {
 			op := k.op(claims.DoTakeOver, a.Epoch)
 			op.Expect = c.ID
 			// Of a recovered claim its home region alone can go on; in the end somebody there does.
-			if c.Recovered && c.Home != k.region && k.w.quiet {
+			if c.Recovered && c.Home == k.region {
+				k.w.failf("the home region has to wait for %+v", c)
+			}
+			if c.Recovered && k.w.quiet {
 				k.region = c.Home
 				op = k.op(claims.DoClaim, 0)
 			}
@@ -218,6 +221,10 @@ func (k *caller) folded(a claims.Answer) {
 
 // holds: write the manifest, or find the one that is there.
 func (k *caller) holds(c claims.Claim) {
+	// Calls of the home region share a recovered claim.
+	if c.Recovered {
+		k.claim = c.ID
+	}
 	if c.ID != k.claim || c.Home != k.region || c.Hash != k.hash || c.Stamp.Fence == 0 || c.Stamp.Epoch == 0 {
 		k.w.failf("not the claim of caller %d: %+v", k.n, c)
 	}
@@ -300,6 +307,11 @@ func (k *caller) settleClaim(c claims.Claim, epoch uint64) {
 		k.next = func() { k.submit(op, func(claims.Answer) { k.done() }) }
 	case c.State == claims.Settled:
 		k.done()
+	case c.Recovered:
+		if !there || m.hash != c.Hash {
+			k.w.failf("recovered without a manifest: %+v", c)
+		}
+		k.holds(c)
 	case there && m.hash == c.Hash:
 		// Fenced by an id of its own, so that the stamp of the affirmation is the newest.
 		k.takeThen(c, epoch, k.claimed)

@@ -144,12 +144,15 @@ func (d *draft) claim(op Op, c Claim) decision {
 	// The same id with another region would write a manifest that the claim does not know of.
 	case c.ID == op.ID && c.Home == op.Region:
 		return d.answer(Held, c) // the answer was lost
+	// Nobody takes such a claim over, so the calls of its home go on under its id, whoever made it.
+	case (c.Recovered || c.Bound) && c.Home == op.Region:
+		return d.answer(Held, c)
 	}
 	return d.answer(Pending, c)
 }
 
 // takeOver puts another holder in the place of the last one. What may have been counted in its home region stays there,
-// and so does what is written anew there, unless that region is gone for good.
+// and so does what is written anew there, unless that region is gone for good: re-homing is a take-over too.
 func (d *draft) takeOver(op Op, c Claim) decision {
 	rehome := c.Home != op.Region && d.epoch.retired(c.Home) && c.Hash == op.Hash
 	switch {
@@ -157,7 +160,7 @@ func (d *draft) takeOver(op Op, c Claim) decision {
 		return d.answer(Held, c) // the answer was lost
 	case c.Hash != op.Hash || c.ID != op.Expect || c.State != Claimed && !rehome:
 		return d.found(op, c)
-	case (c.Recovered || c.Bound) && c.Home != op.Region && !rehome:
+	case (c.Recovered || c.Bound) && !rehome:
 		return d.answer(Contested, c)
 	case rehome && (c.final() || c.Recovered):
 		// Somebody may have been told that this hash was accepted.

@@ -232,12 +232,13 @@ func TestRecoveredClaimsStayInTheirRegion(t *testing.T) {
 	b.want(claims.Contested, b.take(old, in("west")))
 	b.want(claims.Contested, as(claims.DoReplace, old, hashed(blue)))
 	b.want(claims.Moved, as(claims.DoRelease, old))
-	mine := b.take(old)
-	if c := b.want(claims.Held, mine); !c.Recovered {
+	// Not even its home takes it over: its calls share it.
+	b.want(claims.Contested, b.take(old))
+	b.want(claims.Pending, b.claim(in("west")))
+	if c := b.want(claims.Held, b.claim()); !c.Recovered || c.ID != old.ID {
 		t.Errorf("%+v", c)
 	}
-	b.want(claims.Moved, as(claims.DoRelease, mine))
-	if c := b.want(claims.Decided, as(claims.DoComplete, mine)); c.Recovered {
+	if c := b.want(claims.Decided, as(claims.DoComplete, old)); c.Recovered {
 		t.Errorf("%+v", c)
 	}
 }
@@ -271,6 +272,11 @@ func TestRetiredRegions(t *testing.T) {
 			b.want(claims.Moved, as(claims.DoRelease, mine))
 			b.want(claims.Contested, as(claims.DoReplace, mine, hashed(blue)))
 			b.want(claims.Contested, b.take(mine, in("north")))
+			b.want(claims.Contested, b.take(mine, in("west")))
+			b.want(claims.Pending, b.claim(in("north")))
+			if c := b.want(claims.Held, b.claim(in("west"))); c.ID != mine.ID {
+				t.Errorf("%+v", c)
+			}
 			b.want(claims.Decided, as(claims.DoComplete, mine))
 		})
 	}
