@@ -26,9 +26,11 @@ type identities struct {
 	buckets map[claims.Region]regions.Store
 	horizon time.Duration
 	leading func() bool
-	now     func() time.Time
-	log     *slog.Logger
-	m       *identityMetrics
+	// restores counts how often etcd was seen to have forgotten.
+	restores func() int64
+	now      func() time.Time
+	log      *slog.Logger
+	m        *identityMetrics
 
 	open atomic.Pointer[opened]
 	why  atomic.Pointer[string] // why it is not open; set while open is nil
@@ -49,8 +51,8 @@ const (
 	stopEvery = 100 * time.Millisecond
 )
 
-func newIdentities(c IdentityConfig, buckets map[claims.Region]regions.Store, kv claims.KV, prefix string, leading func() bool, now func() time.Time, log *slog.Logger, m *identityMetrics) (*identities, error) {
-	v := &identities{kv: kv, keys: claims.Keys(prefix + "/identity/v1/"), buckets: buckets, horizon: c.SettleHorizon, leading: leading, now: now, log: log, m: m}
+func newIdentities(c IdentityConfig, buckets map[claims.Region]regions.Store, kv claims.KV, prefix string, leading func() bool, restores func() int64, now func() time.Time, log *slog.Logger, m *identityMetrics) (*identities, error) {
+	v := &identities{kv: kv, keys: claims.Keys(prefix + "/identity/v1/"), buckets: buckets, horizon: c.SettleHorizon, leading: leading, restores: restores, now: now, log: log, m: m}
 	cfg := regions.Config{KV: kv, Keys: v.keys, Rand: rand.Reader, Now: func() int64 { return now().UnixNano() }, Progress: m.progress}
 	for _, r := range c.Regions {
 		name := claims.Region(r.Name)
@@ -81,7 +83,19 @@ func (v *identities) notOpen() error {
 // run opens and serves epochs until ctx ends.
 func (v *identities) run(ctx context.Context) error {
 	backoff := run.NewBackoff(openMin, openMax)
+	var forgot *regions.Opened // an epoch whose etcd has forgotten, until it is out of etcd
 	for {
+		if forgot != nil {
+			if err := v.keeper.Distrust(ctx, *forgot); err != nil {
+				v.closed(err)
+				v.log.Warn("etcd has forgotten what it had, and could not be told so; trying again", "error", err)
+				if err := backoff.Sleep(ctx); err != nil {
+					return err
+				}
+				continue
+			}
+			forgot = nil
+		}
 		// Whoever leads recovers. That another one may lead by the time it is done is harmless: each step compares the epoch.
 		o, err := v.keeper.Open(ctx, v.leading())
 		switch {
@@ -97,6 +111,9 @@ func (v *identities) run(ctx context.Context) error {
 			err = v.serve(ctx, o)
 			if ctx.Err() != nil {
 				return ctx.Err()
+			}
+			if errors.Is(err, claims.ErrForgot) {
+				forgot = &o
 			}
 			v.log.Warn("the identity linearizer is closed; it is opened again", "epoch", o.Epoch.Number, "error", err)
 		}
@@ -128,6 +145,7 @@ func (v *identities) serve(ctx context.Context, o regions.Opened) error {
 // watch returns when the epoch is over.
 func (v *identities) watch(ctx context.Context, o regions.Opened, l *linearizer.Linearizer) error {
 	look, check := time.NewTicker(stopEvery), time.NewTicker(checkEvery)
+	restores := v.restores()
 	defer look.Stop()
 	defer check.Stop()
 	for {
@@ -138,9 +156,13 @@ func (v *identities) watch(ctx context.Context, o regions.Opened, l *linearizer.
 			if err := l.Stopped(); err != nil {
 				return err
 			}
+			// Another request of this coordinator may be the one that saw it.
+			if n := v.restores(); n != restores {
+				return fmt.Errorf("%w: it was restored", claims.ErrForgot)
+			}
 		case <-check.C:
 			err := v.keeper.Check(ctx, o)
-			if errors.Is(err, regions.ErrMustRecover) || errors.Is(err, regions.ErrOvertaken) || errors.Is(err, regions.ErrRegionSettings) {
+			if errors.Is(err, regions.ErrMustRecover) || errors.Is(err, regions.ErrOvertaken) || errors.Is(err, regions.ErrRegionSettings) || errors.Is(err, claims.ErrForgot) {
 				return err
 			}
 			if err != nil && ctx.Err() == nil {

@@ -199,7 +199,7 @@ func (s *Service) connect(ctx context.Context) error {
 		},
 	}
 	if len(s.cfg.Identity.Regions) > 0 {
-		if b.identities, err = newIdentities(s.cfg.Identity, s.regions, etcd.NewClaimStore(c), c.Prefix, b.leader.Leading, s.now, s.log, s.im); err != nil {
+		if b.identities, err = newIdentities(s.cfg.Identity, s.regions, etcd.NewClaimStore(c), c.Prefix, b.leader.Leading, c.Restores, s.now, s.log, s.im); err != nil {
 			return err
 		}
 	}

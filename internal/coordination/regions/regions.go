@@ -171,7 +171,19 @@ func (k *Keeper) Open(ctx context.Context, recover bool) (Opened, error) {
 	return o, nil
 }
 
-// Check says whether an epoch that was opened still holds: nil, ErrMustRecover, or why nobody knows.
+// Distrust takes the epoch out of an etcd that was seen to have forgotten revisions of it: it was restored, although its cluster id
+// may be the same. From then on nobody decides anything by it, and whoever opens recovers. An epoch that was opened since stays.
+func (k *Keeper) Distrust(ctx context.Context, was Opened) error {
+	g := claims.Guard{Key: k.cfg.Keys.Epoch(), Is: claims.Holds, Value: was.Epoch.Marshal()}
+	_, err := k.cfg.KV.Commit(ctx, claims.Txn{Guards: []claims.Guard{g}, Parts: []claims.Part{{Deletes: []string{g.Key}}}})
+	if err != nil {
+		return fmt.Errorf("take epoch %d out of etcd, which has forgotten: %w", was.Epoch.Number, err)
+	}
+	return nil
+}
+
+// Check says whether an epoch that was opened still holds: nil, ErrMustRecover, claims.ErrForgot (then Distrust it), or why nobody
+// knows.
 func (k *Keeper) Check(ctx context.Context, o Opened) error {
 	s, err := k.look(ctx)
 	if err != nil {
@@ -180,6 +192,9 @@ func (k *Keeper) Check(ctx context.Context, o Opened) error {
 	now, err := k.agreed(s)
 	if err == nil && (now.Epoch.Number != o.Epoch.Number || now.Epoch.ID != o.Epoch.ID || now.Cluster != o.Cluster) {
 		err = ErrOvertaken
+	}
+	if err == nil && s.revision < o.Revision {
+		err = fmt.Errorf("%w: revision %d, before %d", claims.ErrForgot, s.revision, o.Revision)
 	}
 	if err != nil {
 		return fmt.Errorf("check the epoch: %w", err)
