@@ -8,6 +8,7 @@ import (
 	"io"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
@@ -44,6 +45,9 @@ type Auditor struct {
 	Writer *journal.Writer
 	// Ledgers spare news audits boots and batches that the journal has from before.
 	Ledgers Ledgers
+	// Judge says what becomes of a manifest that stands in no run, where several regions accept batches: there a manifest alone does
+	// not say that its batch was accepted. An error says that nobody knows now; the audit goes on there later. Nil enters all of them.
+	Judge func(context.Context, accept.Manifest) (Judgement, error)
 	// Inventory opens the inventory with this key, or the newest one for "".
 	Inventory func(ctx context.Context, key string) (Inventory, error)
 	// Fan reads folded files side by side.
@@ -350,6 +354,7 @@ func (a *Auditor) finish(ctx context.Context, r *Stored) (bool, error) {
 	}
 	sum := r.Record
 	sum.Manifests, sum.Conflicts, sum.Journalled, sum.Unusable, sum.Unread, sum.Foreign, sum.Digest = 0, 0, 0, 0, 0, 0, identity.Digest{}
+	sum.Copies, sum.CopyBytes, sum.Quarantined, sum.Undecided = 0, 0, 0, 0
 	for i := range shards {
 		if !shards[i].Finished() {
 			return false, nil

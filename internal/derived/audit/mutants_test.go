@@ -34,6 +34,12 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "an audit that could not read a manifest proves that a dropped file is entered again", File: "auditor.go", Old: "head.Lost == 0 || r.Unread == 0", New: "true", By: "TestADamagedManifest"},
 			{Name: "an audit of a journal before this one proves completeness", File: "auditor.go", Old: "r.Through > head.Number:", New: "false:", By: "TestADropInAJournal"},
 			{Name: "segments count whose file was dropped", File: "pass.go", Old: "	if p.follower, err = p.known.follow(p.a, head.Positions()); err != nil {", New: "	if p.follower, err = p.known.follow(p.a, journal.Positions{}); err != nil {", By: "TestADropped|TestLosses"},
+			{Name: "a copy of another region's batch is entered", File: "judge.go", Old: "		p.s.CopyBytes += m.FrameBytes\n		return nil", New: "		p.s.CopyBytes += m.FrameBytes\n		j.Entry = m.Entry(journal.AuditedAccepted)", By: "TestManifestsOfSeveralRegions"},
+			{Name: "what nobody has decided is entered", File: "judge.go", Old: "		p.s.Undecided++\n		return nil", New: "		p.s.Undecided++\n		j.Entry = m.Entry(journal.AuditedAccepted)", By: "TestManifestsOfSeveralRegions"},
+			{Name: "an audit goes on without the linearizer", File: "judge.go", Old: "	if err != nil {\n		return err\n	}\n	switch j.Finding {", New: "	if err != nil {\n		return nil\n	}\n	switch j.Finding {", By: "TestManifestsOfSeveralRegions"},
+			{Name: "a batch is settled before its entry is durable", File: "pass.go", Old: "	for p.a.Writer.Waiting() > 0 {", New: "	for p.settle(ctx); p.a.Writer.Waiting() > 0; {", By: "TestManifestsOfSeveralRegions"},
+			{Name: "a loser gets an entry in each audit", File: "judge.go", Old: "p.known.has(id, m.FrameSHA256)", New: "p.known.has(id, identity.Digest{1})", By: "TestManifestsOfSeveralRegions"},
+			{Name: "a manifest of another authority is asked about", File: "judge.go", Old: "err != nil || m.AuthorityID != p.a.Authority {", New: "err != nil {", By: "TestManifestsOfSeveralRegions"},
 			{Name: "a manifest of another authority is journalled", File: "pass.go", Old: "err == nil && authority != p.a.Authority {", New: "err == nil && authority == \"\" {", By: "TestFirstAudit"},
 		},
 	})

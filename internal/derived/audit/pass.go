@@ -22,6 +22,8 @@ type pass struct {
 	follower *journal.Follower
 	// missing are keys that were listed and of which no entry is known yet.
 	missing []missing
+	// settles are called once the entries that were added are durable.
+	settles []func(context.Context) error
 	// requests since the record was last moved.
 	requests int
 }
@@ -160,6 +162,7 @@ func (p *pass) resolve(ctx context.Context) error {
 			return err
 		}
 	}
+	p.settle(ctx)
 	p.missing = p.missing[:0]
 	return nil
 }
@@ -178,6 +181,9 @@ func (p *pass) journal(ctx context.Context, m missing, id identity.Batch, d iden
 	if err != nil && !objstore.Unreadable(err) {
 		return err
 	}
+	if err == nil && p.a.Judge != nil && m.f == &acceptedFamily {
+		return p.judge(ctx, m.key, b, id)
+	}
 	var e journal.Entry
 	foreign := false
 	if err == nil {
@@ -190,15 +196,20 @@ func (p *pass) journal(ctx context.Context, m missing, id identity.Batch, d iden
 		_, err = p.a.Writer.Add(e)
 	}
 	if err != nil {
-		p.s.Unusable++
-		if !foreign && m.f == &acceptedFamily {
-			p.s.Unread++
-		}
-		if p.a.Unusable != nil {
-			p.a.Unusable(m.key)
-		}
+		p.unusable(m.key, foreign, m.f)
 		return nil
 	}
 	p.s.Journalled++
 	return nil
+}
+
+// unusable counts and reports a record that can't be read, or is of another authority.
+func (p *pass) unusable(key string, foreign bool, f *family) {
+	p.s.Unusable++
+	if !foreign && f == &acceptedFamily {
+		p.s.Unread++
+	}
+	if p.a.Unusable != nil {
+		p.a.Unusable(key)
+	}
 }

@@ -65,6 +65,13 @@ type Record struct {
 	Unusable   uint64 `json:"unusable"`
 	Unread     uint64 `json:"unread,omitempty"`
 	Foreign    uint64 `json:"foreign"`
+	// Of several regions: Copies of batches that another region counts, with the bytes of their frames; manifests that lost to
+	// another batch and are Quarantined; and those that are Undecided. None of them has an entry as a batch, so each full audit
+	// finds them again.
+	Copies      uint64 `json:"copies,omitempty"`
+	CopyBytes   uint64 `json:"copy_bytes,omitempty"`
+	Quarantined uint64 `json:"quarantined,omitempty"`
+	Undecided   uint64 `json:"undecided,omitempty"`
 	// Digest is the exclusive or of the SHA-256 of all keys that were listed: two full audits of the same
 	// manifests have the same one, in however many shards and parts they ran.
 	Digest identity.Digest `json:"digest"`
@@ -119,6 +126,7 @@ func (r *Record) add(s *Record) {
 	r.Manifests, r.Conflicts = r.Manifests+s.Manifests, r.Conflicts+s.Conflicts
 	r.Journalled, r.Unusable, r.Foreign = r.Journalled+s.Journalled, r.Unusable+s.Unusable, r.Foreign+s.Foreign
 	r.Unread += s.Unread
+	r.Copies, r.CopyBytes, r.Quarantined, r.Undecided = r.Copies+s.Copies, r.CopyBytes+s.CopyBytes, r.Quarantined+s.Quarantined, r.Undecided+s.Undecided
 	for i := range s.Digest {
 		r.Digest[i] ^= s.Digest[i]
 	}
