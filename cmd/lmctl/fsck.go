@@ -40,11 +40,15 @@ type journalChecked struct {
 	Complete      bool   `json:"complete"`
 	Entries       uint64 `json:"entries"`
 	NotJournalled uint64 `json:"not_journalled"`
+	Unasked       uint64 `json:"unasked,omitempty"`
 	NotCompared   bool   `json:"not_compared,omitempty"`
 }
 
 func (j journalChecked) rows() [][]string {
 	rows := [][]string{{"journal's entries", fmt.Sprint(j.Entries)}, {"batches that the journal does not have yet", fmt.Sprint(j.NotJournalled)}}
+	if j.Unasked > 0 {
+		rows = append(rows, []string{"manifests of several regions without an entry", fmt.Sprint(j.Unasked) + ": copies of batches that another region counts, or undecided; lmctl audit show counts them"})
+	}
 	if !j.Complete {
 		rows = append(rows, []string{"journal", "not complete: no full audit has finished since it began"})
 	}

@@ -187,8 +187,12 @@ func viewEntry(e *journal.Entry) entryView {
 		AgentID: e.ID.Agent, BootID: e.ID.Boot, SeqStart: e.ID.SeqStart, SeqEnd: e.ID.SeqEnd, Outcome: e.Outcome.String(),
 		AcceptedAt: exact(e.At), MinTime: exact(e.MinTime), MaxTime: exact(e.MaxTime), Bytes: e.Bytes, HomeRegion: e.HomeRegion, ClaimEpoch: e.ClaimEpoch,
 	}
-	if v.Key = e.FrameKey(); e.Outcome.Conflict() {
+	switch {
+	case e.Outcome.Conflict():
 		v.Key = layout.Quarantine(e.ID, e.SHA256)
+	// The batch is another region's, and so is its frame.
+	case e.Outcome != journal.Elsewhere:
+		v.Key = e.FrameKey()
 	}
 	return v
 }

@@ -91,7 +91,7 @@ func (r *recentFrames) durable(entries []*journal.Entry) {
 	defer r.mu.Unlock()
 	for _, e := range entries {
 		h := r.held[e.SHA256]
-		if h == nil || e.Outcome.Conflict() {
+		if h == nil || !e.Outcome.Counts() {
 			continue
 		}
 		delete(r.held, e.SHA256)

@@ -189,6 +189,9 @@ func (s *Service) reconcileAll(ctx context.Context, entries []journal.Entry, r *
 	}
 	for i := range entries {
 		e := &entries[i]
+		if e.Outcome == journal.Elsewhere {
+			continue // there need not be a manifest
+		}
 		known := e.Outcome != journal.Accepted && e.Outcome != journal.Conflict
 		if err := s.enqueue(ctx, &item{key: manifestKey(e), src: fromJournal, headFirst: known, rounds: []*round{r}}); err != nil {
 			return err

@@ -115,6 +115,10 @@ func (n *Names) add(entries []journal.Entry) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for i := range entries {
+		// Nobody promises the frame of a batch that another region counts. Where there is a manifest of it, the proof finds that.
+		if entries[i].Outcome == journal.Elsewhere {
+			continue
+		}
 		p := printOf(entries[i].SHA256)
 		if !entries[i].Outcome.Conflict() {
 			n.witness(p, &entries[i])

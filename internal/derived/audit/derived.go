@@ -167,7 +167,7 @@ func (w *wanted) fingerprint(key string) uint64 {
 
 // of is the key that an entry asks for; empty where it asks for none of the range.
 func (w *wanted) of(e *journal.Entry) (key, group string) {
-	if e.Outcome.Conflict() != w.x.conflicts {
+	if e.Outcome == journal.Elsewhere || e.Outcome.Conflict() != w.x.conflicts {
 		return "", ""
 	}
 	key = w.x.key(e)

@@ -95,7 +95,10 @@ func (k *known) add(entries []journal.Entry) {
 			k.agents[e.ID.Agent] = m
 		}
 		n := len(m.prints)
-		m.prints[k.fingerprint(e.ID, d)] = struct{}{}
+		// What another region counts says nothing of a manifest in this one, whose hash may be another.
+		if e.Outcome != journal.Elsewhere {
+			m.prints[k.fingerprint(e.ID, d)] = struct{}{}
+		}
 		k.count += len(m.prints) - n
 		if k.active {
 			m.boots[e.ID.Boot] = m.boots[e.ID.Boot].with(e)

@@ -190,7 +190,9 @@ func (c *checker) manifest(ctx context.Context, key string) error {
 		c.foundRecord(BadManifest, key, err)
 		return nil
 	}
-	c.remember(&c.records, c.mark(key, m.FrameSHA256))
+	marked := c.mark(key, m.FrameSHA256)
+	marked.stamped = !m.Stamp().IsZero()
+	c.remember(&c.records, marked)
 	switch {
 	case m.Identity != id:
 		c.found(BadManifest, key, "the manifest is of %s", m.Identity)

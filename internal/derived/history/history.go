@@ -54,7 +54,7 @@ func (s *Selection) skips(x journal.Span) bool {
 }
 
 func (s *Selection) wants(e *journal.Entry) bool {
-	return (s.Conflicts || !e.Outcome.Conflict()) && s.Accepted.overlaps(e.At, e.At) && s.Samples.overlaps(e.MinTime, e.MaxTime) &&
+	return (e.Outcome.Counts() || s.Conflicts && e.Outcome.Conflict()) && s.Accepted.overlaps(e.At, e.At) && s.Samples.overlaps(e.MinTime, e.MaxTime) &&
 		(s.Agents == nil || s.Agents(e.ID.Agent))
 }
 

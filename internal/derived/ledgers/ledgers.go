@@ -77,14 +77,14 @@ type Change struct {
 	ledger.Change
 }
 
-// Apply adds the accepted batches of entries; conflicts are left out. Entries that were applied before
+// Apply adds the accepted batches of entries; conflicts, and batches that another region counts, are left out. Entries that were applied before
 // change nothing. each is called for every batch.
 func (s *Set) Apply(entries []journal.Entry, each func(Change)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range entries {
 		e := &entries[i]
-		if e.Outcome.Conflict() {
+		if !e.Outcome.Counts() {
 			continue
 		}
 		boot := e.ID.BootOf()

@@ -84,7 +84,7 @@ func unjournalled(ctx context.Context, store objstore.Store, found map[identity.
 		mu.Lock()
 		defer mu.Unlock()
 		for i := range es {
-			if !es[i].Outcome.Conflict() {
+			if es[i].Outcome.Counts() {
 				named[es[i].ID] = true
 			}
 		}

@@ -26,7 +26,7 @@ func (p Progress) Open(ctx context.Context, s journal.FollowerStore, fn func(acc
 func eachAccepted(ctx context.Context, s journal.FollowerStore, authority string, from journal.Positions, fn func(*journal.Entry)) error {
 	apply := func(es []journal.Entry) error {
 		for i := range es {
-			if !es[i].Outcome.Conflict() {
+			if es[i].Outcome.Counts() {
 				fn(&es[i])
 			}
 		}

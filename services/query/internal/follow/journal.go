@@ -167,7 +167,7 @@ func (f *Follower) apply(ctx context.Context, run journal.RunID, entries []journ
 	f.book.apply(entries)
 	batches := make([]accepted.Batch, 0, len(entries))
 	for i := range entries {
-		if e := &entries[i]; !e.Outcome.Conflict() {
+		if e := &entries[i]; e.Outcome.Counts() {
 			batches = append(batches, e.Batch())
 		}
 	}

@@ -94,7 +94,7 @@ func (r *recheck) meets(minNS, maxNS int64) bool {
 
 func (r *recheck) apply(ctx context.Context, entries []journal.Entry) error {
 	for i := range entries {
-		if e := &entries[i]; !e.Outcome.Conflict() {
+		if e := &entries[i]; e.Outcome.Counts() {
 			if err := r.check(ctx, e.Batch()); err != nil {
 				return err
 			}

@@ -342,6 +342,9 @@ func (s *Scrubber) date(ctx context.Context) (time.Time, error) {
 type found struct{ bytes, suspects uint64 }
 
 func (s *Scrubber) frame(ctx context.Context, limit *rate.Limiter, e *journal.Entry) (f found, err error) {
+	if e.Outcome == journal.Elsewhere {
+		return f, nil // its frame is another region's
+	}
 	if err := limit.Wait(ctx); err != nil {
 		return f, err
 	}

@@ -239,7 +239,7 @@ func Fan(ctx context.Context, n int, do func(context.Context, int) error) error 
 func split(es []journal.Entry, shards uint32, wanted func(shard.ID) bool) map[shard.ID][]accepted.Batch {
 	out := map[shard.ID][]accepted.Batch{}
 	for i := range es {
-		if es[i].Outcome.Conflict() {
+		if !es[i].Outcome.Counts() {
 			continue
 		}
 		if id := shard.Of(es[i].ID.Agent, shards); wanted(id) {
