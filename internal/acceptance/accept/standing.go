@@ -92,4 +92,3 @@ func (c Config) stands(ctx context.Context, ref Reference) (bool, error) {
 	}
 	return gen >= h.Below, err
 }
-
