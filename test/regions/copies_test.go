@@ -82,19 +82,10 @@ func (c *copies) restore(ctx context.Context, n int) error {
 
 // startCoordinators starts those that do not run, side by side: none is ready without a quorum.
 func startCoordinators(ctx context.Context, r *cluster.Regions) error {
-	errs := make(chan error, len(r.Of))
-	for _, of := range r.Of {
-		go func() {
-			if of.Coordinator != nil {
-				errs <- nil
-				return
-			}
-			errs <- of.StartCoordinator(ctx)
-		}()
-	}
-	var all []error
-	for range r.Of {
-		all = append(all, <-errs)
-	}
-	return errors.Join(all...)
+	return cluster.SideBySide(r.Of, func(of *cluster.Cluster) error {
+		if of.Coordinator != nil {
+			return nil
+		}
+		return of.StartCoordinator(ctx)
+	})
 }

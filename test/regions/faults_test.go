@@ -1,14 +1,10 @@
 package regions
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/http"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -138,7 +134,7 @@ func (f *faults) killRegion(ctx context.Context) error {
 // leading is the region whose coordinator leads, or any.
 func (f *faults) leading(ctx context.Context) int {
 	for i, c := range f.r.Of {
-		if v, err := metric(ctx, c.Addr.CoordinatorHTTP, "lightmetrics_coordinator_leading"); err == nil && v == 1 {
+		if v, err := cluster.Metric(ctx, c.Addr.CoordinatorHTTP, "lightmetrics_coordinator_leading"); err == nil && v == 1 {
 			return i
 		}
 	}
@@ -151,39 +147,4 @@ func (f *faults) takeCopy(ctx context.Context) error { return f.copies.take(ctx,
 // restore n begins etcd anew from the n-th copy.
 func (f *faults) restore(n int) fault {
 	return fault{fmt.Sprintf("etcd, restored from copy %d", n), func(ctx context.Context) error { return f.copies.restore(ctx, n) }}
-}
-
-// metric sums the samples of a counter or gauge that have these labels.
-func metric(ctx context.Context, addr, name string, labels ...string) (sum float64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/metrics", nil)
-	if err != nil {
-		return 0, err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return 0, err
-	}
-	defer resp.Body.Close()
-	lines := bufio.NewScanner(resp.Body)
-	lines.Buffer(nil, 1<<20)
-samples:
-	for lines.Scan() {
-		key, value, ok := strings.Cut(lines.Text(), " ")
-		if base, _, _ := strings.Cut(key, "{"); !ok || base != name {
-			continue
-		}
-		for _, l := range labels {
-			if !strings.Contains(key, l) {
-				continue samples
-			}
-		}
-		v, err := strconv.ParseFloat(value, 64)
-		if err != nil {
-			return 0, err
-		}
-		sum += v
-	}
-	return sum, lines.Err()
 }

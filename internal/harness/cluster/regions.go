@@ -262,10 +262,20 @@ func (r *Regions) amendCoordinator(i int, s section) error {
 
 // Start starts every service of every region: the stores first, then all others side by side.
 func (r *Regions) Start(ctx context.Context) error {
-	if err := sideBySide(r.Of, func(c *Cluster) error { return c.StartStore(ctx) }); err != nil {
+	if err := SideBySide(r.Of, func(c *Cluster) error { return c.StartStore(ctx) }); err != nil {
 		return err
 	}
-	return sideBySide(r.Of, func(c *Cluster) error { return c.StartServices(ctx) })
+	return SideBySide(r.Of, func(c *Cluster) error { return c.StartServices(ctx) })
+}
+
+// Wait keeps all processes until ctx ends, or gives an error when one ended.
+func (r *Regions) Wait(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	return SideBySide(r.Of, func(c *Cluster) error {
+		defer cancel() // one is enough
+		return c.Wait(ctx)
+	})
 }
 
 // Cut drops everything from one region to another.
@@ -305,7 +315,7 @@ func (r *Regions) StopAll() {
 	if len(r.hosts) > 0 || r.gate != nil {
 		_ = r.Heal() // a cut would make processes wait for their deadlines
 	}
-	_ = sideBySide(r.Of, func(c *Cluster) error { c.StopAll(); return nil })
+	_ = SideBySide(r.Of, func(c *Cluster) error { c.StopAll(); return nil })
 	if r.gate != nil {
 		_ = r.gate.Close()
 	}

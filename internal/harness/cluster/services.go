@@ -46,7 +46,7 @@ func (c *Cluster) StartServices(ctx context.Context) error {
 			todo = append(todo, s)
 		}
 	}
-	return sideBySide(todo, func(s Service) error { return s.Start(ctx) })
+	return SideBySide(todo, func(s Service) error { return s.Start(ctx) })
 }
 
 // KillServices kills every service at once, and leaves the agent running.
@@ -57,11 +57,11 @@ func (c *Cluster) KillServices() {
 			running = append(running, s)
 		}
 	}
-	_ = sideBySide(running, func(s Service) error { Kill(s.Process); return nil })
+	_ = SideBySide(running, func(s Service) error { Kill(s.Process); return nil })
 }
 
-// sideBySide gives the errors of all.
-func sideBySide[T any](all []T, do func(T) error) error {
+// SideBySide does something with all, at the same time, and gives all errors.
+func SideBySide[T any](all []T, do func(T) error) error {
 	errs := make([]error, len(all))
 	var wg sync.WaitGroup
 	for i, x := range all {

@@ -26,6 +26,8 @@ type Options struct {
 	Keep bool
 	// Collectors is the number of collectors, at least 2.
 	Collectors int
+	// Regions is the number of regions; 0 is one store without regions.
+	Regions int
 	// Deadline bounds the part up to the verdict.
 	Deadline time.Duration
 }
@@ -40,11 +42,24 @@ func Command() *cobra.Command {
 			"that reads this host, as processes on loopback with credentials made for this run. Shows what was accepted,\n" +
 			"answers PromQL over the host's metrics, kills a collector and a rollup worker, and proves from the bucket that\n" +
 			"nothing is lost, nothing counted twice, and that answers from rolled-up chunks are those of the raw\n" +
-			"samples. Then it keeps running until interrupted.",
+			"samples. Then it keeps running until interrupted.\n" +
+			"\n" +
+			"With --regions 3 it runs three regions under one identity linearizer, each with a store, an etcd member, two\n" +
+			"collectors, reconciler, rollup worker and query service, and an agent for each, which knows the collectors of all.\n" +
+			"It kills one region and cuts another off, by a gate that stands between the regions and holds back every byte, and\n" +
+			"shows that each identity has one answer, no agent has a gap, and PromQL in each region counts everything once.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.Collectors < 2 || o.Collectors > 16 {
 				return errors.New("--collectors: want 2 to 16")
+			}
+			if o.Regions != 0 {
+				if o.Regions != regionCount {
+					return fmt.Errorf("--regions: want %d", regionCount)
+				}
+				if !cmd.Flags().Changed("deadline") {
+					o.Deadline = regionsDeadline
+				}
 			}
 			return execute(cmd.Context(), o, newScreen(cmd.OutOrStdout()))
 		},
@@ -54,6 +69,7 @@ func Command() *cobra.Command {
 	f.StringVar(&o.Dir, "dir", "", "directory for data, settings and logs (a fresh one, removed at the end)")
 	f.BoolVar(&o.Keep, "keep", false, "keep the directory")
 	f.IntVar(&o.Collectors, "collectors", o.Collectors, "number of collectors")
+	f.IntVar(&o.Regions, "regions", 0, "number of regions: 3, or 0 for one store without regions")
 	f.DurationVar(&o.Deadline, "deadline", o.Deadline, "time until the verdict")
 	return cmd
 }
@@ -73,6 +89,9 @@ func execute(ctx context.Context, o Options, s *screen) (err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return err
+	}
+	if o.Regions > 0 {
+		return executeRegions(ctx, o, self, s)
 	}
 	c, err := cluster.New(cluster.Options{
 		Bin: self, Dir: o.Dir, Collectors: o.Collectors, Rollups: rollupWorkers, DefaultPorts: true, BatchAge: time.Second, Adjust: adjust,
