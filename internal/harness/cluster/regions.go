@@ -30,6 +30,8 @@ type RegionsOptions struct {
 	Acceptance string
 	// ElectionTimeout of etcd's members; a second when 0.
 	ElectionTimeout time.Duration
+	// Delay of everything from one region to another, in each direction; it needs a gate, so Net is nil.
+	Delay time.Duration
 }
 
 // RegionNames are the regions of a system that names none.
@@ -119,6 +121,7 @@ func (r *Regions) network() (err error) {
 	if r.gate, err = gate.New(r.Names...); err != nil {
 		return err
 	}
+	r.gate.Delay(r.o.Delay)
 	listen, err := proc.Fixed(len(r.Names))
 	if err != nil {
 		return err

@@ -21,8 +21,9 @@ import (
 const (
 	// dialTimeout bounds the connection to the other side, which is on this machine.
 	dialTimeout = 5 * time.Second
-	// copyBytes is what one direction of a connection holds back beside the kernel's buffers.
-	copyBytes = 32 << 10
+	// pieceBytes and pieces bound what one direction of a connection holds back beside the kernel's buffers.
+	pieceBytes = 32 << 10
+	pieces     = 64
 )
 
 // Gate has the links between regions.
@@ -46,6 +47,7 @@ type target struct{ region, addr string }
 type link struct {
 	mu    sync.Mutex
 	whole chan struct{}
+	delay time.Duration
 }
 
 // New makes whole links between all of the regions.
@@ -114,7 +116,16 @@ func (g *Gate) Cut(from, to string) error {
 	return nil
 }
 
-// Heal makes all links whole.
+// Delay lets every byte from one region to another take so long, in both directions: a round trip takes twice as long.
+func (g *Gate) Delay(d time.Duration) {
+	for _, l := range g.links {
+		l.mu.Lock()
+		l.delay = d
+		l.mu.Unlock()
+	}
+}
+
+// Heal makes all links whole. Delays stay.
 func (g *Gate) Heal() error {
 	for _, l := range g.links {
 		l.mu.Lock()
@@ -246,27 +257,77 @@ func (g *Gate) carry(from string, t target, c net.Conn, r io.Reader) {
 	g.drop(to)
 }
 
+// piece is what one read gave, and when it arrives.
+type piece struct {
+	b   []byte
+	due time.Time
+	err error
+}
+
 // copy carries one direction, and tells the receiver of its end.
 func (g *Gate) copy(to net.Conn, r io.Reader, from, region string) {
-	buf := make([]byte, copyBytes)
-	for {
-		n, err := r.Read(buf)
-		if !g.pass(from, region) {
-			return
-		}
-		if n > 0 {
-			if _, werr := to.Write(buf[:n]); werr != nil {
-				err = werr
+	read, stop := make(chan piece, pieces), make(chan struct{})
+	defer close(stop)
+	// Beside the writer, so that bytes that are on their way do not hold up those behind them. It ends with the
+	// connection, which is closed when both directions have ended.
+	g.wg.Go(func() {
+		for {
+			p := piece{b: make([]byte, pieceBytes)}
+			var n int
+			n, p.err = r.Read(p.b)
+			p.b, p.due = p.b[:n], time.Now().Add(g.delay(from, region))
+			select {
+			case read <- p:
+			case <-stop:
+				return
+			}
+			if p.err != nil {
+				return
 			}
 		}
-		if err == nil {
+	})
+	for {
+		p := <-read
+		if !g.arrives(p.due) || !g.pass(from, region) {
+			return
+		}
+		if len(p.b) > 0 {
+			if _, err := to.Write(p.b); err != nil {
+				p.err = err
+			}
+		}
+		if p.err == nil {
 			continue
 		}
-		if t, ok := to.(*net.TCPConn); ok && errors.Is(err, io.EOF) {
+		if t, ok := to.(*net.TCPConn); ok && errors.Is(p.err, io.EOF) {
 			_ = t.CloseWrite() // the other direction goes on
 		} else {
 			_ = to.Close()
 		}
 		return
+	}
+}
+
+func (g *Gate) delay(from, to string) time.Duration {
+	if from == to {
+		return 0
+	}
+	l := g.links[[2]string{from, to}]
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.delay
+}
+
+// arrives waits until then; false when the gate is closed.
+func (g *Gate) arrives(due time.Time) bool {
+	wait := time.Until(due)
+	if wait <= 0 {
+		return true
+	}
+	select {
+	case <-time.After(wait):
+		return true
+	case <-g.done:
+		return false
 	}
 }

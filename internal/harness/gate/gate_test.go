@@ -195,3 +195,34 @@ func TestUnknownRegions(t *testing.T) {
 		t.Error("links that are not there are cut")
 	}
 }
+
+// TestDelay: what is sent takes its time, and what is behind it does not wait for it.
+func TestDelay(t *testing.T) {
+	g := newGate(t)
+	us, err := g.Forward("eu", "us", echo(t))
+	must(t, err)
+	const oneWay = 100 * time.Millisecond
+	g.Delay(oneWay)
+	c := dial(t, us)
+	began := time.Now()
+	const sent = 20
+	for range sent {
+		_, err := c.Write([]byte("x"))
+		must(t, err)
+		time.Sleep(oneWay / 10)
+	}
+	must(t, c.SetReadDeadline(time.Now().Add(time.Minute)))
+	got := make([]byte, sent)
+	_, err = io.ReadFull(c, got[:1])
+	must(t, err)
+	if took := time.Since(began); took < 2*oneWay {
+		t.Errorf("the first byte is back after %v", took)
+	}
+	_, err = io.ReadFull(c, got[1:])
+	must(t, err)
+	// One after the other they would take 20 round trips.
+	if took := time.Since(began); took > sent*oneWay {
+		t.Errorf("%d bytes took %v: each has waited for the one before", sent, took)
+	}
+	g.Delay(0)
+}

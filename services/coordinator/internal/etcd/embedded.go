@@ -132,6 +132,11 @@ func (c EmbeddedConfig) embed(log zapToSlog) *embed.Config {
 	cfg.ElectionMs = uint(c.ElectionTimeout.Milliseconds())
 	// etcd refuses an election timeout below five heartbeats; ten is the ratio of its defaults.
 	cfg.TickMs = cfg.ElectionMs / 10
+	if !c.Single() {
+		// etcd warns of requests that took 100 ms, as of a slow disk. Members at several sites need two round trips for a
+		// read, and an election takes ten.
+		cfg.WarningApplyDuration, cfg.WarningUnaryRequestDuration = c.ElectionTimeout/2, c.ElectionTimeout/2
+	}
 	cfg.EnableGRPCGateway = false
 	cfg.LogLevel = "info"
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(log))

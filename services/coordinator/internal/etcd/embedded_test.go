@@ -155,6 +155,9 @@ func TestMembersAdvertiseWhereOthersReachThem(t *testing.T) {
 	if got := cfg.InitialCluster; got != "a=https://a.example:4783,b=https://b.example:14783" {
 		t.Errorf("the cluster is %s", got)
 	}
+	if cfg.WarningApplyDuration != c.ElectionTimeout/2 {
+		t.Errorf("warns of requests that take %v", cfg.WarningApplyDuration)
+	}
 	single := DefaultConfig().Embedded.embed(zapToSlog{h: discard.Handler()})
 	if len(single.ListenPeerUrls) != 0 || single.InitialCluster != single.Name+"="+single.AdvertisePeerUrls[0].String() {
 		t.Errorf("a single member: listens on %v, cluster %s, advertises %v", single.ListenPeerUrls, single.InitialCluster, single.AdvertisePeerUrls)
