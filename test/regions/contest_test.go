@@ -21,12 +21,13 @@ const (
 // bytes, with other bytes and with ranges that overlap, while links between regions are cut, processes are killed and
 // stopped, and etcd is wiped and restored from three copies of different age. For each history all answers are those of
 // one register for each identity; afterwards every acknowledged batch is in its home region, counted there and
-// nowhere else, and no claim is held.
+// nowhere else, and no claim is held. Collectors' writes to their stores are late, doubled or not answered meanwhile.
 func TestOneAnswerOverRegions(t *testing.T) {
 	needsGlobal(t)
 	histories, operations := size(t, "HISTORIES", fewHistories, allHistories), size(t, "OPERATIONS", fewOperations, allOperations)
 	seed, rnd := seeded(t)
-	r := newRegions(t, cluster.RegionsOptions{})
+	late := newLateStores(t, rnd)
+	r := newRegions(t, cluster.RegionsOptions{Between: late.between})
 	ctx := within(t, time.Duration(histories)*10*time.Minute)
 	must(t, r.Start(ctx))
 	total := map[string]int{}
@@ -38,7 +39,10 @@ func TestOneAnswerOverRegions(t *testing.T) {
 			t.Fatalf("history %d of %d", n+1, histories)
 		}
 	}
-	t.Logf("%d histories of %d operations and more; %v", histories, operations, total)
+	t.Logf("%d histories of %d operations and more; faults %v; writes to the stores %v", histories, operations, total, late.counts())
+	if c := late.counts(); c["late"] == 0 || c["twice"] == 0 || c["answer lost"] == 0 {
+		t.Errorf("no write to a store came late, twice or without an answer: %v", c)
+	}
 }
 
 // history is one contest under every kind of fault, with three copies of etcd that are taken between them and restored

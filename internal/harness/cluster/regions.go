@@ -30,6 +30,9 @@ type RegionsOptions struct {
 	Acceptance string
 	// ElectionTimeout of etcd's members; a second when 0.
 	ElectionTimeout time.Duration
+	// Between, where it is set, gives the address that the collectors of a region reach its store at. listen listens in
+	// the region's network.
+	Between func(region, store string, listen func() (net.Listener, error)) (string, error)
 	// Delay of everything from one region to another, in each direction; it needs a gate, so Net is nil.
 	Delay time.Duration
 }
@@ -55,6 +58,7 @@ type Regions struct {
 	ca    *authority
 	peers []peer
 	ways  map[[3]string]string // of the gate, by from, to and address
+	store []string             // of each region, for its collectors
 }
 
 // peer is a member of etcd: where it listens, and where the others reach it.
@@ -87,6 +91,15 @@ func NewRegions(o RegionsOptions) (_ *Regions, err error) {
 			return nil, err
 		}
 		r.Of = append(r.Of, c)
+	}
+	for i, c := range r.Of {
+		store := c.Addr.Store
+		if r.o.Between != nil {
+			if store, err = r.o.Between(r.Names[i], store, func() (net.Listener, error) { return r.listen(i) }); err != nil {
+				return nil, err
+			}
+		}
+		r.store = append(r.store, store)
 	}
 	// After all ports are known: each region's settings name the others'.
 	for i, c := range r.Of {
@@ -179,6 +192,13 @@ func (r *Regions) plan(i int) (*Cluster, error) {
 	return plan(o)
 }
 
+func (r *Regions) listen(i int) (net.Listener, error) {
+	if r.gate != nil {
+		return net.Listen("tcp", "127.0.0.1:0")
+	}
+	return r.hosts[i].Listen("tcp", netip.AddrPortFrom(r.hosts[i].Addr, 0).String())
+}
+
 // reach is where region i reaches addr of region k.
 func (r *Regions) reach(i, k int, addr string) (string, error) {
 	if r.gate == nil || i == k {
@@ -199,6 +219,9 @@ func (r *Regions) reach(i, k int, addr string) (string, error) {
 func (r *Regions) amend(i int, process string, s section) error {
 	c, name := r.Of[i], r.Names[i]
 	coordinator := section{"addresses": []string{c.Addr.CoordinatorGRPC}}
+	if strings.HasPrefix(process, "collector-") {
+		s["store"].(section)["endpoint"] = "http://" + r.store[i]
+	}
 	switch {
 	case process == "coordinator":
 		return r.amendCoordinator(i, s)
