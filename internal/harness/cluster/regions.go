@@ -232,10 +232,9 @@ func (r *Regions) amend(i int, process string, s section) error {
 			all = append(all, r.Of[(i+k)%len(r.Of)].collectors()...)
 		}
 		s["send"].(section)["collectors"] = all
-	case r.o.Acceptance != acceptanceGlobal:
-	case strings.HasPrefix(process, "collector-"):
+	case strings.HasPrefix(process, "collector-") && r.Global():
 		s["region"], s["acceptance"], s["coordinator"] = name, r.o.Acceptance, coordinator
-	case process == "reconciler":
+	case process == "reconciler" && r.Global():
 		s["region"], s["coordinator"] = name, coordinator
 	case process == "query":
 		var others []section
@@ -269,9 +268,6 @@ func (r *Regions) amendCoordinator(i int, s section) error {
 	}}
 	// A lease of etcd lasts 1.5 elections at least.
 	s["lease"] = section{"worker": "10s", "leader": "5s"}
-	if r.o.Acceptance != acceptanceGlobal {
-		return nil
-	}
 	var regions []section
 	for k, c := range r.Of {
 		store := c.bucketSettings(coordinatorRole)

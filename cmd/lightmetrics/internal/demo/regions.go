@@ -75,6 +75,7 @@ type regions struct {
 	s       *screen
 	contest *load.Contest
 	over    chan struct{}
+	lost    int // the region that was killed
 }
 
 // newRegions makes the system and starts nothing.
@@ -236,32 +237,32 @@ func indexes(n int) (all []int) {
 
 // loseRegion kills every process of a region, and starts them again.
 func (d *regions) loseRegion(ctx context.Context) error {
-	if err := d.answerOf(ctx, 0, "all regions answer", nil); err != nil {
+	if err := d.answerOf(ctx, 0, "all regions to answer", nil); err != nil {
 		return err
 	}
-	lost := 1
+	lost := d.busiest(ctx, -1)
 	c := d.r.Of[lost]
+	d.lost = lost
 	d.s.blank()
 	d.s.step("kill -9 everything in %s: store, coordinator with its etcd member, collectors, reconciler, rollup, query", d.r.Names[lost])
 	c.KillServices()
 	if err := d.agentsGoOn(ctx, "every agent to go on without "+d.r.Names[lost]); err != nil {
 		return err
 	}
-	d.s.step("every agent goes on; %s has failed over to %s", c.AgentID(), d.connected(ctx, c))
-	if err := d.answerOf(ctx, 0, "an answer without "+d.r.Names[lost], []string{d.r.Names[lost]}); err != nil {
+	d.s.step("every agent goes on with the same frames at other collectors: %s", d.whereAgents(ctx))
+	if err := d.answerOf(ctx, d.another(lost), "an answer without "+d.r.Names[lost], []string{d.r.Names[lost]}); err != nil {
 		return err
 	}
 	d.s.step("starting %s again", d.r.Names[lost])
 	if err := c.StartServices(ctx); err != nil {
 		return err
 	}
-	return d.answerOf(ctx, 0, "all regions answer again", nil)
+	return d.answerOf(ctx, d.another(lost), "all regions to answer again", nil)
 }
 
 // partition cuts a region off while all of its processes run.
 func (d *regions) partition(ctx context.Context) error {
-	cut := len(d.r.Of) - 1
-	c := d.r.Of[cut]
+	cut := d.busiest(ctx, d.lost)
 	d.s.blank()
 	d.s.step("partition: the gate holds back every byte between %s and the other regions; its processes run, and agents reach them", d.r.Names[cut])
 	if err := d.r.Isolate(cut); err != nil {
@@ -270,8 +271,8 @@ func (d *regions) partition(ctx context.Context) error {
 	if err := d.agentsGoOn(ctx, "every agent to go on while "+d.r.Names[cut]+" is cut off"); err != nil {
 		return err
 	}
-	d.s.step("every agent goes on; %s is at %s", c.AgentID(), d.connected(ctx, c))
-	if err := d.answerOf(ctx, 0, "an answer without "+d.r.Names[cut], []string{d.r.Names[cut]}); err != nil {
+	d.s.step("every agent goes on: %s", d.whereAgents(ctx))
+	if err := d.answerOf(ctx, d.another(cut), "an answer without "+d.r.Names[cut], []string{d.r.Names[cut]}); err != nil {
 		return err
 	}
 	var others []string
@@ -287,25 +288,62 @@ func (d *regions) partition(ctx context.Context) error {
 	if err := d.r.Heal(); err != nil {
 		return err
 	}
-	return d.answerOf(ctx, 0, "all regions answer again", nil)
+	return d.answerOf(ctx, cut, "all regions to answer again", nil)
 }
 
-// connected says which region's collector an agent talks to.
-func (d *regions) connected(ctx context.Context, c *cluster.Cluster) string {
+// at is the region whose collector an agent talks to, and which one; -1 at this moment none.
+func (d *regions) at(ctx context.Context, c *cluster.Cluster) (region, collector int) {
 	st, err := c.AgentStatus(ctx)
 	if err != nil {
-		return err.Error()
+		return -1, 0
 	}
 	for _, cs := range st.Sender.Collectors {
 		for i, of := range d.r.Of {
 			for k, a := range of.Addr.Collectors {
 				if cs.Connected && cs.Address == a.GRPC {
-					return fmt.Sprintf("collector %d of %s", k+1, d.r.Names[i])
+					return i, k
 				}
 			}
 		}
 	}
-	return "no collector at this moment"
+	return -1, 0
+}
+
+// busiest is the region that most agents talk to, but this one.
+func (d *regions) busiest(ctx context.Context, but int) int {
+	agents := make([]int, len(d.r.Of))
+	for _, c := range d.r.Of {
+		if i, _ := d.at(ctx, c); i >= 0 {
+			agents[i]++
+		}
+	}
+	most := d.another(but)
+	for i, n := range agents {
+		if i != but && n > agents[most] {
+			most = i
+		}
+	}
+	return most
+}
+
+// another is a region but this one.
+func (d *regions) another(but int) int {
+	if but == 0 {
+		return 1
+	}
+	return 0
+}
+
+func (d *regions) whereAgents(ctx context.Context) string {
+	var all []string
+	for _, c := range d.r.Of {
+		where := "between two"
+		if i, k := d.at(ctx, c); i >= 0 {
+			where = fmt.Sprintf("collector %d of %s", k+1, d.r.Names[i])
+		}
+		all = append(all, c.AgentID()+" at "+where)
+	}
+	return strings.Join(all, ", ")
 }
 
 // answerOf asks region i's query service until exactly these regions are missing in its answer, and shows it.
