@@ -64,9 +64,15 @@ func (a *abandoned) ended(sum identity.Digest, res *accept.Result, err error) {
 		if n%witnessEach != 1 && a.waiting.Load() == 0 {
 			return
 		}
+		// Nothing in this bucket refers to the blob of a batch that another region counts.
+		if res.Elsewhere && res.Outcome != accept.Conflict {
+			return
+		}
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		a.witness = res.ManifestKey
+		if !res.Elsewhere {
+			a.witness = res.ManifestKey
+		}
 		// Sent again, with an outcome: its blob is referenced, unless the manifest carries the frame.
 		if res.Outcome == accept.Conflict || !res.Manifest.Inline {
 			delete(a.frames, sum)

@@ -7,6 +7,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal/commit"
+	"lightmetrics.dev/lightmetrics/internal/coordination/coordinator"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/objstore/s3"
 	"lightmetrics.dev/lightmetrics/internal/platform/config"
@@ -24,7 +25,12 @@ type Config struct {
 	AuthorityID string      `koanf:"authority_id" help:"acceptance authority that the bucket must be; empty takes the bucket's own"`
 	Store       StoreConfig `koanf:"store"`
 
-	Acceptance  string       `koanf:"acceptance" help:"s3_manifest or local_spool"`
+	Acceptance string `koanf:"acceptance" help:"s3_manifest, local_spool, or global: one of several regions, by the word of the identity linearizer"`
+	// Region, Coordinator and TakeOver are for acceptance global.
+	Region      string            `koanf:"region" help:"name of the region that this collector and its bucket are in" needs:"acceptance=global"`
+	Coordinator CoordinatorConfig `koanf:"coordinator" needs:"acceptance=global"`
+	TakeOver    time.Duration     `koanf:"take_over" help:"a batch that another region has claimed for so long, and not accepted, is claimed by this one" needs:"acceptance=global"`
+
 	InlineBelow config.Bytes `koanf:"inline_below" help:"frames of fewer bytes are stored in their manifests, with one request in place of three; at most 1MiB, 0 is none. Every service must know such manifests first"`
 	MarkerReads string       `koanf:"marker_reads" help:"always: the condemned marker of every blob is read before the answer, a GET a batch; epochs: it is not, where the journal says that the blob is not condemned. Every service must know such a journal first, and a reconciler must have gc.epochs"`
 	// EpochsInterval is the time between two questions for what garbage collection has condemned.
@@ -137,6 +143,7 @@ func DefaultConfig() Config {
 	return Config{
 		Base: base, Store: StoreConfig{Config: s3.DefaultConfig(), BucketPolicy: policyWarn},
 		Acceptance:  string(accept.ModeS3Manifest),
+		Coordinator: CoordinatorConfig{Timeout: coordinator.DefaultTimeout}, TakeOver: 10 * time.Second,
 		MarkerReads: markersAlways, EpochsInterval: 30 * time.Second,
 		AcceptTimeout:   30 * time.Second,
 		QualifyInterval: 24 * time.Hour, ResolutionsInterval: 30 * time.Second,
@@ -160,7 +167,7 @@ func DefaultConfig() Config {
 // Validate checks everything except the store.
 func (c Config) Validate() error {
 	l := c.Limits
-	errs := []error{c.Base.Validate(), c.Journal.validate()}
+	errs := []error{c.Base.Validate(), c.Journal.validate(), c.validateGlobal()}
 	positive := func(name string, ok bool) {
 		if !ok {
 			errs = append(errs, fmt.Errorf("%s must be positive", name))
@@ -225,13 +232,13 @@ func (c Config) Validate() error {
 		errs = append(errs, fmt.Errorf("store.policy %q: want require, warn or off", c.Store.BucketPolicy))
 	}
 	switch accept.Mode(c.Acceptance) {
-	case accept.ModeS3Manifest:
+	case accept.ModeS3Manifest, accept.ModeGlobal:
 	case accept.ModeLocalSpool:
 		if c.Spool.Dir == "" || c.Spool.LandingIntervalMS <= 0 || c.Spool.MaxBytes <= 0 {
 			errs = append(errs, errors.New("acceptance local_spool needs spool.dir, and a positive landing interval and size"))
 		}
 	default:
-		errs = append(errs, fmt.Errorf("acceptance %q: want s3_manifest or local_spool", c.Acceptance))
+		errs = append(errs, fmt.Errorf("acceptance %q: want s3_manifest, local_spool or global", c.Acceptance))
 	}
 	return errors.Join(errs...)
 }

@@ -57,6 +57,14 @@ func (s *Service) qualify(ctx context.Context) (*authority, error) {
 		s.metrics.unneeded.Inc()
 		s.abandoned.unneeded(key)
 	}
+	if g := s.claimer; g != nil {
+		events.Affirmed = func(string) { g.m.affirmed.Inc() }
+		events.ClaimTakenOver, events.ClaimReplaced = g.m.takenOver.Inc, g.m.replaced.Inc
+		events.ManifestRestored = func(key string) {
+			g.m.restored.Inc()
+			s.tel.Log.Error("the linearizer says that this region accepted a batch whose manifest was not there; it was written again", "key", key)
+		}
+	}
 	var spares func(identity.Digest) bool
 	if s.condemned.Load() != nil {
 		spares = j.Spares
@@ -78,6 +86,14 @@ func (s *Service) qualify(ctx context.Context) (*authority, error) {
 	if accept.Mode(s.cfg.Acceptance) == accept.ModeLocalSpool {
 		s.last, err = s.openSpool(ctx, id, p, j)
 		return s.last, err
+	}
+	if s.claimer != nil {
+		global, err := accept.NewGlobal(p, accept.GlobalConfig{Region: s.cfg.Region, Claims: s.claimer, TakeOver: s.cfg.TakeOver})
+		if err != nil {
+			return nil, err
+		}
+		s.last = &authority{Acceptor: watched{global, s.abandoned}, authorityID: id, claim: p.ClaimBoot, decided: func() {}}
+		return s.last, nil
 	}
 	s.last = &authority{Acceptor: watched{p, s.abandoned}, authorityID: id, claim: p.ClaimBoot, decided: func() {}}
 	return s.last, nil

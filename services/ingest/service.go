@@ -84,6 +84,9 @@ type Service struct {
 	// were read, Unix nanoseconds.
 	resolutions     *resolution.Log
 	resolutionsRead atomic.Int64
+	// claimer is the identity linearizer of acceptance global, else nil.
+	claimer     *claimer
+	closeClaims func() error
 	// condemned are the names that garbage collection has condemned; nil while markers are always read.
 	condemned atomic.Pointer[condemnedNames]
 	// reread is when a quarantined sender last had the log read, Unix nanoseconds.
@@ -146,6 +149,17 @@ func New(cfg Config, d Deps) (*Service, error) {
 	if s.notify, err = newNotifier(cfg.Notify, d.Telemetry.Log, s.metrics); err != nil {
 		return nil, fmt.Errorf("ingest: %w", err)
 	}
+	closeClaims := func() error { return nil }
+	if accept.Mode(cfg.Acceptance) == accept.ModeGlobal {
+		m := newGlobalMetrics()
+		var conn *grpc.ClientConn
+		if s.claimer, conn, err = dialClaims(cfg, d.Now, m); err != nil {
+			return nil, fmt.Errorf("ingest: %w", err)
+		}
+		closeClaims = conn.Close
+		m.register(d.Telemetry.Registry, func() float64 { return float64(len(s.claimer.settles)) })
+	}
+	s.closeClaims = closeClaims
 	s.Server, err = service.New("ingest", cfg.Base, cfg, d.Telemetry, service.Options{
 		GRPC: s.grpcOptions(), GRPCListener: s.gate.listener, OnCaller: s.tagConnection,
 		JSON: []runtime.ServeMuxOption{runtime.WithMarshalerOption(frame.MediaType, frameMarshaler{})},
@@ -158,7 +172,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 	s.resolutions = resolution.NewLog(s.store, run.Each(resolution.Ahead))
 	s.Readiness().Check("submissions", s.NotReady)
 	s.Readiness().Check("journal", s.journalFailing)
-	if accept.Mode(cfg.Acceptance) == accept.ModeS3Manifest { // with a local spool the collector accepts without the store
+	if accept.Mode(cfg.Acceptance) != accept.ModeLocalSpool { // with a local spool the collector accepts without the store
 		s.Probe("store", cfg.bucket().Probe(s.store))
 	}
 	s.OnListening(s.begin)
@@ -216,7 +230,7 @@ func (s *Service) limits() *Limits { return s.live.Load() }
 // returns nil. A bucket of another authority ends it with an error.
 func (s *Service) Run(ctx context.Context) (err error) {
 	defer s.kill()
-	defer func() { err = errors.Join(err, s.notify.close()) }()
+	defer func() { err = errors.Join(err, s.notify.close(), s.closeClaims()) }()
 	// The background jobs outlive the drain, so that the last accepted batches are notified, too.
 	side, stopSide := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopSide()
@@ -225,6 +239,9 @@ func (s *Service) Run(ctx context.Context) (err error) {
 	background.Go("land", s.land)
 	background.Go("end runs", s.endRuns)
 	background.Go("report orphans", s.reportOrphans)
+	if s.claimer != nil {
+		background.Go("settle claims", s.claimer.settle)
+	}
 	// The journal outlives even those: the spool lands through it.
 	last, stopLast := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopLast()

@@ -69,6 +69,9 @@ type Result struct {
 	// QuarantineKey of the submitted frame; only for Conflict. Empty where the record does not exist
 	// yet: local_spool writes it at the landing.
 	QuarantineKey string
+	// Elsewhere: the accepted batch is another region's, or one of other sequence numbers; ManifestKey is not in this bucket, ManifestBytes
+	// are unknown, and of a duplicate nothing here refers to the frame.
+	Elsewhere bool
 	// Position of the journal's segment that has this outcome. Zero in local_spool before the landing.
 	Position journal.Position
 }
@@ -103,6 +106,14 @@ const (
 	ReasonReplica Reason = "REPLICA"
 	// ReasonJournalUnavailable: the outcome is in the bucket, but not yet in the journal.
 	ReasonJournalUnavailable Reason = "JOURNAL_UNAVAILABLE"
+	// ReasonLinearizer: the identity linearizer did not answer, or not yet. Nothing is accepted without it.
+	ReasonLinearizer Reason = "LINEARIZER_UNAVAILABLE"
+	// ReasonClaimPending: another region, or another call, is accepting the same frame, or has not journalled it yet.
+	ReasonClaimPending Reason = "CLAIM_PENDING"
+	// ReasonClaimContested: a claim by another frame, or of other sequence numbers, that may yet be given up stands in the way.
+	ReasonClaimContested Reason = "CLAIM_CONTESTED"
+	// ReasonHomeLost: the frame is decided, and this region can't have it, because its key has another; another region may.
+	ReasonHomeLost Reason = "HOME_LOST"
 	// ReasonSpoolFull and ReasonSpoolFailed are those of local_spool.
 	ReasonSpoolFull   Reason = "SPOOL_FULL"
 	ReasonSpoolFailed Reason = "SPOOL_FAILED" // a local disk error: nothing is accepted until a restart

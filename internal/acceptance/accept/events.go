@@ -11,11 +11,13 @@ const (
 	StepQuarantine Step = "quarantine"
 	StepMarker     Step = "marker"
 	StepAuthority  Step = "authority"
+	// StepAffirmation is of the mode global alone.
+	StepAffirmation Step = "affirmation"
 )
 
 // Steps lists all.
 func Steps() []Step {
-	return []Step{StepBoot, StepBlob, StepManifest, StepQuarantine, StepMarker, StepAuthority}
+	return []Step{StepBoot, StepBlob, StepManifest, StepQuarantine, StepMarker, StepAuthority, StepAffirmation}
 }
 
 // Skip says why a generation of a blob was passed over.
@@ -42,6 +44,12 @@ type Events struct {
 	BlobUnneeded func(key string)
 	// MarkerSpared: the journal said that the blob is not condemned, so no marker was read.
 	MarkerSpared func()
+	// Affirmed: this call wrote that a manifest stands for a later claim.
+	Affirmed func(key string)
+	// ClaimTakenOver: a claim of another region is this one's now; ClaimReplaced: a claim is one for the frame that the region has.
+	ClaimTakenOver, ClaimReplaced func()
+	// ManifestRestored: the linearizer says that the region has accepted the batch, and its manifest was not there.
+	ManifestRestored func(key string)
 	// OwnWrite: a create said exists and the object is this call's own, after a lost answer.
 	OwnWrite func(key string)
 	// Quarantined: this call wrote the quarantine record of a frame that lost a conflict.
@@ -120,5 +128,29 @@ func (e *Events) corruptRecord(step Step, key string, err error) {
 func (e *Events) notReady(step Step, err error) {
 	if e.NotReady != nil {
 		e.NotReady(step, err)
+	}
+}
+
+func (e *Events) affirmed(key string) {
+	if e.Affirmed != nil {
+		e.Affirmed(key)
+	}
+}
+
+func (e *Events) manifestRestored(key string) {
+	if e.ManifestRestored != nil {
+		e.ManifestRestored(key)
+	}
+}
+
+func (e *Events) claimTakenOver(ok bool) {
+	if ok && e.ClaimTakenOver != nil {
+		e.ClaimTakenOver()
+	}
+}
+
+func (e *Events) claimReplaced(ok bool) {
+	if ok && e.ClaimReplaced != nil {
+		e.ClaimReplaced()
 	}
 }

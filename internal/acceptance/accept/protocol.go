@@ -145,7 +145,7 @@ func (p *Protocol) accept(ctx context.Context, s Submission) (Result, error) {
 	if err := p.claimBoot(ctx, s.Identity.BootOf(), s.SpoolID); err != nil {
 		return Result{}, err
 	}
-	b := blob{p: p, frame: s.Frame, sha: s.SHA256, id: s.Identity, hour: timegrid.HourOfNS(s.MaxTime)}
+	b := p.blobOf(s)
 	inline := len(s.Frame) < p.inlineBelow
 	if !inline {
 		if err := b.ensure(ctx); err != nil {
@@ -207,6 +207,11 @@ func (p *Protocol) accept(ctx context.Context, s Submission) (Result, error) {
 		}
 	}
 	return res, nil
+}
+
+// blobOf is the frame of a submission, before anything was written.
+func (p *Protocol) blobOf(s Submission) *blob {
+	return &blob{p: p, frame: s.Frame, sha: s.SHA256, id: s.Identity, hour: timegrid.HourOfNS(s.MaxTime)}
 }
 
 // Validate checks what the records need. The hash itself is not computed: the store verifies it.

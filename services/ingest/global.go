@@ -1,0 +1,167 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
+	"lightmetrics.dev/lightmetrics/internal/coordination/coordinator"
+	"lightmetrics.dev/lightmetrics/internal/coordination/linearizer"
+	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
+	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
+)
+
+// CoordinatorConfig is for acceptance global.
+type CoordinatorConfig struct {
+	Addresses []string         `koanf:"addresses" help:"gRPC addresses of coordinators that decide identities, host:port; the next one is tried when one fails" check:"address"`
+	Client    rpc.ClientConfig `koanf:"client" needs:"addresses"`
+	Timeout   time.Duration    `koanf:"timeout" help:"one attempt at a call"`
+}
+
+// validateGlobal checks the settings of several regions.
+func (c Config) validateGlobal() error {
+	if accept.Mode(c.Acceptance) != accept.ModeGlobal {
+		return nil
+	}
+	var errs []error
+	if err := claims.Region(c.Region).Validate(); err != nil {
+		errs = append(errs, fmt.Errorf("region: %w", err))
+	}
+	if len(c.Coordinator.Addresses) == 0 {
+		errs = append(errs, errors.New("acceptance global needs coordinator.addresses"))
+	}
+	if c.Coordinator.Timeout <= 0 || c.TakeOver < 0 {
+		errs = append(errs, errors.New("coordinator.timeout must be positive, and take_over not negative"))
+	}
+	return errors.Join(errs...)
+}
+
+// Bounds of the settling of claims.
+const (
+	// settleQueue bounds the batches that are answered and not settled. Beyond it they are left to the reconciler.
+	settleQueue = 16384
+	// settleEvery is how long a batch waits for others, so that they share a call and a transaction.
+	settleEvery = 500 * time.Millisecond
+)
+
+// claimer is the identity linearizer as acceptance needs it, for one region.
+type claimer struct {
+	do interface {
+		Do(context.Context, []claims.Op) []linearizer.Result
+	}
+	region  claims.Region
+	now     func() time.Time
+	m       *globalMetrics
+	settles chan claims.Op
+}
+
+var _ accept.Claims = (*claimer)(nil)
+
+// dialClaims connects to the coordinators; the caller closes the connection.
+func dialClaims(c Config, now func() time.Time, m *globalMetrics) (*claimer, *grpc.ClientConn, error) {
+	conn, err := coordinator.Dial(coordinator.Config{Addresses: c.Coordinator.Addresses, Client: c.Coordinator.Client})
+	if err != nil {
+		return nil, nil, err
+	}
+	return newClaimer(coordinator.NewClaims(conn, c.Coordinator.Timeout), claims.Region(c.Region), now, m), conn, nil
+}
+
+func newClaimer(do interface {
+	Do(context.Context, []claims.Op) []linearizer.Result
+}, region claims.Region, now func() time.Time, m *globalMetrics) *claimer {
+	return &claimer{do: do, region: region, now: now, m: m, settles: make(chan claims.Op, settleQueue)}
+}
+
+var kinds = map[accept.ClaimStep]claims.Kind{
+	accept.TakeClaim: claims.DoClaim, accept.TakeClaimOver: claims.DoTakeOver, accept.CompleteClaim: claims.DoComplete,
+	accept.ReplaceClaim: claims.DoReplace, accept.SettleClaim: claims.DoSettle,
+}
+
+var outcomes = map[claims.Outcome]accept.ClaimOutcome{
+	claims.Held: accept.ClaimHeld, claims.Pending: accept.ClaimPending, claims.Decided: accept.ClaimDecided, claims.Conflict: accept.ClaimConflict,
+	claims.RangeConflict: accept.ClaimRangeConflict, claims.Contested: accept.ClaimContested, claims.Moved: accept.ClaimMoved,
+}
+
+func (l *claimer) op(c accept.ClaimChange) claims.Op {
+	return claims.Op{
+		Kind: kinds[c.Step], Identity: c.Identity, Hash: c.Hash, ID: claims.ID(c.ID), Expect: claims.ID(c.Expect),
+		Region: l.region, Epoch: c.Epoch, At: max(l.now().UnixNano(), 0),
+	}
+}
+
+// Change implements accept.Claims.
+func (l *claimer) Change(ctx context.Context, c accept.ClaimChange) (accept.ClaimAnswer, error) {
+	op := l.op(c)
+	failpoint.Hit("ingest.claim.change.before")
+	began := l.now()
+	r := l.do.Do(ctx, []claims.Op{op})[0]
+	l.m.took.Observe(l.now().Sub(began).Seconds())
+	if r.Err != nil {
+		l.m.changes.WithLabelValues(op.Kind.String(), "failed").Inc()
+		return accept.ClaimAnswer{}, r.Err
+	}
+	l.m.changes.WithLabelValues(op.Kind.String(), r.Answer.Outcome.String()).Inc()
+	failpoint.Hit("ingest.claim.change.after")
+	o, known := outcomes[r.Answer.Outcome]
+	if !known {
+		return accept.ClaimAnswer{}, fmt.Errorf("%s %s: the linearizer answered %s", op.Kind, op.Identity, r.Answer.Outcome)
+	}
+	t := r.Answer.Claim
+	return accept.ClaimAnswer{Outcome: o, Claim: accept.Claim{
+		Identity: t.Identity, Hash: t.Hash, ID: accept.ClaimID(t.ID), Home: string(t.Home), Stamp: t.Stamp,
+		Settled: t.State == claims.Settled, Fixed: t.Recovered || t.Bound,
+	}}, nil
+}
+
+// Settle implements accept.Claims.
+func (l *claimer) Settle(c accept.ClaimChange) {
+	select {
+	case l.settles <- l.op(c):
+	default:
+		l.m.settles.WithLabelValues("dropped").Inc()
+	}
+}
+
+// settle settles what was answered, many at a time, until ctx ends; then what is left, once.
+func (l *claimer) settle(ctx context.Context) error {
+	for {
+		select {
+		case op := <-l.settles:
+			timer := time.NewTimer(settleEvery)
+			select {
+			case <-timer.C:
+			case <-ctx.Done():
+				timer.Stop()
+			}
+			l.settleSome(context.WithoutCancel(ctx), []claims.Op{op})
+		case <-ctx.Done():
+			for len(l.settles) > 0 {
+				l.settleSome(context.WithoutCancel(ctx), nil)
+			}
+			return nil
+		}
+	}
+}
+
+// settleSome settles what waits, as far as it fits into one call.
+func (l *claimer) settleSome(ctx context.Context, ops []claims.Op) {
+	for len(l.settles) > 0 && len(ops) < coordinator.MaxChanges {
+		ops = append(ops, <-l.settles)
+	}
+	// Attempts and their deadlines are the client's. What fails is left to the reconciler, which finds what is durable for a while.
+	for _, r := range l.do.Do(ctx, ops) {
+		outcome := "settled"
+		switch {
+		case r.Err != nil:
+			outcome = "failed"
+		case r.Answer.Outcome != claims.Decided:
+			outcome = "moved"
+		}
+		l.m.settles.WithLabelValues(outcome).Inc()
+	}
+}

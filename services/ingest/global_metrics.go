@@ -1,0 +1,38 @@
+package ingest
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// globalMetrics are those of acceptance global.
+type globalMetrics struct {
+	changes *prometheus.CounterVec // operation, outcome
+	settles *prometheus.CounterVec // outcome
+	took    prometheus.Histogram
+
+	affirmed, takenOver, replaced, restored prometheus.Counter
+}
+
+func newGlobalMetrics() *globalMetrics {
+	const p = "lightmetrics_ingest_"
+	one := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: p + name, Help: help})
+	}
+	m := &globalMetrics{
+		changes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: p + "claim_changes_total", Help: "Changes of claims that the identity linearizer was asked for, by operation and outcome; failed: without an answer, or refused."}, []string{"operation", "outcome"}),
+		settles: prometheus.NewCounterVec(prometheus.CounterOpts{Name: p + "claim_settles_total", Help: "Claims of answered batches, by what became of their settling: settled, moved, failed, dropped. The reconciler settles what is left."}, []string{"outcome"}),
+		took: prometheus.NewHistogram(prometheus.HistogramOpts{Name: p + "claim_change_seconds", Help: "How long the identity linearizer took for a change, with all attempts.",
+			Buckets: ackBuckets}),
+		affirmed:  one("affirmations_total", "Manifests of earlier claims that were written to stand for later ones."),
+		takenOver: one("claims_taken_over_total", "Claims of other regions that this one took over."),
+		replaced:  one("claims_replaced_total", "Claims that were made ones for the frame that the region has."),
+		restored:  one("manifests_restored_total", "Manifests of this region that the linearizer knew of and the bucket did not have."),
+	}
+	for _, o := range []string{"settled", "moved", "failed", "dropped"} {
+		m.settles.WithLabelValues(o)
+	}
+	return m
+}
+
+func (m *globalMetrics) register(r prometheus.Registerer, waiting func() float64) {
+	r.MustRegister(m.changes, m.settles, m.took, m.affirmed, m.takenOver, m.replaced, m.restored,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "lightmetrics_ingest_claim_settles_waiting", Help: "Answered batches whose claims wait to be settled."}, waiting))
+}
