@@ -33,7 +33,7 @@ func TestOneAnswerOverRegions(t *testing.T) {
 	total := map[string]int{}
 	for n := range histories {
 		f := &faults{t: t, r: r, rnd: rnd, copies: &copies{r: r, dir: t.TempDir()}, lasts: 3 * time.Second, done: total}
-		history(ctx, t, f, load.ContestOptions{Seed: seed + uint64(n), Name: fmt.Sprintf("history-%d", n), Operations: operations, Across: true,
+		oneHistory(ctx, t, f, load.ContestOptions{Seed: seed + uint64(n), Name: fmt.Sprintf("history-%d", n), Operations: operations, Across: true,
 			Pause: 30 * time.Millisecond, Addresses: addresses(r)})
 		if t.Failed() {
 			t.Fatalf("history %d of %d", n+1, histories)
@@ -45,9 +45,9 @@ func TestOneAnswerOverRegions(t *testing.T) {
 	}
 }
 
-// history is one contest under every kind of fault, with three copies of etcd that are taken between them and restored
+// oneHistory is one contest under every kind of fault, with three copies of etcd that are taken between them and restored
 // later, the second one last.
-func history(ctx context.Context, t *testing.T, f *faults, o load.ContestOptions) {
+func oneHistory(ctx context.Context, t *testing.T, f *faults, o load.ContestOptions) {
 	t.Helper()
 	over := make(chan struct{})
 	o.Until = over
