@@ -87,10 +87,11 @@ func (v *server) open(ctx context.Context, req interface {
 	if err != nil {
 		return nil, err
 	}
-	if err := v.s.eval.Await(ctx, fresh); err != nil {
+	unknown, err := v.s.eval.AwaitIn(ctx, fresh, scope)
+	if err != nil {
 		return nil, err
 	}
-	return v.s.eval.OpenIn(ctx, answer.In{Scope: scope, Caller: regions.CallerFrom(ctx), Strong: fresh.Strong})
+	return v.s.eval.OpenIn(ctx, answer.In{Scope: scope, Caller: regions.CallerFrom(ctx), Strong: fresh.Strong, Tokens: fresh.Tokens, Unknown: unknown})
 }
 
 // whole is the completeness of an answer; an error where the request wants it complete and it is not.

@@ -73,8 +73,20 @@ func (v *regionServer) Read(stream grpc.BidiStreamingServer[queryv1.ReadRequest,
 	r := &regionSession{regionServer: v, open: first.GetOpen(), out: newSender[queryv1.ReadResponse](stream, v.s.cfg.WriteTimeout)}
 	defer r.out.close()
 	defer r.close()
-	if err := r.send(ctx, 1, &queryv1.ReadResponse{Part: &queryv1.ReadResponse_Opened{Opened: &queryv1.RegionOpened{
-		Region: string(v.s.cfg.Region), AgentLabel: string(v.s.cfg.Series.AgentLabel), Version: foreign.Version, Node: v.s.ID()}}}); err != nil {
+	o := &queryv1.RegionOpened{Region: string(v.s.cfg.Region), AgentLabel: string(v.s.cfg.Series.AgentLabel), Version: foreign.Version, Node: v.s.ID()}
+	fresh, err := answer.ParseFresh(r.open.GetMinTokens(), r.open.GetStrong())
+	if err != nil {
+		return failure(err)
+	}
+	// Before a slot is taken, as for queries of this region.
+	unknown, err := v.s.eval.AwaitKnown(ctx, fresh)
+	if err != nil {
+		return failure(err)
+	}
+	for _, t := range unknown {
+		o.UnknownTokens = append(o.UnknownTokens, t.String())
+	}
+	if err := r.send(ctx, 1, &queryv1.ReadResponse{Part: &queryv1.ReadResponse_Opened{Opened: o}}); err != nil {
 		return err
 	}
 	requests := receive(stream, ctx)
@@ -179,9 +191,6 @@ func (r *regionSession) session(ctx context.Context) (*answer.Session, error) {
 		return r.ses, nil
 	}
 	if err := authorizeFor(r.open.GetCaller(), samplesFor); err != nil {
-		return nil, err
-	}
-	if err := r.s.eval.Await(ctx, answer.Fresh{Strong: r.open.GetStrong()}); err != nil {
 		return nil, err
 	}
 	var err error

@@ -18,7 +18,7 @@ func (q *Queryable) rolledEverywhere(ctx context.Context, c RangeCall) ([]Rolled
 	if !known || !plain(c) {
 		return nil, false, nil
 	}
-	w := Wanted{Matchers: c.Matchers, Mint: c.Start - c.Offset - c.Range + 1, Maxt: c.End - c.Offset, Hint: Hint{Func: c.Func, Range: c.Range}, Call: &c}
+	w := wantedOf(&c)
 	asked := q.others.Select(w)
 	undo := q.mark()
 	found, ok, err := q.ownValues(ctx, c, w)
@@ -59,6 +59,17 @@ func (q *Queryable) rolledEverywhere(ctx context.Context, c RangeCall) ([]Rolled
 	found = slices.DeleteFunc(found, func(s RolledSeries) bool { return s.t == nil })
 	sortByLabels(found)
 	return found, true, nil
+}
+
+func wantedOf(c *RangeCall) Wanted {
+	return Wanted{Matchers: c.Matchers, Mint: c.Start - c.Offset - c.Range + 1, Maxt: c.End - c.Offset, Hint: Hint{Func: c.Func, Range: c.Range}, Call: c}
+}
+
+// AskRolled asks other regions for what Rolled will want of them, so that several calls are not asked for one after the other.
+func (q *Queryable) AskRolled(c RangeCall) {
+	if _, known := rangeFuncs[c.Func]; known && plain(c) {
+		q.ask(wantedOf(&c))
+	}
 }
 
 // ownValues are the values of this region's series, those without a value among them.

@@ -180,8 +180,10 @@ type In struct {
 	Scope regions.Scope
 	// Caller is for whom other regions are asked.
 	Caller regions.Caller
-	// Strong wants everything that was accepted before in the other regions, too; Await does so in this one.
+	// Strong wants everything that was accepted before in the other regions, too; AwaitIn does so in this one.
 	Strong bool
+	// Tokens must be visible in other regions as far as they know them; Unknown of them are not known to this one.
+	Tokens, Unknown []journal.Position
 	// Serves another region's query: then Scope must be this region alone.
 	Serves bool
 }
@@ -266,10 +268,14 @@ func (e *Evaluator) OpenIn(ctx context.Context, in In) (*Session, error) {
 	if len(in.Scope.Others) > 0 {
 		s.foreign = e.Reserve()
 		s.regions = e.d.Regions.Open(ctx, regions.Ask{
-			Scope: in.Scope, Caller: in.Caller, Strong: in.Strong, Series: int64(e.cfg.Limits.Series), Samples: e.cfg.Limits.ChunkSamples, Reserve: s.foreign.Grow,
+			Scope: in.Scope, Caller: in.Caller, Strong: in.Strong, Tokens: in.Tokens, Series: int64(e.cfg.Limits.Series), Samples: e.cfg.Limits.ChunkSamples, Reserve: s.foreign.Grow,
 		})
 	}
 	s.begin()
+	if err := s.knownSomewhere(ctx); err != nil {
+		s.Close()
+		return nil, err
+	}
 	return s, nil
 }
 

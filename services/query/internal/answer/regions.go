@@ -2,14 +2,19 @@ package answer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/queries/missing"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
 	queryv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/query/v1"
+	"lightmetrics.dev/lightmetrics/services/query/internal/follow"
 	"lightmetrics.dev/lightmetrics/services/query/internal/regions"
 )
 
@@ -166,6 +171,66 @@ func missingOf(m *queryv1.Missing) missing.Summary {
 		out.Shards = m.GetShards()[:n]
 	}
 	return out
+}
+
+// AwaitIn is Await for a session of a scope. A token is of one region's journal, and no region can tell whose it is: each
+// waits for those that it knows. It returns those that this one does not know.
+func (e *Evaluator) AwaitIn(ctx context.Context, f Fresh, scope regions.Scope) (unknown []journal.Position, err error) {
+	switch {
+	case len(scope.Others) == 0:
+		return nil, e.Await(ctx, f)
+	case !scope.Own:
+		return f.Tokens, nil
+	}
+	return e.AwaitKnown(ctx, f)
+}
+
+// AwaitKnown is Await of the tokens that this region knows; it returns the others.
+func (e *Evaluator) AwaitKnown(ctx context.Context, f Fresh) ([]journal.Position, error) {
+	unknown := make([]*journal.Position, len(f.Tokens))
+	g, ctx := errgroup.WithContext(ctx)
+	// All at once, as one poll tells for all of them.
+	for i, t := range f.Tokens {
+		g.Go(func() error {
+			err := e.d.Follower.WaitFor(ctx, []journal.Position{t}, false)
+			var none *follow.UnknownTokenError
+			if errors.As(err, &none) {
+				unknown[i] = &t
+				return nil
+			}
+			return err
+		})
+	}
+	if f.Strong {
+		g.Go(func() error { return e.d.Follower.WaitFor(ctx, nil, true) })
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	var out []journal.Position
+	for _, t := range unknown {
+		if t != nil {
+			out = append(out, *t)
+		}
+	}
+	return out, nil
+}
+
+// knownSomewhere refuses a token that no region of the session knows.
+func (s *Session) knownSomewhere(ctx context.Context) error {
+	if len(s.in.Tokens) == 0 || s.regions == nil {
+		return nil
+	}
+	unknown, err := s.regions.UnknownTokens(ctx)
+	if err != nil {
+		return err
+	}
+	for _, t := range s.in.Unknown {
+		if slices.Contains(unknown, t.String()) {
+			return &follow.UnknownTokenError{Token: t}
+		}
+	}
+	return nil
 }
 
 // Scope reads what a request names. A wrong name is a *QueryError.

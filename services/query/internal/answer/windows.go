@@ -31,6 +31,11 @@ func (s *Session) windowed(ctx context.Context, q *request) (string, error) {
 	if r.step != 0 && q.step%time.Millisecond != 0 {
 		return q.text, nil
 	}
+	if s.regions != nil {
+		r.asks = true
+		expr = r.expr(expr)
+		r.asks = false
+	}
 	expr = r.expr(expr)
 	if r.err != nil || !r.changed {
 		return q.text, r.err
@@ -42,6 +47,7 @@ type rewriter struct {
 	s                *Session
 	ctx              context.Context
 	start, end, step int64 // milliseconds
+	asks             bool  // other regions are asked, and nothing is replaced
 	changed          bool
 	err              error
 }
@@ -98,10 +104,15 @@ func (r *rewriter) call(n *parser.Call) parser.Expr {
 	if m.Range%time.Millisecond != 0 || v.OriginalOffset%time.Millisecond != 0 {
 		return nil
 	}
-	id, ok, err := r.s.Rolled(r.ctx, promstore.RangeCall{
+	c := promstore.RangeCall{
 		Func: n.Func.Name, Matchers: v.LabelMatchers, Range: m.Range.Milliseconds(), Offset: v.OriginalOffset.Milliseconds(),
 		Start: r.start, End: r.end, Step: r.step,
-	})
+	}
+	if r.asks {
+		r.s.AskRolled(c)
+		return nil
+	}
+	id, ok, err := r.s.Rolled(r.ctx, c)
 	if err != nil || !ok {
 		r.err = err
 		return nil

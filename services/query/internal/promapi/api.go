@@ -237,10 +237,11 @@ func (a *API) open(ctx context.Context, r *http.Request) (*answer.Session, error
 		return nil, err
 	}
 	// Before a slot is taken: a query that waits for others' data must not keep those from running that need none.
-	if err := a.eval.Await(ctx, fresh); err != nil {
+	unknown, err := a.eval.AwaitIn(ctx, fresh, scope)
+	if err != nil {
 		return nil, err
 	}
-	return a.eval.OpenIn(ctx, answer.In{Scope: scope, Caller: regions.CallerFrom(r.Context()), Strong: fresh.Strong})
+	return a.eval.OpenIn(ctx, answer.In{Scope: scope, Caller: regions.CallerFrom(r.Context()), Strong: fresh.Strong, Tokens: fresh.Tokens, Unknown: unknown})
 }
 
 // completeness of what a session has read; an error where the request wants it whole and it is not.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/queries/foreign"
 	"lightmetrics.dev/lightmetrics/internal/queries/promstore"
 	"lightmetrics.dev/lightmetrics/internal/queries/published"
@@ -22,6 +23,8 @@ type Ask struct {
 	Caller Caller
 	// Strong wants everything that was accepted before in each region.
 	Strong bool
+	// Tokens that each region waits for, if it knows them.
+	Tokens []journal.Position
 	// Series and Samples are most of each region.
 	Series, Samples int64
 	// Reserve is called before memory is taken, from several goroutines.
@@ -295,6 +298,29 @@ func (q *Query) Conflicts(ctx context.Context, want *queryv1.SelectConflicts) (o
 		out = append(out, List{Region: region, Conflicts: c.conflicts, More: c.more})
 	})
 	return out, err
+}
+
+// UnknownTokens are the tokens that no region knows; none where one of them has not answered.
+func (q *Query) UnknownTokens(ctx context.Context) ([]string, error) {
+	// Nothing is asked for but to be open.
+	if err := q.Probe(ctx); err != nil {
+		return nil, err
+	}
+	var out []string
+	for i, s := range q.sessions {
+		s.mu.Lock()
+		unknown, lost := s.unknown, s.lost
+		s.mu.Unlock()
+		switch {
+		case lost != nil:
+			return nil, nil
+		case i == 0:
+			out = slices.Clone(unknown)
+		default:
+			out = slices.DeleteFunc(out, func(t string) bool { return !slices.Contains(unknown, t) })
+		}
+	}
+	return out, nil
 }
 
 // Probe asks all regions how complete they are.

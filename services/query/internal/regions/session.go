@@ -33,6 +33,7 @@ type session struct {
 	lost         *Failure // the region is not in the answer
 	ended        *Failure // it is, and can't be asked again
 	completeness *queryv1.Completeness
+	unknown      []string // tokens
 }
 
 // request is one request and its answer.
@@ -97,8 +98,12 @@ func (s *session) begin() {
 	var ctx context.Context
 	ctx, s.cancel = context.WithCancel(s.q.ctx)
 	s.last = 1
+	var tokens []string
+	for _, t := range s.q.a.Tokens {
+		tokens = append(tokens, t.String())
+	}
 	s.queue = []*queryv1.ReadRequest{{Request: 1, Ask: &queryv1.ReadRequest_Open{Open: &queryv1.OpenRegion{
-		Version: foreign.Version, Region: s.peer.name, CallerRegion: s.q.p.own, AgentLabel: s.q.p.agentLabel, Strong: s.q.a.Strong,
+		Version: foreign.Version, Region: s.peer.name, CallerRegion: s.q.p.own, AgentLabel: s.q.p.agentLabel, Strong: s.q.a.Strong, MinTokens: tokens,
 		Caller: &queryv1.Caller{Principal: s.q.a.Caller.Principal, Roles: s.q.a.Caller.Roles},
 		Limits: &queryv1.ReadLimits{Series: uint64(max(s.q.a.Series, 0)), Samples: uint64(max(s.q.a.Samples, 0)), Bytes: uint64(s.q.p.cfg.Bytes)},
 	}}}}
@@ -237,6 +242,7 @@ func (s *session) opened(o *queryv1.RegionOpened) error {
 	}
 	s.mu.Lock()
 	delete(s.pending, 1)
+	s.unknown = o.GetUnknownTokens()
 	s.mu.Unlock()
 	return nil
 }

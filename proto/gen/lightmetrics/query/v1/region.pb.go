@@ -257,12 +257,15 @@ type OpenRegion struct {
 	CallerRegion string `protobuf:"bytes,3,opt,name=caller_region,json=callerRegion,proto3" json:"caller_region,omitempty"`
 	// Who asked the caller: the region that is asked refuses what these roles may not see.
 	Caller *Caller `protobuf:"bytes,4,opt,name=caller,proto3" json:"caller,omitempty"`
-	// As in QueryRequest, of the journal of the region that is asked.
+	// As in QueryRequest.
 	Strong bool `protobuf:"varint,5,opt,name=strong,proto3" json:"strong,omitempty"`
 	// Bounds of all answers of the stream together; 0 is none.
 	Limits *ReadLimits `protobuf:"bytes,6,opt,name=limits,proto3" json:"limits,omitempty"`
 	// The label of every series with its agent; empty: none. Regions that differ have other series.
-	AgentLabel    string `protobuf:"bytes,7,opt,name=agent_label,json=agentLabel,proto3" json:"agent_label,omitempty"`
+	AgentLabel string `protobuf:"bytes,7,opt,name=agent_label,json=agentLabel,proto3" json:"agent_label,omitempty"`
+	// As in QueryRequest: positions of the journal of some region. Each region that is asked waits for those that it
+	// knows.
+	MinTokens     []string `protobuf:"bytes,8,rep,name=min_tokens,json=minTokens,proto3" json:"min_tokens,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -344,6 +347,13 @@ func (x *OpenRegion) GetAgentLabel() string {
 		return x.AgentLabel
 	}
 	return ""
+}
+
+func (x *OpenRegion) GetMinTokens() []string {
+	if x != nil {
+		return x.MinTokens
+	}
+	return nil
 }
 
 // Caller is the principal for which a query node asks.
@@ -1176,7 +1186,9 @@ type RegionOpened struct {
 	// Version of the encoding.
 	Version uint32 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
 	// The name of the node, for people.
-	Node          string `protobuf:"bytes,4,opt,name=node,proto3" json:"node,omitempty"`
+	Node string `protobuf:"bytes,4,opt,name=node,proto3" json:"node,omitempty"`
+	// Those of OpenRegion.min_tokens that no collector of the region has given.
+	UnknownTokens []string `protobuf:"bytes,5,rep,name=unknown_tokens,json=unknownTokens,proto3" json:"unknown_tokens,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1237,6 +1249,13 @@ func (x *RegionOpened) GetNode() string {
 		return x.Node
 	}
 	return ""
+}
+
+func (x *RegionOpened) GetUnknownTokens() []string {
+	if x != nil {
+		return x.UnknownTokens
+	}
+	return nil
 }
 
 // SeriesBlock is series in the encoding of docs/format/region-series.md.
@@ -1701,7 +1720,7 @@ const file_lightmetrics_query_v1_region_proto_rawDesc = "" +
 	"\bmetadata\x18\x05 \x01(\v2%.lightmetrics.query.v1.SelectMetadataH\x00R\bmetadata\x12=\n" +
 	"\x06agents\x18\x06 \x01(\v2#.lightmetrics.query.v1.SelectAgentsH\x00R\x06agents\x12F\n" +
 	"\tconflicts\x18\a \x01(\v2&.lightmetrics.query.v1.SelectConflictsH\x00R\tconflictsB\x05\n" +
-	"\x03ask\"\x8e\x02\n" +
+	"\x03ask\"\xad\x02\n" +
 	"\n" +
 	"OpenRegion\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x16\n" +
@@ -1711,7 +1730,9 @@ const file_lightmetrics_query_v1_region_proto_rawDesc = "" +
 	"\x06strong\x18\x05 \x01(\bR\x06strong\x129\n" +
 	"\x06limits\x18\x06 \x01(\v2!.lightmetrics.query.v1.ReadLimitsR\x06limits\x12\x1f\n" +
 	"\vagent_label\x18\a \x01(\tR\n" +
-	"agentLabel\"`\n" +
+	"agentLabel\x12\x1d\n" +
+	"\n" +
+	"min_tokens\x18\b \x03(\tR\tminTokens\"`\n" +
 	"\x06Caller\x12\x1c\n" +
 	"\tprincipal\x18\x01 \x01(\tR\tprincipal\x12\x14\n" +
 	"\x05roles\x18\x02 \x03(\tR\x05roles\x12\"\n" +
@@ -1774,13 +1795,14 @@ const file_lightmetrics_query_v1_region_proto_rawDesc = "" +
 	"\x06agents\x18\x06 \x01(\v2\".lightmetrics.query.v1.AgentsBlockH\x00R\x06agents\x12E\n" +
 	"\tconflicts\x18\a \x01(\v2%.lightmetrics.query.v1.ConflictsBlockH\x00R\tconflicts\x128\n" +
 	"\x04done\x18\b \x01(\v2\".lightmetrics.query.v1.RequestDoneH\x00R\x04doneB\x06\n" +
-	"\x04part\"u\n" +
+	"\x04part\"\x9c\x01\n" +
 	"\fRegionOpened\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x12\x1f\n" +
 	"\vagent_label\x18\x02 \x01(\tR\n" +
 	"agentLabel\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\rR\aversion\x12\x12\n" +
-	"\x04node\x18\x04 \x01(\tR\x04node\"S\n" +
+	"\x04node\x18\x04 \x01(\tR\x04node\x12%\n" +
+	"\x0eunknown_tokens\x18\x05 \x03(\tR\runknownTokens\"S\n" +
 	"\vSeriesBlock\x12\x18\n" +
 	"\arestart\x18\x01 \x01(\bR\arestart\x12\x16\n" +
 	"\x06values\x18\x02 \x01(\bR\x06values\x12\x12\n" +
