@@ -17,10 +17,13 @@ import (
 	"google.golang.org/grpc/status"
 
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
+	"lightmetrics.dev/lightmetrics/internal/platform/config"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/internal/queries/foreign"
+	"lightmetrics.dev/lightmetrics/internal/queries/published/publishedtest"
 	"lightmetrics.dev/lightmetrics/internal/series/agentlabel"
 	"lightmetrics.dev/lightmetrics/internal/series/samples"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	queryv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/query/v1"
 	"lightmetrics.dev/lightmetrics/services/query"
@@ -412,5 +415,115 @@ func TestACallerThatGoesEndsTheQueryEverywhere(t *testing.T) {
 	<-ended
 	if err := <-failed; status.Code(err) != codes.Canceled {
 		t.Error(err)
+	}
+}
+
+// TestSamplesAtTheEdgesOfARange: samples of another region count exactly where this region's do.
+func TestSamplesAtTheEdgesOfARange(t *testing.T) {
+	now := time.Now().Truncate(time.Minute)
+	f := newFleet(t, []string{"eu", "us"}, time.Now, func(region string, a *authority) {
+		var ps []point
+		for _, ms := range []int64{-60_000, -59_999, -30_000, -1, 0, 1} {
+			ps = append(ps, point{"edge", 1, now.Add(time.Duration(ms) * time.Millisecond)})
+		}
+		for i, p := range ps {
+			a.accept(a.build(identity.Boot{Agent: region, Boot: "b"}, uint64(1+i), now, p))
+		}
+	}, nil)
+	for _, n := range f.nodes {
+		// Open at the begin, closed at the end.
+		if got := n.valueAt("sum(count_over_time(edge[1m]))", now); got != "8" {
+			t.Errorf("%s samples", got)
+		}
+		if got := n.valueAt("count(edge)", now); got != "2" {
+			t.Errorf("%s series", got)
+		}
+	}
+}
+
+// TestSeriesWithoutValuesKeepValuesApart: a series that has one sample in a region, and so no rate there, has a rate with the
+// samples of the other.
+func TestSeriesWithoutValuesKeepValuesApart(t *testing.T) {
+	end := time.Now().Truncate(time.Hour)
+	now := func() time.Time { return end.Add(10 * time.Minute) }
+	boot := identity.Boot{Agent: "mover", Boot: "b"}
+	at := end.Add(-4*time.Hour + 30*time.Minute)
+	f := newFleet(t, []string{"eu", "us"}, now, func(region string, a *authority) {
+		a.rollups()
+		var list []built
+		if region == "eu" {
+			for i := range 10 {
+				list = append(list, a.build(boot, uint64(1+i), at, point{"c_total", float64(i), at.Add(time.Duration(i) * time.Minute)}))
+			}
+		} else {
+			list = append(list, a.build(boot, 11, at, point{"c_total", 100, at.Add(20 * time.Minute)}))
+		}
+		a.accept(list...)
+		var batches []publishedtest.Batch
+		for _, b := range list {
+			own := &frame.Batch{}
+			if err := frame.Decode(b.frame, own, frame.Limits{}); err != nil {
+				t.Fatal(err)
+			}
+			batches = append(batches, publishedtest.Batch{Frame: own, AcceptedAt: at.UnixNano()})
+		}
+		for _, h := range publishedtest.Hours(batches) {
+			a.publish(h, 1, batches)
+		}
+	}, nil)
+	for name, n := range f.nodes {
+		e := n.get("/api/v1/query_range", "query", "increase(c_total[1h])", "start", unix(end.Add(-3*time.Hour)), "end", unix(end.Add(-3*time.Hour)), "step", "3600")
+		var got []float64
+		for _, v := range e.results(t) {
+			got = v
+		}
+		// 100 over 20 minutes, extrapolated; with the samples of one region alone it is below 20.
+		if len(got) != 1 || got[0] < 90 {
+			t.Errorf("%s: %v %s", name, got, e.Error)
+		}
+	}
+}
+
+// TestLimitsAreKeptByTheOneThatAsks: a region that sends more than it was told to does not get further.
+func TestLimitsAreKeptByTheOneThatAsks(t *testing.T) {
+	at := time.Now().Truncate(time.Second)
+	var names []string
+	for i := range 50 {
+		names = append(names, fmt.Sprintf("m%02d", i))
+	}
+	a := newAuthority(t)
+	w := &network{addr: map[string]string{}}
+	block := encoded(t, at, names...)
+	w.set("us", peer{answer: func(s regionStream, _ *queryv1.ReadRequest) error {
+		if err := s.Send(opened("us", "agent", foreign.Version)); err != nil {
+			return err
+		}
+		if _, err := s.Recv(); err != nil {
+			return err
+		}
+		if err := s.Send(part(2, block, false)); err != nil {
+			return err
+		}
+		if err := s.Send(finished(2)); err != nil {
+			return err
+		}
+		_, err := s.Recv()
+		return err
+	}}.serve(t, true))
+	for limit, change := range map[string]func(c *query.Config){
+		"limits.series":        func(c *query.Config) { c.Limits.Series = 49 },
+		"limits.chunk_samples": func(c *query.Config) { c.Limits.ChunkSamples = 49 },
+		"fanout.bytes":         func(c *query.Config) { c.Fanout.Bytes = config.Bytes(len(block) - 1) },
+		"":                     func(*query.Config) {},
+	} {
+		n := startWith(t, a, query.Deps{Now: time.Now, DialRegions: w.dial()}, func(cfg *query.Config) {
+			cfg.Region, cfg.Regions = "eu", []query.RegionConfig{{Name: "us", Endpoint: endpoint("us"), Timeout: time.Minute}}
+			change(cfg)
+		})
+		<-n.Complete()
+		e := n.get("/api/v1/query", "query", `count({__name__=~"m.*"})`, "time", unix(at))
+		if limit == "" && e.value() != "50" || limit != "" && (e.code != 422 || !strings.Contains(e.Error, limit)) {
+			t.Errorf("%s: %d %s %s", limit, e.code, e.value(), e.Error)
+		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/internal/queries/published/publishedtest"
@@ -323,5 +324,52 @@ func TestSettingsOfRegions(t *testing.T) {
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestTokensOfAllRegions: whichever region's collector gave a position, the query waits for what is there; one that none gave is
+// refused, unless a region could not be asked.
+func TestTokensOfAllRegions(t *testing.T) {
+	now := time.Now()
+	f := newFleet(t, []string{"eu", "us"}, time.Now, nil, func(_ string, c *query.Config) { slowPolls(c) })
+	writers := map[string]*writer{}
+	for _, name := range f.names {
+		writers[name] = f.auths[name].writer("c-"+name, journal.RoleCollector)
+	}
+	n := f.nodes["eu"]
+	c := client(t, n)
+	for i := range 3 {
+		var tokens []string
+		for k, name := range f.names {
+			at := writers[name].accept(f.auths[name].build(identity.Boot{Agent: name, Boot: "b"}, uint64(1+i), now, point{"up", 1, now.Add(time.Duration(2*i+k-20) * time.Second)}))
+			tokens = append(tokens, at.String())
+		}
+		want := fmt.Sprint(2 * (i + 1))
+		e := n.get("/api/v1/query", "query", "sum(count_over_time(up[1m]))", "min_token", tokens[0], "min_token", tokens[1])
+		if e.value() != want || e.Lightmetrics.Partial {
+			t.Errorf("both: %s, want %s; %s %+v", e.value(), want, e.Error, e.Lightmetrics)
+		}
+		resp, err := c.Query(t.Context(), &queryv1.QueryRequest{Expression: "sum(count_over_time(up[1m]))", MinTokens: tokens[1:], Regions: []string{"us"}})
+		if err != nil || resp.GetSeries()[0].GetPoints()[0].GetValue() != float64(i+1) {
+			t.Errorf("of the other: %v %v", resp, err)
+		}
+	}
+	never := journal.Position{Run: journal.RunID{1, 2}, Segment: 3}.String()
+	for _, regions := range []string{"all", "local", "us"} {
+		if e := n.get("/api/v1/query", "query", "1", "min_token", never, "regions", regions); e.code != 400 || !strings.Contains(e.Error, "TOKEN_UNKNOWN") {
+			t.Errorf("%s: %d %s", regions, e.code, e.Error)
+		}
+	}
+	// It may be of the region that is away.
+	g := newFleetAt(t, &fleet{names: f.names, auths: f.auths, net: &network{addr: map[string]string{}}}, "eu")
+	if e := g.get("/api/v1/query", "query", "sum(up)", "min_token", never); e.Status != "success" || e.region("us").Reason != "UNREACHABLE" {
+		t.Errorf("%d %s %+v", e.code, e.Error, e.Lightmetrics)
+	}
+	// Strong is so in each region.
+	for k, name := range f.names {
+		writers[name].accept(f.auths[name].build(identity.Boot{Agent: name, Boot: "b"}, 9, now, point{"up", 1, now.Add(time.Duration(k-3) * time.Second)}))
+	}
+	if e := n.get("/api/v1/query", "query", "sum(count_over_time(up[1m]))", "consistency", "strong"); e.value() != "8" || e.Lightmetrics.Partial {
+		t.Errorf("strong: %s %+v %s", e.value(), e.Lightmetrics, e.Error)
 	}
 }
