@@ -2,9 +2,11 @@ package query_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"strings"
@@ -323,6 +325,32 @@ func TestARegionLostInTheMiddle(t *testing.T) {
 	if streams.Load() != 1 {
 		t.Errorf("%d streams: a region is asked once", streams.Load())
 	}
+	// Here the second question comes when the answer to the first was used.
+	w.set("us", peer{answer: func(s regionStream, _ *queryv1.ReadRequest) error {
+		if err := s.Send(opened("us", "agent", foreign.Version)); err != nil {
+			return err
+		}
+		if _, err := s.Recv(); err != nil {
+			return err
+		}
+		for _, m := range []*queryv1.ReadResponse{
+			{Request: 2, Part: &queryv1.ReadResponse_Labels{Labels: &queryv1.LabelsBlock{Values: []string{"far"}}}}, finished(2),
+		} {
+			if err := s.Send(m); err != nil {
+				return err
+			}
+		}
+		_, err := s.Recv()
+		return errors.Join(status.Error(codes.Unavailable, "gone"), err)
+	}}.serve(t, true))
+	n = startWith(t, a, query.Deps{Now: time.Now, DialRegions: w.dial()}, func(cfg *query.Config) {
+		cfg.Region, cfg.Regions = "eu", []query.RegionConfig{{Name: "us", Endpoint: endpoint("us"), Timeout: time.Minute}}
+	})
+	<-n.Complete()
+	e = n.get("/api/v1/labels", "match[]", "up", "match[]", "down")
+	if string(e.Data) != `["__name__","agent","instance","job"]` || e.region("us").Answered || !e.Lightmetrics.Partial {
+		t.Errorf("%s %+v", e.Data, e.Lightmetrics)
+	}
 }
 
 // TestLimitsCountWhatRegionsSend: what comes of other regions counts, in the limits of the query and in the memory of all.
@@ -493,7 +521,22 @@ func TestLimitsAreKeptByTheOneThatAsks(t *testing.T) {
 	}
 	a := newAuthority(t)
 	w := &network{addr: map[string]string{}}
-	block := encoded(t, at, names...)
+	// Random values, so that they take what they take: 50 series with 800 samples of some nine bytes.
+	var block []byte
+	rnd := rand.New(rand.NewPCG(5, 5))
+	enc := foreign.Writer{Emit: func(b []byte) error { block = append(block, b...); return nil }}
+	for _, name := range names {
+		run := samples.Run{}
+		for k := range 800 {
+			run.T, run.V = append(run.T, at.UnixMilli()+int64(k-799)*300), append(run.V, rnd.NormFloat64())
+		}
+		if err := errors.Join(enc.Series(labels.FromStrings("__name__", name, "agent", "far"), agentlabel.Seen{}), enc.Run(&run)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := enc.Flush(); err != nil {
+		t.Fatal(err)
+	}
 	w.set("us", peer{answer: func(s regionStream, _ *queryv1.ReadRequest) error {
 		if err := s.Send(opened("us", "agent", foreign.Version)); err != nil {
 			return err
@@ -514,7 +557,9 @@ func TestLimitsAreKeptByTheOneThatAsks(t *testing.T) {
 		"limits.series":        func(c *query.Config) { c.Limits.Series = 49 },
 		"limits.chunk_samples": func(c *query.Config) { c.Limits.ChunkSamples = 49 },
 		"fanout.bytes":         func(c *query.Config) { c.Fanout.Bytes = config.Bytes(len(block) - 1) },
-		"":                     func(*query.Config) {},
+		// Enough for the answer and for what is evaluated, and not for what comes.
+		"limits.memory": func(c *query.Config) { c.Limits.Memory = config.Bytes(len(block) - 1000) },
+		"":              func(*query.Config) {},
 	} {
 		n := startWith(t, a, query.Deps{Now: time.Now, DialRegions: w.dial()}, func(cfg *query.Config) {
 			cfg.Region, cfg.Regions = "eu", []query.RegionConfig{{Name: "us", Endpoint: endpoint("us"), Timeout: time.Minute}}

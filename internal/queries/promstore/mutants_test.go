@@ -26,6 +26,13 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "rows stand in for a newer generation", File: "../../rollups/catalog/view.go", Old: " || of.Name.Generation != raw.Name.Generation || of.PlanSHA256 != raw.PlanSHA256", New: "", By: "TestRowsOfAnOlderGeneration"},
 			{Name: "rows stand in where memory has samples", File: "../published/rolled.go", Old: "rolled[i] == nil || raw(h)", New: "rolled[i] == nil", By: "TestRolledDifferential"},
 			{Name: "objects that begin with the range are left out", File: "../published/select.go", Old: "o.MinTime <= lastNS(maxt)", New: "o.MinTime < firstNS(maxt)", By: "TestRolledAtTheEdges"},
+			{Name: "series of two regions are two", File: "others.go", Old: "if i < len(found) && labels.Equal(found[i].labels, s.Labels) {", New: "if false && labels.Equal(found[i].labels, s.Labels) {", By: "TestSamplesOfRegionsAreMergedByTime"},
+			{Name: "what is behind the last series of another region is dropped", File: "others.go", Old: "found = append(out, found[i:]...)", New: "found = out", By: "TestSamplesOfRegionsAreMergedByTime"},
+			{Name: "samples of a region come before all others", File: "others.go", Old: "case t < r.heads[first].run.T[0]:", New: "case false:", By: "TestSamplesOfRegionsAreMergedByTime"},
+			{Name: "a run is taken whole though another region has samples between", File: "others.go", Old: "	if !others {", New: "	if true {", By: "TestSamplesOfRegionsAreMergedByTime"},
+			{Name: "of two samples of one time both are shown", File: "others.go", Old: "if o := &r.heads[i]; i != first && len(o.run.T) > 0 && o.run.T[0] == next {", New: "if o := &r.heads[i]; i == first && len(o.run.T) > 0 && o.run.T[0] == next {", By: "TestSamplesOfRegionsAreMergedByTime"},
+			{Name: "the greater name wins", File: "others.go", Old: "r.heads[i].region < r.heads[i-1].region; i-- {", New: "r.heads[i].region > r.heads[i-1].region; i-- {", By: "TestSamplesOfRegionsAreMergedByTime"},
+			{Name: "values of series that meet are put together", File: "everywhere.go", Old: "case order == 0:\n			return nil, false", New: "case order == 0:\n			out, a = append(out, a[0]), a[1:]", By: "TestValuesOfRegionsAreApart"},
 			{Name: "objects that end with the range are left out", File: "../published/select.go", Old: "o.MaxTime >= firstNS(mint)", New: "o.MaxTime > lastNS(mint)", By: "TestRolledAtTheEdges"},
 		},
 	})
