@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +17,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/platform/config"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/internal/queries/published/publishedtest"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -371,5 +374,66 @@ func TestTokensOfAllRegions(t *testing.T) {
 	}
 	if e := n.get("/api/v1/query", "query", "sum(count_over_time(up[1m]))", "consistency", "strong"); e.value() != "8" || e.Lightmetrics.Partial {
 		t.Errorf("strong: %s %+v %s", e.value(), e.Lightmetrics, e.Error)
+	}
+}
+
+// TestCredentialsBetweenRegions: a node asks another region with its own token, for the principal that asks it, over HTTP, JSON
+// and gRPC alike; a token that is not known there is a region that refuses.
+func TestCredentialsBetweenRegions(t *testing.T) {
+	file := t.TempDir() + "/principals.yaml"
+	line := func(name, roles string) string {
+		return fmt.Sprintf("- {name: %s, token_sha256: %s, roles: [%s]}\n", name, identity.Sum([]byte(name)).String(), roles)
+	}
+	if err := os.WriteFile(file, []byte("principals:\n"+line("grafana", "reader")+line("alice", "operator")+line("nodes", "worker")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	token := "nodes"
+	f, _ := two(t, func(_ string, c *query.Config) {
+		c.Auth = rpc.AuthConfig{Mode: rpc.AuthToken, PrincipalsFile: file}
+		c.Regions[0].Client = rpc.ClientConfig{Token: config.Secret(token), TokenOverPlaintext: true}
+	})
+	get := func(n *node, as, path string) (int, string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, n.url+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+as)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, string(body)
+	}
+	eu := f.nodes["eu"]
+	for _, c := range []struct{ as, path, want string }{
+		{"grafana", "/api/v1/query?query=sum(up)", `"2"`},
+		{"grafana", "/v1/query?expression=sum(up)&require_complete=true", `"value":2`},
+		{"grafana", "/v1/agents", `"agent_id":"host-us"`},
+		{"alice", "/v1/agents", `"agent_id":"host-us"`},
+		{"alice", "/v1/conflicts", `"region":"us"`},
+		{"alice", "/status", "<td>us</td>"},
+	} {
+		if code, body := get(eu, c.as, c.path); code != http.StatusOK || !strings.Contains(strings.ReplaceAll(body, " ", ""), c.want) || strings.Contains(body, "REFUSED") {
+			t.Errorf("%s %s: %d %s", c.as, c.path, code, body)
+		}
+	}
+	if code, _ := get(eu, "alice", "/api/v1/query?query=up"); code != http.StatusForbidden {
+		t.Errorf("an operator reads samples: %d", code)
+	}
+	// With the token of somebody who may not, or whom nobody knows.
+	for _, token = range []string{"grafana", "stranger"} {
+		g, _ := two(t, func(_ string, c *query.Config) {
+			c.Auth = rpc.AuthConfig{Mode: rpc.AuthToken, PrincipalsFile: file}
+			c.Regions[0].Client = rpc.ClientConfig{Token: config.Secret(token), TokenOverPlaintext: true}
+		})
+		if code, body := get(g.nodes["eu"], "grafana", "/api/v1/query?query=sum(up)"); code != http.StatusOK || !strings.Contains(body, `"reason":"REFUSED"`) || !strings.Contains(body, `"1"`) {
+			t.Errorf("%s: %d %s", token, code, body)
+		}
 	}
 }
