@@ -208,6 +208,42 @@ func TestRolledRowsCrossAsValues(t *testing.T) {
 	}
 }
 
+// TestInstantSelectorsCrossThin: of a selector that is evaluated at some times only the samples that count there are sent, and the
+// answer is that of all.
+func TestInstantSelectorsCrossThin(t *testing.T) {
+	now := time.Now().Truncate(time.Second)
+	f := newFleet(t, []string{"eu", "us"}, time.Now, func(region string, a *authority) {
+		for i := range 40 {
+			at := now.Add(time.Duration(i-40) * 5 * time.Second)
+			a.accept(a.build(identity.Boot{Agent: region, Boot: "b"}, uint64(1+i), at, point{"g", float64(i), at}))
+		}
+	}, nil)
+	n := f.nodes["eu"]
+	for _, c := range []struct {
+		want string
+		most float64
+		ask  []string
+	}{
+		{"78", 1, []string{"/api/v1/query", "query", "sum(g)", "time", unix(now)}},
+		{"", 5, []string{"/api/v1/query_range", "query", "sum(g)", "start", unix(now.Add(-2 * time.Minute)), "end", unix(now), "step", "30"}},
+	} {
+		before := n.number(`lightmetrics_query_region_samples_total{region="us"}`)
+		e := n.get(c.ask[0], c.ask[1:]...)
+		came := n.number(`lightmetrics_query_region_samples_total{region="us"}`) - before
+		// A run may have one more than counts.
+		if came > c.most+2 || came == 0 || c.want != "" && e.value() != c.want {
+			t.Errorf("%v: %s with %v samples", c.ask, e.value(), came)
+		}
+		// Each region alone is half of it: they have the same values.
+		one := n.get(c.ask[0], append(c.ask[1:], "regions", "local")...).results(t)
+		for k, v := range e.results(t) {
+			if v[len(v)-1] != 2*one[k][len(v)-1] {
+				t.Errorf("%s: %v, of one region %v", k, v, one[k])
+			}
+		}
+	}
+}
+
 // TestWhoMayReadForAnotherRegion: the caller of the other region must have the role; what its region does not know of it is
 // refused; and only services may ask.
 func TestWhoMayReadForAnotherRegion(t *testing.T) {

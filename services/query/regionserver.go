@@ -346,9 +346,8 @@ func (w *writing) list(ses *answer.Session, ask *queryv1.SelectSeries, ms []*lab
 // callOf reads a call; nil where its times can't be those of a query.
 func callOf(c *queryv1.RangeCall, ms []*labels.Matcher, points int) *promstore.RangeCall {
 	out := &promstore.RangeCall{Func: c.GetFunction(), Matchers: ms, Range: c.GetRangeMs(), Offset: c.GetOffsetMs(), Start: c.GetStartUnixMs(), End: c.GetEndUnixMs(), Step: c.GetStepMs()}
-	const far = math.MaxInt64 / 8
 	for _, t := range []int64{out.Range, out.Offset, out.Start, out.End, out.Step} {
-		if t < -far || t > far {
+		if t < -farTime || t > farTime {
 			return nil
 		}
 	}
@@ -356,6 +355,18 @@ func callOf(c *queryv1.RangeCall, ms []*labels.Matcher, points int) *promstore.R
 		return nil
 	}
 	return out
+}
+
+// farTime bounds times, so that sums of them can't overflow.
+const farTime = math.MaxInt64 / 8
+
+// instantsOf reads times; nil where they can't be those of a query.
+func instantsOf(x *queryv1.Instants) *promstore.Instants {
+	in := &promstore.Instants{Start: x.GetStartUnixMs(), End: x.GetEndUnixMs(), Step: x.GetStepMs()}
+	if in.Start < -farTime || in.End > farTime || in.End < in.Start || in.Step < 0 || in.Step > farTime || in.Step == 0 && in.Start != in.End {
+		return nil
+	}
+	return in
 }
 
 // call sends the values of the call where rolled rows give them; false where they don't, and nothing was sent.
@@ -408,12 +419,21 @@ func (w *writing) samplesOf(ses *answer.Session, ask *queryv1.SelectSeries, ms [
 		return err
 	}
 	var in promstore.Reader
+	var at *promstore.Instants
+	if x := ask.GetInstants(); x != nil {
+		if at = instantsOf(x); at == nil {
+			return invalid("instants at times that no query has")
+		}
+	}
 	for i := range found.Len() {
 		in.Reset(found, i)
 		for begun := false; ; {
 			run, ok := in.Next()
 			if !ok {
 				break
+			}
+			if at != nil {
+				run = at.Thin(&run)
 			}
 			if !begun {
 				if err := w.Series(found.Labels(i), found.Agents(i)); err != nil {

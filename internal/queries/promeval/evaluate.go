@@ -89,12 +89,16 @@ func (e *evaluation) run(ctx context.Context) error {
 	if done, err := e.fromRows(ctx); done || err != nil {
 		return err
 	}
-	span := e.span
+	span, hint := e.span, promstore.Hint{Func: e.hint, Range: e.span}
+	var sel *promstore.Selection
+	var err error
+	// A range is open at its begin, so its first millisecond is left out.
 	if e.fn == nil {
 		span = e.at.Lookback
+		sel, err = e.q.FindAt(ctx, promstore.Instants{Start: e.at.Start - e.offset, End: e.at.End - e.offset, Step: e.at.Step}, hint, e.at.Start-e.offset-span+1, e.at.End-e.offset, e.selector.LabelMatchers...)
+	} else {
+		sel, err = e.q.Find(ctx, hint, e.at.Start-e.offset-span+1, e.at.End-e.offset, e.selector.LabelMatchers...)
 	}
-	// A range is open at its begin, so its first millisecond is left out.
-	sel, err := e.q.Find(ctx, promstore.Hint{Func: e.hint, Range: e.span}, e.at.Start-e.offset-span+1, e.at.End-e.offset, e.selector.LabelMatchers...)
 	if err != nil {
 		return err
 	}

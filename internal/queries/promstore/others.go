@@ -29,6 +29,45 @@ type Wanted struct {
 	List bool
 	// Call lets a region that can evaluate it from rolled rows send the values in place of samples; nil wants samples.
 	Call *RangeCall
+	// Instants lets a region leave out all samples but the last at or before each of these times; nil wants all.
+	Instants *Instants
+}
+
+// Instants are times of evaluation, milliseconds: from Start by Step to End; Step is 0 for one time.
+type Instants struct{ Start, End, Step int64 }
+
+// Thin leaves the samples of a run that are the last at or before one of the times, as far as the run tells: its last sample
+// stays, as the next run may begin behind the time.
+func (in *Instants) Thin(run *samples.Run) samples.Run {
+	out := samples.Run{ST: run.ST}
+	for i, t := range run.T {
+		if i+1 < len(run.T) && !in.between(t, run.T[i+1]) {
+			continue
+		}
+		out.T, out.V = append(out.T, t), append(out.V, run.V[i])
+		if run.H != nil {
+			out.H = append(out.H, run.H[i])
+		}
+		if run.STs != nil {
+			out.STs = append(out.STs, run.STs[i])
+		}
+	}
+	return out
+}
+
+// between reports whether a time lies at or after t and before next.
+func (in *Instants) between(t, next int64) bool {
+	switch {
+	case t >= in.End:
+		return t == in.End
+	case next <= in.Start:
+		return false
+	case t <= in.Start || in.Step <= 0:
+		return in.Step > 0 || in.Start >= t && in.Start < next
+	}
+	// The first time at or after t.
+	first := in.Start + (t-in.Start+in.Step-1)/in.Step*in.Step
+	return first < next && first <= in.End
 }
 
 // Asked is a question to other regions.

@@ -140,3 +140,56 @@ func TestValuesOfRegionsAreApart(t *testing.T) {
 		t.Error("what is not known is apart")
 	}
 }
+
+// TestThinnedSamplesAreEnough: at each of the times the last sample of what is left is that of all, whatever the runs are; and
+// hardly any other is left.
+func TestThinnedSamplesAreEnough(t *testing.T) {
+	for seed := range uint64(300) {
+		rnd := rand.New(rand.NewPCG(seed, 13))
+		in := Instants{Start: 500 + rnd.Int64N(1000), Step: 1 + rnd.Int64N(100)}
+		if in.End = in.Start + in.Step*rnd.Int64N(20); rnd.IntN(4) == 0 {
+			in.Step, in.End = 0, in.Start
+		}
+		var all, left []int64
+		runs := 0
+		for at := rnd.Int64N(600); at < 3000; runs++ {
+			run := samples.Run{}
+			for n := 1 + rnd.IntN(30); n > 0 && at < 3000; n-- {
+				run.T, run.V = append(run.T, at), append(run.V, float64(at))
+				if rnd.IntN(3) == 0 {
+					at = max(at+1, in.Start+in.Step*rnd.Int64N(3)) // on a time
+				} else {
+					at += 1 + rnd.Int64N(40)
+				}
+			}
+			all = append(all, run.T...)
+			thin := in.Thin(&run)
+			for i, at := range thin.T {
+				if thin.V[i] != float64(at) {
+					t.Fatalf("seed %d: the value of %d is %v", seed, at, thin.V[i])
+				}
+			}
+			left = append(left, thin.T...)
+		}
+		last := func(of []int64, at int64) int64 {
+			i, found := slices.BinarySearch(of, at)
+			if found {
+				return of[i]
+			}
+			if i == 0 {
+				return -1
+			}
+			return of[i-1]
+		}
+		times := 0
+		for at := in.Start; at <= in.End; at += max(in.Step, 1) {
+			if last(left, at) != last(all, at) {
+				t.Fatalf("seed %d: at %d of %+v the last is %d, want %d", seed, at, in, last(left, at), last(all, at))
+			}
+			times++
+		}
+		if len(left) > times+runs {
+			t.Errorf("seed %d: %d samples are left for %d times of %d runs", seed, len(left), times, runs)
+		}
+	}
+}

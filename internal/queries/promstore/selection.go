@@ -20,14 +20,24 @@ type Selection struct {
 	found []merged
 }
 
+// FindAt is Find for an instant selector that is evaluated at these times alone: samples that are the last before none of them
+// may be left out.
+func (q *Queryable) FindAt(ctx context.Context, at Instants, hint Hint, mint, maxt int64, ms ...*labels.Matcher) (*Selection, error) {
+	return q.selection(ctx, Wanted{Matchers: ms, Mint: mint, Maxt: maxt, Hint: hint, Instants: &at})
+}
+
 // Find returns the series that match and may have samples in [mint, maxt], milliseconds, sorted by their labels. Errors:
 // *LimitError, an error of the guard, a context error.
 func (q *Queryable) Find(ctx context.Context, hint Hint, mint, maxt int64, ms ...*labels.Matcher) (*Selection, error) {
-	found, err := q.find(ctx, Wanted{Matchers: ms, Mint: mint, Maxt: maxt, Hint: hint})
+	return q.selection(ctx, Wanted{Matchers: ms, Mint: mint, Maxt: maxt, Hint: hint})
+}
+
+func (q *Queryable) selection(ctx context.Context, w Wanted) (*Selection, error) {
+	found, err := q.find(ctx, w)
 	if err != nil {
 		return nil, err
 	}
-	return &Selection{reading{q: q, mint: mint, maxt: maxt}, found}, nil
+	return &Selection{reading{q: q, mint: w.Mint, maxt: w.Maxt}, found}, nil
 }
 
 // Len is the number of series.
@@ -41,11 +51,7 @@ func (s *Selection) Agents(i int) agentlabel.Seen { return s.found[i].agents(s.m
 
 // List returns the labels of the series that match and have a sample in [mint, maxt], sorted. Errors are those of Find.
 func (q *Queryable) List(ctx context.Context, mint, maxt int64, ms ...*labels.Matcher) (*Selection, error) {
-	found, err := q.find(ctx, Wanted{Matchers: ms, Mint: mint, Maxt: maxt, List: true})
-	if err != nil {
-		return nil, err
-	}
-	return &Selection{reading{q: q, mint: mint, maxt: maxt}, found}, nil
+	return q.selection(ctx, Wanted{Matchers: ms, Mint: mint, Maxt: maxt, List: true})
 }
 
 // Reader reads one series after the other, and uses its memory again.

@@ -173,6 +173,9 @@ func (q *Query) Select(w promstore.Wanted) promstore.Asked {
 func keyOf(w *promstore.Wanted) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%q %d %t", w.Hint.Func, w.Hint.Range, w.List)
+	if w.Instants != nil {
+		fmt.Fprintf(&b, " %d", *w.Instants)
+	}
 	for _, m := range w.Matchers {
 		fmt.Fprintf(&b, " %d%q%q", m.Type, m.Name, m.Value)
 	}
@@ -381,6 +384,9 @@ next:
 
 func selectOf(w *promstore.Wanted) *queryv1.SelectSeries {
 	out := &queryv1.SelectSeries{Matchers: matchersOf(w.Matchers), StartUnixMs: w.Mint, EndUnixMs: w.Maxt, Function: w.Hint.Func, RangeMs: w.Hint.Range, LabelsOnly: w.List}
+	if in := w.Instants; in != nil {
+		out.Instants = &queryv1.Instants{StartUnixMs: in.Start, EndUnixMs: in.End, StepMs: in.Step}
+	}
 	if c := w.Call; c != nil {
 		out.Call = &queryv1.RangeCall{Function: c.Func, RangeMs: c.Range, OffsetMs: c.Offset, StartUnixMs: c.Start, EndUnixMs: c.End, StepMs: c.Step}
 	}

@@ -564,7 +564,9 @@ type SelectSeries struct {
 	// Labels only, of the series that have a sample in the range.
 	LabelsOnly bool `protobuf:"varint,6,opt,name=labels_only,json=labelsOnly,proto3" json:"labels_only,omitempty"`
 	// Where the region can evaluate this call from rolled rows, it sends the values in place of samples.
-	Call          *RangeCall `protobuf:"bytes,7,opt,name=call,proto3" json:"call,omitempty"`
+	Call *RangeCall `protobuf:"bytes,7,opt,name=call,proto3" json:"call,omitempty"`
+	// Only the last sample at or before each of these times is wanted.
+	Instants      *Instants `protobuf:"bytes,8,opt,name=instants,proto3" json:"instants,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -648,6 +650,77 @@ func (x *SelectSeries) GetCall() *RangeCall {
 	return nil
 }
 
+func (x *SelectSeries) GetInstants() *Instants {
+	if x != nil {
+		return x.Instants
+	}
+	return nil
+}
+
+// Instants are the times start, start + step and so on to end at which an instant selector is evaluated.
+type Instants struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Unix milliseconds, with the selector's offset taken off.
+	StartUnixMs int64 `protobuf:"varint,1,opt,name=start_unix_ms,json=startUnixMs,proto3" json:"start_unix_ms,omitempty"`
+	// Unix milliseconds.
+	EndUnixMs int64 `protobuf:"varint,2,opt,name=end_unix_ms,json=endUnixMs,proto3" json:"end_unix_ms,omitempty"`
+	// Milliseconds; 0 for one time.
+	StepMs        int64 `protobuf:"varint,3,opt,name=step_ms,json=stepMs,proto3" json:"step_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Instants) Reset() {
+	*x = Instants{}
+	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Instants) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Instants) ProtoMessage() {}
+
+func (x *Instants) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Instants.ProtoReflect.Descriptor instead.
+func (*Instants) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_query_v1_region_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Instants) GetStartUnixMs() int64 {
+	if x != nil {
+		return x.StartUnixMs
+	}
+	return 0
+}
+
+func (x *Instants) GetEndUnixMs() int64 {
+	if x != nil {
+		return x.EndUnixMs
+	}
+	return 0
+}
+
+func (x *Instants) GetStepMs() int64 {
+	if x != nil {
+		return x.StepMs
+	}
+	return 0
+}
+
 // RangeCall is a function over the range of the selector, evaluated at start, start + step and so on to end.
 type RangeCall struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -669,7 +742,7 @@ type RangeCall struct {
 
 func (x *RangeCall) Reset() {
 	*x = RangeCall{}
-	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[6]
+	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -681,7 +754,7 @@ func (x *RangeCall) String() string {
 func (*RangeCall) ProtoMessage() {}
 
 func (x *RangeCall) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[6]
+	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -694,7 +767,7 @@ func (x *RangeCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RangeCall.ProtoReflect.Descriptor instead.
 func (*RangeCall) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_query_v1_region_proto_rawDescGZIP(), []int{6}
+	return file_lightmetrics_query_v1_region_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *RangeCall) GetFunction() string {
@@ -756,7 +829,7 @@ type SelectLabels struct {
 
 func (x *SelectLabels) Reset() {
 	*x = SelectLabels{}
-	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[7]
+	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -768,7 +841,7 @@ func (x *SelectLabels) String() string {
 func (*SelectLabels) ProtoMessage() {}
 
 func (x *SelectLabels) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[7]
+	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -781,7 +854,7 @@ func (x *SelectLabels) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SelectLabels.ProtoReflect.Descriptor instead.
 func (*SelectLabels) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_query_v1_region_proto_rawDescGZIP(), []int{7}
+	return file_lightmetrics_query_v1_region_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *SelectLabels) GetLabel() string {
@@ -823,7 +896,7 @@ type SelectMetadata struct {
 
 func (x *SelectMetadata) Reset() {
 	*x = SelectMetadata{}
-	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[8]
+	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -835,7 +908,7 @@ func (x *SelectMetadata) String() string {
 func (*SelectMetadata) ProtoMessage() {}
 
 func (x *SelectMetadata) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[8]
+	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -848,7 +921,7 @@ func (x *SelectMetadata) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SelectMetadata.ProtoReflect.Descriptor instead.
 func (*SelectMetadata) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_query_v1_region_proto_rawDescGZIP(), []int{8}
+	return file_lightmetrics_query_v1_region_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *SelectMetadata) GetMetric() string {
@@ -875,7 +948,7 @@ type SelectAgents struct {
 
 func (x *SelectAgents) Reset() {
 	*x = SelectAgents{}
-	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[9]
+	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -887,7 +960,7 @@ func (x *SelectAgents) String() string {
 func (*SelectAgents) ProtoMessage() {}
 
 func (x *SelectAgents) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[9]
+	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -900,7 +973,7 @@ func (x *SelectAgents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SelectAgents.ProtoReflect.Descriptor instead.
 func (*SelectAgents) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_query_v1_region_proto_rawDescGZIP(), []int{9}
+	return file_lightmetrics_query_v1_region_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SelectAgents) GetAgentId() string {
@@ -946,7 +1019,7 @@ type SelectConflicts struct {
 
 func (x *SelectConflicts) Reset() {
 	*x = SelectConflicts{}
-	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[10]
+	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -958,7 +1031,7 @@ func (x *SelectConflicts) String() string {
 func (*SelectConflicts) ProtoMessage() {}
 
 func (x *SelectConflicts) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[10]
+	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -971,7 +1044,7 @@ func (x *SelectConflicts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SelectConflicts.ProtoReflect.Descriptor instead.
 func (*SelectConflicts) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_query_v1_region_proto_rawDescGZIP(), []int{10}
+	return file_lightmetrics_query_v1_region_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *SelectConflicts) GetAgentId() string {
@@ -1018,7 +1091,7 @@ type ReadResponse struct {
 
 func (x *ReadResponse) Reset() {
 	*x = ReadResponse{}
-	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[11]
+	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1030,7 +1103,7 @@ func (x *ReadResponse) String() string {
 func (*ReadResponse) ProtoMessage() {}
 
 func (x *ReadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[11]
+	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1043,7 +1116,7 @@ func (x *ReadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadResponse.ProtoReflect.Descriptor instead.
 func (*ReadResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_query_v1_region_proto_rawDescGZIP(), []int{11}
+	return file_lightmetrics_query_v1_region_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ReadResponse) GetRequest() uint64 {
@@ -1195,7 +1268,7 @@ type RegionOpened struct {
 
 func (x *RegionOpened) Reset() {
 	*x = RegionOpened{}
-	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[12]
+	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1207,7 +1280,7 @@ func (x *RegionOpened) String() string {
 func (*RegionOpened) ProtoMessage() {}
 
 func (x *RegionOpened) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[12]
+	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1220,7 +1293,7 @@ func (x *RegionOpened) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionOpened.ProtoReflect.Descriptor instead.
 func (*RegionOpened) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_query_v1_region_proto_rawDescGZIP(), []int{12}
+	return file_lightmetrics_query_v1_region_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RegionOpened) GetRegion() string {
@@ -1273,7 +1346,7 @@ type SeriesBlock struct {
 
 func (x *SeriesBlock) Reset() {
 	*x = SeriesBlock{}
-	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[13]
+	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1285,7 +1358,7 @@ func (x *SeriesBlock) String() string {
 func (*SeriesBlock) ProtoMessage() {}
 
 func (x *SeriesBlock) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[13]
+	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1298,7 +1371,7 @@ func (x *SeriesBlock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeriesBlock.ProtoReflect.Descriptor instead.
 func (*SeriesBlock) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_query_v1_region_proto_rawDescGZIP(), []int{13}
+	return file_lightmetrics_query_v1_region_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SeriesBlock) GetRestart() bool {
@@ -1335,7 +1408,7 @@ type LabelsBlock struct {
 
 func (x *LabelsBlock) Reset() {
 	*x = LabelsBlock{}
-	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[14]
+	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1347,7 +1420,7 @@ func (x *LabelsBlock) String() string {
 func (*LabelsBlock) ProtoMessage() {}
 
 func (x *LabelsBlock) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[14]
+	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1360,7 +1433,7 @@ func (x *LabelsBlock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LabelsBlock.ProtoReflect.Descriptor instead.
 func (*LabelsBlock) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_query_v1_region_proto_rawDescGZIP(), []int{14}
+	return file_lightmetrics_query_v1_region_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *LabelsBlock) GetRestart() bool {
@@ -1388,7 +1461,7 @@ type MetadataBlock struct {
 
 func (x *MetadataBlock) Reset() {
 	*x = MetadataBlock{}
-	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[15]
+	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1400,7 +1473,7 @@ func (x *MetadataBlock) String() string {
 func (*MetadataBlock) ProtoMessage() {}
 
 func (x *MetadataBlock) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[15]
+	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1413,7 +1486,7 @@ func (x *MetadataBlock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MetadataBlock.ProtoReflect.Descriptor instead.
 func (*MetadataBlock) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_query_v1_region_proto_rawDescGZIP(), []int{15}
+	return file_lightmetrics_query_v1_region_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *MetadataBlock) GetMetrics() []*MetricMetadata {
@@ -1440,7 +1513,7 @@ type MetricMetadata struct {
 
 func (x *MetricMetadata) Reset() {
 	*x = MetricMetadata{}
-	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[16]
+	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1452,7 +1525,7 @@ func (x *MetricMetadata) String() string {
 func (*MetricMetadata) ProtoMessage() {}
 
 func (x *MetricMetadata) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[16]
+	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1465,7 +1538,7 @@ func (x *MetricMetadata) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MetricMetadata.ProtoReflect.Descriptor instead.
 func (*MetricMetadata) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_query_v1_region_proto_rawDescGZIP(), []int{16}
+	return file_lightmetrics_query_v1_region_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *MetricMetadata) GetName() string {
@@ -1507,7 +1580,7 @@ type AgentsBlock struct {
 
 func (x *AgentsBlock) Reset() {
 	*x = AgentsBlock{}
-	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[17]
+	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1519,7 +1592,7 @@ func (x *AgentsBlock) String() string {
 func (*AgentsBlock) ProtoMessage() {}
 
 func (x *AgentsBlock) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[17]
+	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1532,7 +1605,7 @@ func (x *AgentsBlock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AgentsBlock.ProtoReflect.Descriptor instead.
 func (*AgentsBlock) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_query_v1_region_proto_rawDescGZIP(), []int{17}
+	return file_lightmetrics_query_v1_region_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *AgentsBlock) GetAgents() []*Agent {
@@ -1553,7 +1626,7 @@ type ConflictsBlock struct {
 
 func (x *ConflictsBlock) Reset() {
 	*x = ConflictsBlock{}
-	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[18]
+	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1565,7 +1638,7 @@ func (x *ConflictsBlock) String() string {
 func (*ConflictsBlock) ProtoMessage() {}
 
 func (x *ConflictsBlock) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[18]
+	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1578,7 +1651,7 @@ func (x *ConflictsBlock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConflictsBlock.ProtoReflect.Descriptor instead.
 func (*ConflictsBlock) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_query_v1_region_proto_rawDescGZIP(), []int{18}
+	return file_lightmetrics_query_v1_region_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ConflictsBlock) GetConflicts() []*KeyedConflict {
@@ -1601,7 +1674,7 @@ type KeyedConflict struct {
 
 func (x *KeyedConflict) Reset() {
 	*x = KeyedConflict{}
-	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[19]
+	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1613,7 +1686,7 @@ func (x *KeyedConflict) String() string {
 func (*KeyedConflict) ProtoMessage() {}
 
 func (x *KeyedConflict) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[19]
+	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1626,7 +1699,7 @@ func (x *KeyedConflict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyedConflict.ProtoReflect.Descriptor instead.
 func (*KeyedConflict) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_query_v1_region_proto_rawDescGZIP(), []int{19}
+	return file_lightmetrics_query_v1_region_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *KeyedConflict) GetKey() string {
@@ -1658,7 +1731,7 @@ type RequestDone struct {
 
 func (x *RequestDone) Reset() {
 	*x = RequestDone{}
-	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[20]
+	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1670,7 +1743,7 @@ func (x *RequestDone) String() string {
 func (*RequestDone) ProtoMessage() {}
 
 func (x *RequestDone) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[20]
+	mi := &file_lightmetrics_query_v1_region_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1683,7 +1756,7 @@ func (x *RequestDone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestDone.ProtoReflect.Descriptor instead.
 func (*RequestDone) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_query_v1_region_proto_rawDescGZIP(), []int{20}
+	return file_lightmetrics_query_v1_region_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RequestDone) GetCompleteness() *Completeness {
@@ -1752,7 +1825,7 @@ const file_lightmetrics_query_v1_region_proto_rawDesc = "" +
 	"TYPE_EQUAL\x10\x01\x12\x12\n" +
 	"\x0eTYPE_NOT_EQUAL\x10\x02\x12\x0f\n" +
 	"\vTYPE_REGEXP\x10\x03\x12\x13\n" +
-	"\x0fTYPE_NOT_REGEXP\x10\x04\"\xa1\x02\n" +
+	"\x0fTYPE_NOT_REGEXP\x10\x04\"\xde\x02\n" +
 	"\fSelectSeries\x12?\n" +
 	"\bmatchers\x18\x01 \x03(\v2#.lightmetrics.query.v1.LabelMatcherR\bmatchers\x12\"\n" +
 	"\rstart_unix_ms\x18\x02 \x01(\x03R\vstartUnixMs\x12\x1e\n" +
@@ -1761,7 +1834,12 @@ const file_lightmetrics_query_v1_region_proto_rawDesc = "" +
 	"\brange_ms\x18\x05 \x01(\x03R\arangeMs\x12\x1f\n" +
 	"\vlabels_only\x18\x06 \x01(\bR\n" +
 	"labelsOnly\x124\n" +
-	"\x04call\x18\a \x01(\v2 .lightmetrics.query.v1.RangeCallR\x04call\"\xbc\x01\n" +
+	"\x04call\x18\a \x01(\v2 .lightmetrics.query.v1.RangeCallR\x04call\x12;\n" +
+	"\binstants\x18\b \x01(\v2\x1f.lightmetrics.query.v1.InstantsR\binstants\"g\n" +
+	"\bInstants\x12\"\n" +
+	"\rstart_unix_ms\x18\x01 \x01(\x03R\vstartUnixMs\x12\x1e\n" +
+	"\vend_unix_ms\x18\x02 \x01(\x03R\tendUnixMs\x12\x17\n" +
+	"\astep_ms\x18\x03 \x01(\x03R\x06stepMs\"\xbc\x01\n" +
 	"\tRangeCall\x12\x1a\n" +
 	"\bfunction\x18\x01 \x01(\tR\bfunction\x12\x19\n" +
 	"\brange_ms\x18\x02 \x01(\x03R\arangeMs\x12\x1b\n" +
@@ -1844,7 +1922,7 @@ func file_lightmetrics_query_v1_region_proto_rawDescGZIP() []byte {
 }
 
 var file_lightmetrics_query_v1_region_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_lightmetrics_query_v1_region_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_lightmetrics_query_v1_region_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_lightmetrics_query_v1_region_proto_goTypes = []any{
 	(LabelMatcher_Type)(0),   // 0: lightmetrics.query.v1.LabelMatcher.Type
 	(*ReadRequest)(nil),      // 1: lightmetrics.query.v1.ReadRequest
@@ -1853,57 +1931,59 @@ var file_lightmetrics_query_v1_region_proto_goTypes = []any{
 	(*ReadLimits)(nil),       // 4: lightmetrics.query.v1.ReadLimits
 	(*LabelMatcher)(nil),     // 5: lightmetrics.query.v1.LabelMatcher
 	(*SelectSeries)(nil),     // 6: lightmetrics.query.v1.SelectSeries
-	(*RangeCall)(nil),        // 7: lightmetrics.query.v1.RangeCall
-	(*SelectLabels)(nil),     // 8: lightmetrics.query.v1.SelectLabels
-	(*SelectMetadata)(nil),   // 9: lightmetrics.query.v1.SelectMetadata
-	(*SelectAgents)(nil),     // 10: lightmetrics.query.v1.SelectAgents
-	(*SelectConflicts)(nil),  // 11: lightmetrics.query.v1.SelectConflicts
-	(*ReadResponse)(nil),     // 12: lightmetrics.query.v1.ReadResponse
-	(*RegionOpened)(nil),     // 13: lightmetrics.query.v1.RegionOpened
-	(*SeriesBlock)(nil),      // 14: lightmetrics.query.v1.SeriesBlock
-	(*LabelsBlock)(nil),      // 15: lightmetrics.query.v1.LabelsBlock
-	(*MetadataBlock)(nil),    // 16: lightmetrics.query.v1.MetadataBlock
-	(*MetricMetadata)(nil),   // 17: lightmetrics.query.v1.MetricMetadata
-	(*AgentsBlock)(nil),      // 18: lightmetrics.query.v1.AgentsBlock
-	(*ConflictsBlock)(nil),   // 19: lightmetrics.query.v1.ConflictsBlock
-	(*KeyedConflict)(nil),    // 20: lightmetrics.query.v1.KeyedConflict
-	(*RequestDone)(nil),      // 21: lightmetrics.query.v1.RequestDone
-	(*Agent)(nil),            // 22: lightmetrics.query.v1.Agent
-	(*IdentityConflict)(nil), // 23: lightmetrics.query.v1.IdentityConflict
-	(*Completeness)(nil),     // 24: lightmetrics.query.v1.Completeness
+	(*Instants)(nil),         // 7: lightmetrics.query.v1.Instants
+	(*RangeCall)(nil),        // 8: lightmetrics.query.v1.RangeCall
+	(*SelectLabels)(nil),     // 9: lightmetrics.query.v1.SelectLabels
+	(*SelectMetadata)(nil),   // 10: lightmetrics.query.v1.SelectMetadata
+	(*SelectAgents)(nil),     // 11: lightmetrics.query.v1.SelectAgents
+	(*SelectConflicts)(nil),  // 12: lightmetrics.query.v1.SelectConflicts
+	(*ReadResponse)(nil),     // 13: lightmetrics.query.v1.ReadResponse
+	(*RegionOpened)(nil),     // 14: lightmetrics.query.v1.RegionOpened
+	(*SeriesBlock)(nil),      // 15: lightmetrics.query.v1.SeriesBlock
+	(*LabelsBlock)(nil),      // 16: lightmetrics.query.v1.LabelsBlock
+	(*MetadataBlock)(nil),    // 17: lightmetrics.query.v1.MetadataBlock
+	(*MetricMetadata)(nil),   // 18: lightmetrics.query.v1.MetricMetadata
+	(*AgentsBlock)(nil),      // 19: lightmetrics.query.v1.AgentsBlock
+	(*ConflictsBlock)(nil),   // 20: lightmetrics.query.v1.ConflictsBlock
+	(*KeyedConflict)(nil),    // 21: lightmetrics.query.v1.KeyedConflict
+	(*RequestDone)(nil),      // 22: lightmetrics.query.v1.RequestDone
+	(*Agent)(nil),            // 23: lightmetrics.query.v1.Agent
+	(*IdentityConflict)(nil), // 24: lightmetrics.query.v1.IdentityConflict
+	(*Completeness)(nil),     // 25: lightmetrics.query.v1.Completeness
 }
 var file_lightmetrics_query_v1_region_proto_depIdxs = []int32{
 	2,  // 0: lightmetrics.query.v1.ReadRequest.open:type_name -> lightmetrics.query.v1.OpenRegion
 	6,  // 1: lightmetrics.query.v1.ReadRequest.select:type_name -> lightmetrics.query.v1.SelectSeries
-	8,  // 2: lightmetrics.query.v1.ReadRequest.labels:type_name -> lightmetrics.query.v1.SelectLabels
-	9,  // 3: lightmetrics.query.v1.ReadRequest.metadata:type_name -> lightmetrics.query.v1.SelectMetadata
-	10, // 4: lightmetrics.query.v1.ReadRequest.agents:type_name -> lightmetrics.query.v1.SelectAgents
-	11, // 5: lightmetrics.query.v1.ReadRequest.conflicts:type_name -> lightmetrics.query.v1.SelectConflicts
+	9,  // 2: lightmetrics.query.v1.ReadRequest.labels:type_name -> lightmetrics.query.v1.SelectLabels
+	10, // 3: lightmetrics.query.v1.ReadRequest.metadata:type_name -> lightmetrics.query.v1.SelectMetadata
+	11, // 4: lightmetrics.query.v1.ReadRequest.agents:type_name -> lightmetrics.query.v1.SelectAgents
+	12, // 5: lightmetrics.query.v1.ReadRequest.conflicts:type_name -> lightmetrics.query.v1.SelectConflicts
 	3,  // 6: lightmetrics.query.v1.OpenRegion.caller:type_name -> lightmetrics.query.v1.Caller
 	4,  // 7: lightmetrics.query.v1.OpenRegion.limits:type_name -> lightmetrics.query.v1.ReadLimits
 	0,  // 8: lightmetrics.query.v1.LabelMatcher.type:type_name -> lightmetrics.query.v1.LabelMatcher.Type
 	5,  // 9: lightmetrics.query.v1.SelectSeries.matchers:type_name -> lightmetrics.query.v1.LabelMatcher
-	7,  // 10: lightmetrics.query.v1.SelectSeries.call:type_name -> lightmetrics.query.v1.RangeCall
-	5,  // 11: lightmetrics.query.v1.SelectLabels.matchers:type_name -> lightmetrics.query.v1.LabelMatcher
-	13, // 12: lightmetrics.query.v1.ReadResponse.opened:type_name -> lightmetrics.query.v1.RegionOpened
-	14, // 13: lightmetrics.query.v1.ReadResponse.series:type_name -> lightmetrics.query.v1.SeriesBlock
-	15, // 14: lightmetrics.query.v1.ReadResponse.labels:type_name -> lightmetrics.query.v1.LabelsBlock
-	16, // 15: lightmetrics.query.v1.ReadResponse.metadata:type_name -> lightmetrics.query.v1.MetadataBlock
-	18, // 16: lightmetrics.query.v1.ReadResponse.agents:type_name -> lightmetrics.query.v1.AgentsBlock
-	19, // 17: lightmetrics.query.v1.ReadResponse.conflicts:type_name -> lightmetrics.query.v1.ConflictsBlock
-	21, // 18: lightmetrics.query.v1.ReadResponse.done:type_name -> lightmetrics.query.v1.RequestDone
-	17, // 19: lightmetrics.query.v1.MetadataBlock.metrics:type_name -> lightmetrics.query.v1.MetricMetadata
-	22, // 20: lightmetrics.query.v1.AgentsBlock.agents:type_name -> lightmetrics.query.v1.Agent
-	20, // 21: lightmetrics.query.v1.ConflictsBlock.conflicts:type_name -> lightmetrics.query.v1.KeyedConflict
-	23, // 22: lightmetrics.query.v1.KeyedConflict.conflict:type_name -> lightmetrics.query.v1.IdentityConflict
-	24, // 23: lightmetrics.query.v1.RequestDone.completeness:type_name -> lightmetrics.query.v1.Completeness
-	1,  // 24: lightmetrics.query.v1.RegionService.Read:input_type -> lightmetrics.query.v1.ReadRequest
-	12, // 25: lightmetrics.query.v1.RegionService.Read:output_type -> lightmetrics.query.v1.ReadResponse
-	25, // [25:26] is the sub-list for method output_type
-	24, // [24:25] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	8,  // 10: lightmetrics.query.v1.SelectSeries.call:type_name -> lightmetrics.query.v1.RangeCall
+	7,  // 11: lightmetrics.query.v1.SelectSeries.instants:type_name -> lightmetrics.query.v1.Instants
+	5,  // 12: lightmetrics.query.v1.SelectLabels.matchers:type_name -> lightmetrics.query.v1.LabelMatcher
+	14, // 13: lightmetrics.query.v1.ReadResponse.opened:type_name -> lightmetrics.query.v1.RegionOpened
+	15, // 14: lightmetrics.query.v1.ReadResponse.series:type_name -> lightmetrics.query.v1.SeriesBlock
+	16, // 15: lightmetrics.query.v1.ReadResponse.labels:type_name -> lightmetrics.query.v1.LabelsBlock
+	17, // 16: lightmetrics.query.v1.ReadResponse.metadata:type_name -> lightmetrics.query.v1.MetadataBlock
+	19, // 17: lightmetrics.query.v1.ReadResponse.agents:type_name -> lightmetrics.query.v1.AgentsBlock
+	20, // 18: lightmetrics.query.v1.ReadResponse.conflicts:type_name -> lightmetrics.query.v1.ConflictsBlock
+	22, // 19: lightmetrics.query.v1.ReadResponse.done:type_name -> lightmetrics.query.v1.RequestDone
+	18, // 20: lightmetrics.query.v1.MetadataBlock.metrics:type_name -> lightmetrics.query.v1.MetricMetadata
+	23, // 21: lightmetrics.query.v1.AgentsBlock.agents:type_name -> lightmetrics.query.v1.Agent
+	21, // 22: lightmetrics.query.v1.ConflictsBlock.conflicts:type_name -> lightmetrics.query.v1.KeyedConflict
+	24, // 23: lightmetrics.query.v1.KeyedConflict.conflict:type_name -> lightmetrics.query.v1.IdentityConflict
+	25, // 24: lightmetrics.query.v1.RequestDone.completeness:type_name -> lightmetrics.query.v1.Completeness
+	1,  // 25: lightmetrics.query.v1.RegionService.Read:input_type -> lightmetrics.query.v1.ReadRequest
+	13, // 26: lightmetrics.query.v1.RegionService.Read:output_type -> lightmetrics.query.v1.ReadResponse
+	26, // [26:27] is the sub-list for method output_type
+	25, // [25:26] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_lightmetrics_query_v1_region_proto_init() }
@@ -1920,8 +2000,8 @@ func file_lightmetrics_query_v1_region_proto_init() {
 		(*ReadRequest_Agents)(nil),
 		(*ReadRequest_Conflicts)(nil),
 	}
-	file_lightmetrics_query_v1_region_proto_msgTypes[7].OneofWrappers = []any{}
-	file_lightmetrics_query_v1_region_proto_msgTypes[11].OneofWrappers = []any{
+	file_lightmetrics_query_v1_region_proto_msgTypes[8].OneofWrappers = []any{}
+	file_lightmetrics_query_v1_region_proto_msgTypes[12].OneofWrappers = []any{
 		(*ReadResponse_Opened)(nil),
 		(*ReadResponse_Series)(nil),
 		(*ReadResponse_Labels)(nil),
@@ -1936,7 +2016,7 @@ func file_lightmetrics_query_v1_region_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lightmetrics_query_v1_region_proto_rawDesc), len(file_lightmetrics_query_v1_region_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   21,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
