@@ -95,6 +95,7 @@ func BenchmarkRegions(b *testing.B) {
 		from         time.Duration
 		step, offset time.Duration
 	}{
+		{"instant selector", `sum(c_total)`, 0, 0, 0},
 		{"instant, of memory", `sum(rate(c_total[5m]))`, 0, 0, 0},
 		{"1 h by 1 m, of memory", `sum by (s) (rate(c_total[5m]))`, time.Hour, time.Minute, 0},
 		{"1 h by 1 m, engine", `quantile by (s) (0.9, irate(c_total[5m]))`, time.Hour, time.Minute, 0},
