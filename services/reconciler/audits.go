@@ -29,7 +29,7 @@ const (
 )
 
 // audits begins audits when they are due, and works on all that have not finished.
-func (k *journalKeeper) audits(ctx context.Context, authority string, set *ledgers.Set) error {
+func (k *journalKeeper) audits(ctx context.Context, authority string, set *ledgers.Set, c *claimKeeper) error {
 	w, err := journal.NewWriter(journal.WriterConfig{
 		Store: k.store, Rand: rand.Reader, Clock: func() int64 { return time.Now().UnixNano() },
 		Opening: journal.Opening{Writer: k.id, Role: journal.RoleReconciler, Authority: authority},
@@ -42,6 +42,9 @@ func (k *journalKeeper) audits(ctx context.Context, authority string, set *ledge
 		Store: k.store, Rand: rand.Reader, Authority: authority, By: k.id, Writer: w, Ledgers: set, Fan: tail.Fan(k.cfg.Journal.Readers),
 		Shards: k.cfg.Audit.Shards, Lease: max(auditLease, time.Duration(2000/k.cfg.Audit.Rate*float64(time.Second))),
 		Pace: limit.Wait, Unusable: k.to.unusable, Foreign: k.to.foreign, Underived: k.to.underived, Inventory: k.to.inventory,
+	}
+	if c != nil {
+		a.Judge = c.auditJudge
 	}
 	for first := true; ; first = false {
 		_, _, ready := k.status()
@@ -75,6 +78,9 @@ func (k *journalKeeper) audit(ctx context.Context, a *audit.Auditor, first bool)
 	}
 	k.m.audits.note(audit.Full, full, k.cfg.Audit.Period)
 	k.m.audits.note(audit.News, news, k.cfg.Audit.Interval)
+	if k.m.claims != nil {
+		k.m.claims.audited(full)
+	}
 	begun, err := k.beginAudits(ctx, a, full, news, first)
 	if err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/events/sqs"
+	"lightmetrics.dev/lightmetrics/internal/coordination/coordinator"
 	"lightmetrics.dev/lightmetrics/internal/derived/audit"
 	"lightmetrics.dev/lightmetrics/internal/derived/inventory"
 	"lightmetrics.dev/lightmetrics/internal/objstore/storage"
@@ -46,7 +47,21 @@ func Command() *cobra.Command {
 					return nil, fmt.Errorf("repairs.replica: %w", err)
 				}
 			}
-			return New(c, d)
+			if c.Region == "" {
+				return New(c, d)
+			}
+			conn, err := coordinator.Dial(coordinator.Config{Addresses: c.Coordinator.Addresses, Client: c.Coordinator.Client})
+			if err != nil {
+				return nil, err
+			}
+			d.Claims = coordinator.NewClaims(conn, 0)
+			s, err := New(c, d)
+			if err != nil {
+				_ = conn.Close()
+				return nil, err
+			}
+			s.OnStop(func() { _ = conn.Close() })
+			return s, nil
 		},
 		Banner: func(c Config, svc run.Service) [][2]string {
 			url := svc.(*Service).HTTPURL()

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/events"
+	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
 	"lightmetrics.dev/lightmetrics/internal/derived/audit"
 	"lightmetrics.dev/lightmetrics/internal/objstore/s3"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
@@ -35,6 +36,11 @@ type Config struct {
 	Repairs RepairsConfig   `koanf:"repairs"`
 	Ledgers LedgersConfig   `koanf:"ledgers"`
 	Watch   WatchConfig     `koanf:"watch"`
+
+	// Region is the one that the bucket is of, where several regions accept batches.
+	Region      claims.Region    `koanf:"region" help:"name of the region that the bucket is of, as the coordinators' identity.regions has it; empty: no regions"`
+	Coordinator LinearizerConfig `koanf:"coordinator"`
+	Claims      ClaimsConfig     `koanf:"claims"`
 
 	GC collect.Collecting `koanf:"gc"`
 
@@ -126,6 +132,7 @@ func DefaultConfig() Config {
 		Ledgers: LedgersConfig{SaveInterval: time.Minute},
 		Watch:   WatchConfig{Buffer: 4096, MaxWatchers: 64},
 		GC:      collect.Default(),
+		Claims:  ClaimsConfig{Interval: 30 * time.Second, Age: time.Minute, TakeOver: 5 * time.Minute, Workers: 16},
 		Events:  EventsConfig{Config: events.DefaultConfig(), CheckAfter: time.Minute, MaxWaiting: 100_000},
 	}
 }
@@ -139,6 +146,23 @@ func (c Config) Check() error {
 		}
 	}
 	return err
+}
+
+// validateRegion checks what belongs to several regions.
+func (c Config) validateRegion() error {
+	var errs []error
+	if (c.Region == "") != (len(c.Coordinator.Addresses) == 0) {
+		errs = append(errs, errors.New("region, coordinator.addresses: need each other"))
+	}
+	if c.Region != "" {
+		if err := c.Region.Validate(); err != nil {
+			errs = append(errs, fmt.Errorf("region: %w", err))
+		}
+	}
+	if c.Claims.Interval <= 0 || c.Claims.Age <= 0 || c.Claims.TakeOver <= 0 || c.Claims.Workers < 1 {
+		errs = append(errs, errors.New("claims.interval, claims.age, claims.take_over, claims.workers: must be greater than 0"))
+	}
+	return errors.Join(errs...)
 }
 
 // Validate checks ranges.
@@ -182,6 +206,7 @@ func (c Config) Validate() error {
 	positive("repairs.interval", c.Repairs.Interval > 0)
 	positive("watch.buffer", c.Watch.Buffer > 0)
 	positive("watch.max_watchers", c.Watch.MaxWatchers > 0)
+	errs = append(errs, c.validateRegion())
 	if c.Audit.Interval < 0 || c.Audit.Period < 0 {
 		errs = append(errs, errors.New("audit.interval, audit.period: must not be negative"))
 	}

@@ -29,7 +29,9 @@ func (s *Service) takeEvents(queue events.MessageQueue) {
 		return
 	}
 	k := s.journal
-	k.checks.m = newCheckMetrics(s.m.reg, k.checks.waiting)
+	if k.checks.m == nil {
+		k.checks.m = newCheckMetrics(s.m.reg, k.checks.waiting)
+	}
 	to := events.NewReceiver(events.Deps{
 		Bucket: s.cfg.Store.Bucket, Prefix: s.cfg.Store.Prefix, Segment: func(at journal.Position) { k.hint(at) }, Accepted: k.check,
 		Metrics: events.NewMetrics(s.m.reg), Log: s.log, Now: s.now,
@@ -46,7 +48,7 @@ func (s *Service) takeEvents(queue events.MessageQueue) {
 // does not fit is left to the audits.
 type checks struct {
 	limit int
-	m     *prometheus.CounterVec // result; nil where there are no events
+	m     *prometheus.CounterVec // result; nil where there are neither events nor regions
 
 	mu    sync.Mutex
 	known map[identity.Batch]struct{}
@@ -65,8 +67,8 @@ func newChecks(limit int) *checks {
 
 func newCheckMetrics(reg prometheus.Registerer, waiting func() int) *prometheus.CounterVec {
 	m := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "lightmetrics_reconciler_event_checks_total",
-		Help: "Manifests of events, by result: known (the journal has the batch), entered (it had not, the reconciler entered it), gone (there is no such manifest), unusable, dropped (too many waited; audits find them), failed (tried again)."}, []string{"result"})
-	for _, r := range []string{"known", "entered", "gone", "unusable", "dropped", "failed"} {
+		Help: "Manifests that events told of, or that an audit left undecided, by result: known (the journal has the batch), entered (it had not, the reconciler entered it), gone (there is no such manifest), unusable, dropped (too many waited; audits find them), failed (tried again); with several regions: copy (another region counts the batch), quarantined (it lost to another one), undecided (tried again)."}, []string{"result"})
+	for _, r := range []string{"known", "entered", "gone", "unusable", "dropped", "failed", "copy", "quarantined", "undecided"} {
 		m.WithLabelValues(r)
 	}
 	reg.MustRegister(m, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "lightmetrics_reconciler_event_checks_waiting",
@@ -135,7 +137,7 @@ const checkAtOnce = 500
 
 // runChecks enters batches that events told of and that stand in no run of the journal: their collectors died between
 // manifest and segment, and nobody was answered. An audit would find them later.
-func (k *journalKeeper) runChecks(ctx context.Context, authority string, set *ledgers.Set) error {
+func (k *journalKeeper) runChecks(ctx context.Context, authority string, set *ledgers.Set, claims *claimKeeper) error {
 	if k.checks.m == nil {
 		return nil // no events
 	}
@@ -146,7 +148,7 @@ func (k *journalKeeper) runChecks(ctx context.Context, authority string, set *le
 	if err != nil {
 		return fmt.Errorf("reconciler: %w", err)
 	}
-	c := &checker{k: k, authority: authority, set: set, writer: w, pace: rate.NewLimiter(rate.Limit(k.cfg.Audit.Rate), 1)}
+	c := &checker{k: k, authority: authority, set: set, claims: claims, writer: w, pace: rate.NewLimiter(rate.Limit(k.cfg.Audit.Rate), 1)}
 	for {
 		if err := run.Sleep(ctx, min(checkEvery, k.cfg.Events.CheckAfter)); err != nil {
 			return err
@@ -162,8 +164,11 @@ type checker struct {
 	k         *journalKeeper
 	authority string
 	set       *ledgers.Set
+	claims    *claimKeeper // nil where there are no regions
 	writer    *journal.Writer
-	pace      *rate.Limiter
+	// settles are called once the entries that were added are durable.
+	settles []func(context.Context) error
+	pace    *rate.Limiter
 }
 
 // round looks at all that is due.
@@ -186,7 +191,7 @@ func (c *checker) some(ctx context.Context) (n int, err error) {
 	due := c.k.checks.take(c.k.monotonic(), checkAtOnce)
 	for _, id := range due {
 		result, err := c.one(ctx, id, through)
-		if err != nil || result == "later" {
+		if err != nil || result == "later" || result == "undecided" {
 			c.k.checkLater(id)
 		}
 		if err != nil {
@@ -198,7 +203,16 @@ func (c *checker) some(ctx context.Context) (n int, err error) {
 		}
 	}
 	// One segment that opens the run and ends it: nobody polls for more of it, and nobody has to fence it.
-	return len(due), c.writer.Close(ctx)
+	if err := c.writer.Close(ctx); err != nil {
+		return len(due), err
+	}
+	for _, settle := range c.settles {
+		if err := settle(ctx); err != nil {
+			c.k.log.Warn("a batch was entered and not settled; the next scan of the claims does that", "error", err)
+		}
+	}
+	c.settles = nil
+	return len(due), nil
 }
 
 // readThrough is the store's time through which the journal is read.
@@ -238,6 +252,9 @@ func (c *checker) one(ctx context.Context, id identity.Batch, through time.Time)
 			err = fmt.Errorf("it is of the authority %.80q", authority)
 		}
 	}
+	if err == nil && c.claims != nil {
+		return c.judged(ctx, b)
+	}
 	if err == nil {
 		_, err = c.writer.Add(e)
 	}
@@ -246,5 +263,33 @@ func (c *checker) one(ctx context.Context, id identity.Batch, through time.Time)
 		return "unusable", nil
 	}
 	c.k.log.Info("a batch that an event told of was in no run of the journal", "key", key)
+	return "entered", nil
+}
+
+// judged asks the linearizer about a manifest that can be used.
+func (c *checker) judged(ctx context.Context, body []byte) (string, error) {
+	m, err := accept.ParseManifest(body)
+	if err != nil {
+		return "", err
+	}
+	j, err := c.claims.judge(ctx, m)
+	if err != nil {
+		return "", err
+	}
+	switch j.Finding {
+	case audit.Copy:
+		return "copy", nil
+	case audit.Undecided:
+		return "undecided", nil
+	}
+	if _, err := c.writer.Add(j.Entry); err != nil {
+		return "", err
+	}
+	if j.Settle != nil {
+		c.settles = append(c.settles, j.Settle)
+	}
+	if j.Finding == audit.Quarantined {
+		return "quarantined", nil
+	}
 	return "entered", nil
 }

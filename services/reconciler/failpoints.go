@@ -10,6 +10,9 @@ var (
 	_ = failpoint.Register(
 		failpoint.Point{Name: "reconciler.notify.received.after", When: "a hint at a segment of the journal was read; it is not queued"},
 		failpoint.Point{Name: "reconciler.work.reconciled.after", When: "derived keys are written; the pass is not counted"},
+		failpoint.Point{Name: "reconciler.claims.complete.before", When: "a claim of this region has its manifest and its frame; it is not durable"},
+		failpoint.Point{Name: "reconciler.claims.journal.before", When: "claims of this region are durable; the journal does not have them"},
+		failpoint.Point{Name: "reconciler.claims.settle.before", When: "the journal has a batch; its claim is not settled"},
 		failpoint.Point{Name: "reconciler.ledgers.save.before", When: "the ledgers are to be saved"},
 		failpoint.Point{Name: "reconciler.ledgers.save.after", When: "the ledgers were saved"},
 	)

@@ -21,6 +21,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 	"lightmetrics.dev/lightmetrics/internal/platform/run"
 	"lightmetrics.dev/lightmetrics/internal/record"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
 	reconcilerv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1"
 	"lightmetrics.dev/lightmetrics/services/reconciler/internal/fold"
 	"lightmetrics.dev/lightmetrics/services/reconciler/internal/tail"
@@ -65,6 +66,9 @@ type sinks struct {
 	underived         func(context.Context, *journal.Entry) error
 	// inventory opens an inventory of the bucket; nil where there are none.
 	inventory func(context.Context, string) (audit.Inventory, error)
+	// linearizer of several regions; nil where there are none. removed reports frames that were removed on purpose.
+	linearizer Linearizer
+	removed    func(context.Context, identity.Batch) (bool, error)
 }
 
 func newJournalKeeper(cfg Config, id string, s objstore.Store, log *slog.Logger, m *journalMetrics, to sinks) *journalKeeper {
@@ -199,14 +203,21 @@ func (k *journalKeeper) live(ctx context.Context) error {
 	k.mu.Lock()
 	k.tail, k.set, k.round = t, set, newRound()
 	k.mu.Unlock()
+	c, err := k.openClaims(authority)
+	if err != nil {
+		return err
+	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return t.Run(gctx) })
 	g.Go(func() error { return keeper.Run(gctx) })
 	g.Go(func() error {
 		return k.save(gctx, t, ledgers.NewSaver(k.store, rand.Reader, int64(k.cfg.Journal.Retention), loaded))
 	})
-	g.Go(func() error { return k.audits(gctx, authority, set) })
-	g.Go(func() error { return k.runChecks(gctx, authority, set) })
+	if c != nil {
+		g.Go(func() error { return c.loop(gctx) })
+	}
+	g.Go(func() error { return k.audits(gctx, authority, set, c) })
+	g.Go(func() error { return k.runChecks(gctx, authority, set, c) })
 	return g.Wait()
 }
 

@@ -29,6 +29,7 @@ type journalMetrics struct {
 	headBytes  prometheus.Gauge
 	fenced     prometheus.Counter
 	audits     *auditMetrics
+	claims     *claimMetrics // nil where there are no regions
 	// waiting is the keeper of this life.
 	waiting atomic.Pointer[fold.Keeper]
 }

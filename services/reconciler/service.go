@@ -47,6 +47,8 @@ type Deps struct {
 	Events events.MessageQueue
 	// Replica has copies of frames, which are only read; nil is none.
 	Replica objstore.Reader
+	// Claims is the identity linearizer; it is needed where there are regions.
+	Claims Linearizer
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 }
@@ -87,6 +89,9 @@ func New(cfg Config, d Deps) (*Service, error) {
 	if d.Store == nil || d.Telemetry == nil {
 		return nil, errors.New("reconciler: needs a store and telemetry")
 	}
+	if cfg.Region != "" && d.Claims == nil {
+		return nil, errors.New("reconciler: needs the linearizer of its region")
+	}
 	if d.Now == nil {
 		d.Now = time.Now
 	}
@@ -112,7 +117,12 @@ func New(cfg Config, d Deps) (*Service, error) {
 	s.journal = newJournalKeeper(cfg, srv.ID(), store, srv.Log(), newJournalMetrics(d.Telemetry.Registry, func() int { return s.journal.relay.count() }), sinks{
 		reconcile: s.reconcileAll, added: s.added, applied: s.applied,
 		unusable: func(key string) { s.offer(key, fromFullAudit) }, foreign: s.reportForeign, underived: s.underived, inventory: d.Inventory,
+		linearizer: d.Claims, removed: s.core.Removed,
 	})
+	if cfg.Region != "" {
+		s.journal.m.claims = newClaimMetrics(d.Telemetry.Registry)
+		s.journal.checks.m = newCheckMetrics(d.Telemetry.Registry, s.journal.checks.waiting)
+	}
 	s.takeEvents(d.Events)
 	s.garbage = s.newCollector()
 	if err := s.openPlaces(d.Replica); err != nil {
