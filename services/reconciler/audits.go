@@ -56,8 +56,12 @@ func (k *journalKeeper) audits(ctx context.Context, authority string, set *ledge
 			k.log.Warn("the audit was interrupted; it goes on where it was", "error", err)
 		}
 		wait := auditAgain
-		if !ready {
+		switch {
+		case !ready:
 			wait = scanAgain
+		// The linearizer may have been away, which recovers by itself.
+		case err != nil && c != nil:
+			wait = min(wait, k.cfg.Claims.Interval)
 		}
 		if err := run.Sleep(ctx, wait); err != nil {
 			return err
