@@ -31,8 +31,8 @@ type ClaimsConfig struct {
 
 // LinearizerConfig says where the identity linearizer is.
 type LinearizerConfig struct {
-	Addresses []string         `koanf:"addresses" help:"gRPC addresses of coordinators, host:port; the next one is tried when one fails" check:"address" needs:"region"`
-	Client    rpc.ClientConfig `koanf:"client" needs:"coordinator.addresses"`
+	Addresses []string         `koanf:"addresses" help:"gRPC addresses of coordinators, host:port; the next one is tried when one fails" check:"address"`
+	Client    rpc.ClientConfig `koanf:"client" needs:"addresses"`
 }
 
 // Linearizer is what a reconciler needs of it: a coordinator.Claims.

@@ -107,6 +107,7 @@ var grants = map[Role][]Grant{
 		grant(read, "frames that retention or garbage collection removed are not missing", gcPrefix),
 		grant(Create, "affirmations of manifests, with several regions", layout.AffirmedPrefix),
 		grant(read, "audits", layout.BootsPrefix, layout.AcceptedPrefix, quarantine, resolution),
+		grant(Create, "manifests that lost to another region's, with several regions", quarantine),
 		grant(read|Create|Delete, "its own run, fences, folded files; deletes what is folded", layout.JournalOpenPrefix, layout.JournalRunPrefix, layout.JournalFoldedPrefix),
 		grant(cas, "moves the head; enters what a lost file had", layout.JournalHeadKey, layout.JournalBeginKey),
 		grant(read|Create|Replace|Delete, "ledgers, and the scrub's progress", layout.ReconcilePrefix),
