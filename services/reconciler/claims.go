@@ -138,13 +138,17 @@ func (c *claimKeeper) page(ctx context.Context, list []claims.Claim, left *leftC
 	results, failed := make([]forward.Result, len(list)), make([]error, len(list))
 	var g errgroup.Group
 	g.SetLimit(c.cfg.Claims.Workers)
+	roll := func(i int) {
+		ictx, cancel := context.WithTimeout(ctx, c.cfg.ItemTimeout)
+		defer cancel()
+		results[i], failed[i] = c.f.Roll(ictx, list[i])
+	}
 	for i := range list {
-		g.Go(func() error {
-			ictx, cancel := context.WithTimeout(ctx, c.cfg.ItemTimeout)
-			defer cancel()
-			results[i], failed[i] = c.f.Roll(ictx, list[i])
-			return nil
-		})
+		if c.cfg.Claims.Workers == 1 {
+			roll(i)
+			continue
+		}
+		g.Go(func() error { roll(i); return nil })
 	}
 	_ = g.Wait() // the functions return none
 	if err := ctx.Err(); err != nil {

@@ -3,6 +3,7 @@ package reconciler
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -18,6 +19,8 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/derived/audit"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
+	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
@@ -312,5 +315,76 @@ func TestSettingsOfRegions(t *testing.T) {
 		if c.Validate() == nil {
 			t.Error(name)
 		}
+	}
+}
+
+// TestCrashAtClaims ends a reconciler at each of the moments between the steps of a claim, at its first and its second hit. The
+// next scans bring every claim to its end, and the journal has each batch.
+func TestCrashAtClaims(t *testing.T) {
+	points := 0
+	for _, p := range failpoint.Points() {
+		if !strings.HasPrefix(p.Name, "reconciler.claims.") {
+			continue
+		}
+		points++
+		for nth := 1; nth <= 2; nth++ {
+			l, s := newLinear(t), newStore()
+			var all []accept.Manifest
+			for i := range 3 {
+				m := plantBatch(t, s, batch(fmt.Sprint("a", i), 0, 9))
+				l.do(claims.Held, claims.DoClaim, m, "east", byte(i+1))
+				all = append(all, m)
+			}
+			must(t, failpoint.Arm(fmt.Sprintf("%s=%s@%d", p.Name, failpoint.Panic, nth)))
+			cfg := regional("east")
+			cfg.Claims.Workers = 1
+			crashes := 0
+			life := func() (died bool) {
+				defer func() {
+					if r := recover(); r != nil {
+						if !strings.Contains(fmt.Sprint(r), p.Name) {
+							panic(r)
+						}
+						died = true
+					}
+				}()
+				tel := telemetry.Discard()
+				k := newJournalKeeper(cfg, "r1", s, tel.Log, newJournalMetrics(tel.Registry, func() int { return 0 }), sinks{linearizer: l, removed: func(context.Context, identity.Batch) (bool, error) { return false, nil }})
+				k.m.claims = newClaimMetrics(tel.Registry)
+				c, err := k.openClaims(testAuthority)
+				must(t, err)
+				// Twice, so that every moment is hit twice.
+				for range 2 {
+					must(t, c.pass(bg))
+					m := plantBatch(t, s, batch(fmt.Sprint("b", crashes, len(all)), 0, 9))
+					l.do(claims.Held, claims.DoClaim, m, "east", byte(100+len(all)))
+					all = append(all, m)
+					time.Sleep(2 * time.Millisecond) // claims of this age are looked at
+				}
+				must(t, c.pass(bg))
+				return false
+			}
+			time.Sleep(2 * time.Millisecond)
+			for life() {
+				if crashes++; crashes > 1 {
+					t.Fatalf("%s: %d crashes", p.Name, crashes)
+				}
+			}
+			_ = failpoint.Arm("")
+			if crashes != 1 {
+				t.Errorf("%s at hit %d: %d crashes", p.Name, nth, crashes)
+			}
+			for _, m := range all {
+				if st := l.state(m.Identity); st != claims.Settled {
+					t.Errorf("%s at hit %d: %s is %s", p.Name, nth, m.Identity, st)
+				}
+			}
+			if n := entriesOf(t, s); n < len(all) {
+				t.Errorf("%s at hit %d: %d entries of %d batches", p.Name, nth, n, len(all))
+			}
+		}
+	}
+	if points != 3 {
+		t.Errorf("%d points", points)
 	}
 }
