@@ -2,16 +2,11 @@ package coordinator
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
 	"lightmetrics.dev/lightmetrics/internal/coordination/linearizer"
-	"lightmetrics.dev/lightmetrics/internal/layout"
-	"lightmetrics.dev/lightmetrics/internal/objstore"
-	"lightmetrics.dev/lightmetrics/internal/record"
+	"lightmetrics.dev/lightmetrics/internal/coordination/regions"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
@@ -21,44 +16,12 @@ const foldEvery = 30 * time.Second
 // foldMost bounds the folds of one boot in a row; each takes up to 32 claims.
 const foldMost = 32
 
-// decideFolded decides about an identity whose sequence numbers are folded: the manifest of exactly its key, in the home region
-// of these, tells the hash. Absent means that they are those of other identities.
+// decideFolded decides about an identity whose sequence numbers are folded, by the manifests of their home.
 func (v *identities) decideFolded(ctx context.Context, op claims.Op, a claims.Answer) linearizer.Result {
-	if op.Kind != claims.DoClaim {
-		// Only a claim asks for a decision; whoever completes or releases finds that the claim is not its own any more.
-		a.Outcome = claims.Moved
-		return linearizer.Result{Answer: a}
+	a, err := regions.Folded(ctx, v.buckets, op, a)
+	if err != nil {
+		return linearizer.Result{Err: &claims.Error{Op: op.Kind, Key: op.Identity, Err: err}}
 	}
-	fail := func(err error) linearizer.Result {
-		return linearizer.Result{Err: &claims.Error{Op: op.Kind, Key: op.Identity, Err: fmt.Errorf("%w: folded: %w", claims.ErrUnavailable, err)}}
-	}
-	for _, s := range a.Spans {
-		store := v.buckets[s.Home]
-		if store == nil {
-			return fail(fmt.Errorf("no bucket of region %s", s.Home))
-		}
-		m, _, err := record.Read(ctx, manifests{store}, layout.Accepted(op.Identity), accept.ManifestKind, accept.ParseManifest)
-		switch {
-		case errors.Is(err, objstore.ErrNotFound):
-			continue
-		case err != nil:
-			return fail(fmt.Errorf("read the manifest in region %s: %w", s.Home, err))
-		}
-		a.Claim = claims.Claim{Identity: op.Identity, Hash: m.FrameSHA256, State: claims.Settled, Home: s.Home, Stamp: m.Stamp()}
-		if a.Outcome = claims.Decided; m.FrameSHA256 != op.Hash {
-			a.Outcome = claims.Conflict
-		}
-		return linearizer.Result{Answer: a}
-	}
-	s := a.Spans[0]
-	met := identity.Batch{Agent: op.Identity.Agent, Boot: op.Identity.Boot, SeqStart: s.Start, SeqEnd: s.End}
-	if met == op.Identity {
-		// The span is made of several identities, of which this is none: any of its numbers is another's.
-		if met.SeqEnd--; s.Start == s.End {
-			return fail(fmt.Errorf("the manifest in region %s, which was settled, is not there", s.Home))
-		}
-	}
-	a.Outcome, a.Claim = claims.RangeConflict, claims.Claim{Identity: met, State: claims.Settled, Home: s.Home}
 	return linearizer.Result{Answer: a}
 }
 
@@ -128,12 +91,4 @@ func (v *identities) foldBoot(ctx context.Context, l *linearizer.Linearizer, b i
 		}
 	}
 	return total, nil
-}
-
-// manifests bounds what is read of a manifest's object, which may carry a frame.
-type manifests struct{ objstore.Getter }
-
-// Get implements objstore.Getter.
-func (m manifests) Get(ctx context.Context, key string, _ objstore.GetOptions) ([]byte, objstore.Info, error) {
-	return m.Getter.Get(ctx, key, objstore.GetOptions{Limit: accept.MaxObjectBytes})
 }

@@ -67,7 +67,9 @@ func (f *filler) begin(ctx context.Context, s *state) error {
 		g = claims.Guard{Key: g.Key, Is: claims.Holds, Value: s.value}
 	}
 	// A lost answer leaves the next open to find out: the epoch that is there then is not noted as filled.
-	r, err := f.k.cfg.KV.Commit(ctx, claims.Txn{Guards: []claims.Guard{g}, Parts: []claims.Part{{Puts: []claims.Put{{Key: f.k.cfg.Keys.Epoch(), Value: f.value}}}}})
+	r, err := f.k.cfg.KV.Commit(ctx, claims.Txn{Guards: []claims.Guard{g}, Parts: []claims.Part{{
+		Puts: []claims.Put{{Key: f.k.cfg.Keys.Epoch(), Value: f.value}}, Deletes: []string{f.k.cfg.Keys.Filled()},
+	}}})
 	return f.judge(r, err, "put the epoch into etcd")
 }
 
@@ -84,8 +86,10 @@ func (f *filler) judge(r claims.Result, err error, op string) error {
 	return nil
 }
 
+// guard holds in this recovery alone: before its end, so that a transaction which arrives late, or twice, undoes nothing of what was
+// decided in the epoch.
 func (f *filler) guard() []claims.Guard {
-	return []claims.Guard{{Key: f.k.cfg.Keys.Epoch(), Is: claims.Holds, Value: f.value}}
+	return []claims.Guard{{Key: f.k.cfg.Keys.Epoch(), Is: claims.Holds, Value: f.value}, {Key: f.k.cfg.Keys.Filled(), Is: claims.Absent}}
 }
 
 // drop deletes everything below a prefix that ends with a slash: a copy is not believed, not even what is durable in it.
@@ -96,14 +100,16 @@ func (f *filler) drop(ctx context.Context, prefix string) error {
 		if err := f.judge(r, err, "read "+prefix); err != nil {
 			return err
 		}
-		var keys []string
+		var old claims.Part
 		for _, e := range r.Parts[0].Reads[0] {
-			keys = append(keys, e.Key)
+			// As it was read: a request that comes a second time must not delete what was inserted meanwhile.
+			old.Guards = append(old.Guards, claims.Guard{Key: e.Key, Is: claims.Modified, Revision: e.Modified})
+			old.Deletes = append(old.Deletes, e.Key)
 		}
-		if len(keys) == 0 {
+		if len(old.Deletes) == 0 {
 			return nil
 		}
-		r, err = f.k.cfg.KV.Commit(ctx, claims.Txn{Guards: f.guard(), Parts: []claims.Part{{Deletes: keys}}})
+		r, err = f.k.cfg.KV.Commit(ctx, claims.Txn{Guards: f.guard(), Parts: []claims.Part{old}})
 		if err := f.judge(r, err, "drop "+prefix); err != nil {
 			return err
 		}

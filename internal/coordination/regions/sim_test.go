@@ -1,0 +1,453 @@
+package regions_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
+	kv "lightmetrics.dev/lightmetrics/internal/coordination/claims/mem"
+	"lightmetrics.dev/lightmetrics/internal/coordination/regions"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// The simulation runs keepers, collectors and reconcilers of three regions over their buckets and one etcd, which is restored to
+// older copies again and again. Each process is a coroutine that gives way before and behind each request; requests are refused,
+// lost, late or doubled, regions are away, processes die anywhere. One seed is one schedule.
+
+var everywhere = []claims.Region{"asia", "eu", "us"}
+
+// sim is everything there is.
+type sim struct {
+	t       testing.TB
+	rnd     *rand.Rand
+	seed    uint64
+	step    int
+	now     time.Time
+	kv      *kv.Store
+	cluster uint64
+	copies  []*kv.Store
+	buckets map[claims.Region]*mem.Store
+	away    claims.Region
+	late    []func()
+	actors  []*actor
+	quiet   bool // no more faults
+	ids     uint64
+	failed  string
+	added   bool // asia takes part
+	last    uint64
+	leader  claims.Region
+	trace   bool
+	open    error // why no epoch is open in the end
+
+	acked   map[identity.Batch]identity.Digest
+	refused map[identity.Batch][]identity.Digest // told conflict
+	ranged  map[identity.Batch]bool              // told range conflict
+	entries map[claims.Region]map[identity.Batch]identity.Digest
+	answers int
+	kinds   [12]int
+}
+
+// actor is a process.
+type actor struct {
+	*sim
+	main   func(*actor)
+	yield  func(struct{}) bool
+	resume func() (struct{}, bool)
+	stop   func()
+	dead   bool
+	// keeping: its requests are logged.
+	keeping bool
+	region  claims.Region
+}
+
+func (w *sim) fail(format string, args ...any) {
+	if w.failed == "" {
+		w.failed = fmt.Sprintf("seed %d, step %d: ", w.seed, w.step) + fmt.Sprintf(format, args...)
+	}
+}
+
+// logf is for whoever looks at one schedule.
+func (w *sim) logf(format string, args ...any) {
+	if w.trace {
+		fmt.Printf("%6d "+format+"\n", append([]any{w.step}, args...)...)
+	}
+}
+
+func (w *sim) start(r claims.Region, main func(*actor)) *actor {
+	a := &actor{sim: w, main: main, region: r}
+	a.resume, a.stop = iter.Pull(func(yield func(struct{}) bool) {
+		a.yield = yield
+		main(a)
+	})
+	return a
+}
+
+// pause lets others run; false: the process has died.
+func (a *actor) pause() bool {
+	if a.dead || a.failed != "" || !a.yield(struct{}{}) {
+		a.dead = true
+	}
+	return !a.dead
+}
+
+// request runs one over a network that loses, delays and doubles.
+func (a *actor) request(unavailable, unknown error, fn func() error) error {
+	if !a.pause() {
+		return fmt.Errorf("%w: %w", unavailable, errDead)
+	}
+	if !a.quiet {
+		switch a.rnd.IntN(40) {
+		case 0:
+			return unavailable
+		case 1:
+			_ = fn()
+			return unknown
+		case 2:
+			a.late = append(a.late, func() { _ = fn() })
+			return unknown
+		case 3:
+			a.late = append(a.late, func() { _ = fn() })
+		}
+	}
+	err := fn()
+	if a.rnd.IntN(2) == 0 && !a.pause() {
+		return fmt.Errorf("%w: %w", unknown, errDead)
+	}
+	return err
+}
+
+// simEtcd is the store of claims as a process reaches it.
+type simEtcd struct{ *actor }
+
+func (e simEtcd) Commit(ctx context.Context, t claims.Txn) (claims.Result, error) {
+	var first *claims.Result
+	err := e.request(claims.ErrUnavailable, claims.ErrUnknown, func() error {
+		r, err := e.kv.Commit(ctx, t)
+		if e.keeping {
+			e.logf("keeper of %s in etcd: cluster %d, revision %d, held %v: %d reads, %d puts, %d deletes", e.region, r.Cluster, r.Revision, r.Held, len(t.Parts[0].Reads), len(t.Parts[0].Puts), len(t.Parts[0].Deletes))
+		}
+		if first == nil {
+			first = &r
+		}
+		return err
+	})
+	if err != nil {
+		return claims.Result{}, err
+	}
+	return *first, nil
+}
+
+// simBucket is the bucket of a region as a process reaches it.
+type simBucket struct {
+	*actor
+	of claims.Region
+}
+
+func (b simBucket) do(fn func() error) error {
+	if b.away == b.of && !b.quiet {
+		b.pause()
+		return errDown
+	}
+	return b.request(objstore.ErrUnavailable, objstore.ErrUnknown, fn)
+}
+
+func (b simBucket) Get(ctx context.Context, key string, o objstore.GetOptions) (body []byte, i objstore.Info, err error) {
+	err = b.do(func() (err error) { body, i, err = b.buckets[b.of].Get(ctx, key, o); return err })
+	return body, i, err
+}
+
+func (b simBucket) List(ctx context.Context, o objstore.ListOptions) (p objstore.Page, err error) {
+	o.Limit = 1 + b.rnd.IntN(4)
+	err = b.do(func() (err error) { p, err = b.buckets[b.of].List(ctx, o); return err })
+	return p, err
+}
+
+func (b simBucket) Create(ctx context.Context, key string, body []byte, o objstore.PutOptions) (i objstore.Info, err error) {
+	err = b.do(func() (err error) { i, err = b.buckets[b.of].Create(ctx, key, body, o); return err })
+	return i, err
+}
+
+func (b simBucket) Replace(ctx context.Context, key string, body []byte, etag string, o objstore.PutOptions) (i objstore.Info, err error) {
+	err = b.do(func() (err error) { i, err = b.buckets[b.of].Replace(ctx, key, body, etag, o); return err })
+	return i, err
+}
+
+type simRand struct{ *rand.Rand }
+
+func (r simRand) Read(b []byte) (int, error) {
+	for i := range b {
+		b[i] = byte(r.Uint32())
+	}
+	return len(b), nil
+}
+
+func (a *actor) stores() map[claims.Region]regions.Store {
+	out := map[claims.Region]regions.Store{}
+	for _, r := range everywhere {
+		out[r] = simBucket{a, r}
+	}
+	return out
+}
+
+func (a *actor) keeper(names ...claims.Region) *regions.Keeper {
+	c := regions.Config{KV: simEtcd{a}, Keys: keys, Rand: simRand{a.rnd}, Now: func() int64 { return a.now.UnixNano() }}
+	for _, n := range names {
+		c.Regions = append(c.Regions, regions.Region{Name: n, Store: simBucket{a, n}})
+	}
+	k, err := regions.New(c)
+	if err != nil {
+		a.fail("%v", err)
+	}
+	return k
+}
+
+// recover is a coordinator that recovers while it leads, and sometimes while another one does.
+func (a *actor) recover() {
+	k := a.keeper(everywhere...)
+	first := a.keeper("eu", "us")
+	a.keeping = true
+	for a.pause() {
+		leading := a.leader == a.region || !a.quiet && a.rnd.IntN(10) == 0
+		// The first epoch has the regions that its settings have, and the third is added.
+		if !a.added {
+			_, _ = first.Open(context.Background(), leading)
+		}
+		if o, err := k.Open(context.Background(), leading && a.last > 0); err == nil {
+			a.opened(o)
+		}
+		if !a.dead && leading && a.last > 0 && (a.quiet || a.rnd.IntN(20) == 0) {
+			if o, err := k.Add(context.Background(), "asia"); err == nil {
+				a.added = true
+				a.opened(o)
+			}
+		}
+		for range a.rnd.IntN(20) {
+			a.pause()
+		}
+	}
+}
+
+// opened: epochs that were open never go back, and no region is lost.
+func (a *actor) opened(o regions.Opened) {
+	if a.added && !slices.Contains(o.Epoch.Regions, "asia") && o.Epoch.Number > a.last {
+		a.fail("epoch %d has lost a region: %v", o.Epoch.Number, o.Epoch.Regions)
+	}
+	if o.Epoch.Number > a.last {
+		a.logf("epoch %d is open: %v", o.Epoch.Number, o.Epoch.Regions)
+	}
+	a.last = max(a.last, o.Epoch.Number)
+}
+
+// fault lets something go wrong.
+func (w *sim) fault() {
+	switch n := w.rnd.IntN(60); {
+	case n < 2:
+		w.copies = append(w.copies, w.kv.Copy())
+	case n == 2 && len(w.copies) > 0 && w.cluster < 6:
+		w.cluster++
+		w.logf("etcd is restored as cluster %d", w.cluster)
+		w.kv.Restore(w.copies[w.rnd.IntN(len(w.copies))], w.cluster)
+	case n < 6:
+		a := w.actors[w.rnd.IntN(len(w.actors))]
+		a.kill()
+	case n == 6:
+		w.leader = everywhere[w.rnd.IntN(len(everywhere))]
+		w.away = ""
+		if w.rnd.IntN(3) == 0 {
+			w.away = everywhere[w.rnd.IntN(len(everywhere))]
+		}
+	case n < 35 && len(w.late) > 0:
+		i := w.rnd.IntN(len(w.late))
+		fn := w.late[i]
+		w.late = slices.Delete(w.late, i, i+1)
+		fn()
+	}
+}
+
+// kill ends a process, and another one begins in its place.
+func (a *actor) kill() {
+	a.stop()
+	*a = *a.start(a.region, a.main)
+}
+
+func simulateRegions(t testing.TB, seed uint64) *sim {
+	w := &sim{
+		t: t, rnd: rand.New(rand.NewPCG(seed, 14)), seed: seed, now: time.Unix(1000, 0), kv: kv.New(), cluster: 1, leader: "eu", trace: os.Getenv("REGIONS_SIM_TRACE") != "",
+		buckets: map[claims.Region]*mem.Store{}, acked: map[identity.Batch]identity.Digest{}, refused: map[identity.Batch][]identity.Digest{},
+		ranged: map[identity.Batch]bool{}, entries: map[claims.Region]map[identity.Batch]identity.Digest{},
+	}
+	for _, r := range everywhere {
+		w.buckets[r], w.entries[r] = mem.New(nil), map[identity.Batch]identity.Digest{}
+	}
+	w.before()
+	defer func() {
+		for _, a := range w.actors {
+			a.stop()
+		}
+		if w.failed != "" {
+			t.Fatal(w.failed)
+		}
+	}()
+	for _, r := range everywhere {
+		for _, main := range []func(*actor){(*actor).recover, (*actor).collect, (*actor).collect, (*actor).reconcile} {
+			w.spawn(r, main)
+		}
+	}
+	for w.step < 5000 && w.failed == "" {
+		w.one()
+	}
+	// In the end everything is settled or released, and says what it has said.
+	w.quiet = true
+	for _, fn := range w.late {
+		fn()
+	}
+	w.late = nil
+	for range 40 {
+		for range 1000 {
+			if w.failed == "" {
+				w.one()
+			}
+		}
+		if w.failed != "" || w.settled() {
+			break
+		}
+	}
+	w.end()
+	return w
+}
+
+func (w *sim) spawn(r claims.Region, main func(*actor)) {
+	w.actors = append(w.actors, w.start(r, main))
+}
+
+// one lets one thing happen.
+func (w *sim) one() {
+	w.step++
+	w.now = w.now.Add(time.Millisecond)
+	if w.rnd.IntN(12) == 0 && !w.quiet {
+		w.fault()
+		return
+	}
+	a := w.actors[w.rnd.IntN(len(w.actors))]
+	if _, ok := a.resume(); !ok {
+		*a = *a.start(a.region, a.main)
+	}
+}
+
+// before: the third region has accepted batches before there was a linearizer.
+func (w *sim) before() {
+	for i := range uint64(2) {
+		id := identity.Batch{Agent: "a", Boot: "old", SeqStart: 10 * i, SeqEnd: 10*i + 3}
+		w.buckets["asia"].Create(context.Background(), manifestOf("asia", id, identity.Digest{9}, claims.Stamp{}).Key(), manifestOf("asia", id, identity.Digest{9}, claims.Stamp{}).Marshal(), objstore.PutOptions{}) //nolint:errcheck // in memory
+		w.acked[id], w.entries["asia"][id] = identity.Digest{9}, identity.Digest{9}
+	}
+}
+
+var errNone = errors.New("none")
+
+// all claims in etcd.
+func (w *sim) all() (out []claims.Claim) {
+	from := keys.Claims()
+	r, _ := w.kv.Commit(context.Background(), claims.Txn{Parts: []claims.Part{{Reads: []claims.Range{{From: from, End: from[:len(from)-1] + "0"}}}}})
+	for _, e := range r.Parts[0].Reads[0] {
+		boot, start, err := keys.ParseClaim(e.Key)
+		c, err2 := claims.ParseClaim(boot, start, e.Value)
+		if err != nil || err2 != nil {
+			w.fail("%v, %v", err, err2)
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// settled: an epoch is open, and no claim is held.
+func (w *sim) settled() bool {
+	open := errNone
+	a := w.start("eu", func(a *actor) { _, open = a.keeper(everywhere...).Open(context.Background(), false) })
+	defer a.stop()
+	for ok := true; ok; {
+		_, ok = a.resume()
+	}
+	w.open = open
+	return open == nil && !slices.ContainsFunc(w.all(), func(c claims.Claim) bool { return c.State == claims.Claimed || c.State == claims.Durable })
+}
+
+// end: what was promised at the end of everything.
+func (w *sim) end() {
+	if w.failed != "" {
+		return
+	}
+	if !w.settled() {
+		w.fail("no epoch is open (%v), or claims are held for ever: %+v", w.open, w.all())
+		return
+	}
+	for id, hash := range w.acked {
+		n := 0
+		for _, r := range everywhere {
+			if h, ok := w.entries[r][id]; ok {
+				if n++; h != hash {
+					w.fail("%s was acknowledged as %.4s, and the journal of %s has %.4s", id, hash, r, h)
+				}
+			}
+		}
+		if n != 1 {
+			w.fail("%s was acknowledged, and is in %d journals", id, n)
+		}
+	}
+	for r, of := range w.entries {
+		for id, hash := range of {
+			b, _, err := w.buckets[r].Get(context.Background(), manifestOf(r, id, hash, claims.Stamp{}).Key(), objstore.GetOptions{})
+			if err != nil {
+				w.fail("the journal of %s has %s, and there is no manifest: %v", r, id, err)
+				continue
+			}
+			if m, err := accept.ParseManifest(b); err != nil || m.FrameSHA256 != hash {
+				w.fail("the journal of %s has %s as %.4s, and the manifest %.4s (%v)", r, id, hash, m.FrameSHA256, err)
+			}
+		}
+	}
+}
+
+func TestSimulation(t *testing.T) {
+	seeds, first := uint64(150), uint64(0)
+	if testing.Short() {
+		seeds = 40
+	}
+	number := func(name string, to *uint64) {
+		if text := os.Getenv(name); text != "" {
+			n, err := strconv.ParseUint(text, 10, 63)
+			if err != nil {
+				t.Fatal(err)
+			}
+			*to = n
+		}
+	}
+	number("REGIONS_SIM_SCHEDULES", &seeds)
+	number("REGIONS_SIM_SEED", &first)
+	var answers, epochs, restores int
+	var kinds [12]int
+	for seed := first; seed < first+seeds; seed++ {
+		w := simulateRegions(t, seed)
+		answers, epochs, restores = answers+w.answers, epochs+int(w.last), restores+int(w.cluster-1)
+		for i, n := range w.kinds {
+			kinds[i] += n
+		}
+	}
+	t.Logf("%d schedules, %d answers, %d epochs, %d restores", seeds, answers, epochs, restores)
+	for i, n := range kinds {
+		if n > 0 {
+			t.Logf("%s: %d", claims.Outcome(i), n)
+		}
+	}
+}
