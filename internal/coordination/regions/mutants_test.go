@@ -9,7 +9,7 @@ import (
 
 // TestMutantsAreCaught plants bugs of recoveries, which the tests must find.
 func TestMutantsAreCaught(t *testing.T) {
-	mutants.Check(t, mutants.List{Skip: "Mutants", Timeout: 2 * time.Minute, Mutants: []mutants.Mutant{
+	mutants.Check(t, mutants.List{Skip: "Mutants", Env: []string{"REGIONS_SIM_SCHEDULES=300"}, Timeout: 5 * time.Minute, Mutants: []mutants.Mutant{
 		{Name: "another cluster is believed", File: "regions.go", Old: "case s.cluster != newest.Cluster:", New: "case false:", By: "TestRestore"},
 		{Name: "a recovery that did not end is opened", File: "regions.go", Old: "case !s.filled:", New: "case false:", By: "TestKilled|TestOvertaken"},
 		{Name: "any epoch with the number is right", File: "regions.go", Old: "s.epoch.Number != newest.Number || s.epoch.ID != newest.ID", New: "s.epoch.Number != newest.Number", By: "TestEpochsOfOneNumber"},
@@ -27,5 +27,34 @@ func TestMutantsAreCaught(t *testing.T) {
 		{Name: "another region's bucket is taken", File: "move.go", Old: "if there.Number > 0 && there.Region != r.Name {", New: "if false {", By: "TestTwoNames"},
 		{Name: "settings with none of the regions begin anew", File: "move.go", Old: "case s.epoch.Number > 0:", New: "case false:", By: "TestAddARegion"},
 		{Name: "epochs do not grow", File: "move.go", Old: "max(newest.Number, s.epoch.Number) + 1", New: "max(newest.Number, s.epoch.Number, 1)", By: "TestRestore"},
+		// Of recoveries that meet late requests, and each other.
+		{Name: "a copy takes the epoch of a recovery that began before it", File: "recover.go", Old: "claims.Txn{Guards: []claims.Guard{g}, Parts", New: "claims.Txn{Parts", By: "TestSimulation|TestOvertaken"},
+		{Name: "claims are dropped whatever they are", File: "recover.go", Old: "Is: claims.Modified, Revision: e.Modified})", New: "Is: claims.Modified, Revision: e.Modified})\n			old.Guards = nil", By: "TestRequests"},
+		{Name: "a late insert is applied in the open epoch", File: "recover.go", Old: ", {Key: f.k.cfg.Keys.Filled(), Is: claims.Absent}}", New: "}", By: "TestRequests"},
+		{Name: "the mark of the last recovery stays", File: "recover.go", Old: ", Deletes: []string{f.k.cfg.Keys.Filled()},", New: ",", By: "TestRestore"},
+		{Name: "another etcd in the middle of a recovery", File: "recover.go", Old: "case r.Cluster != f.cluster:", New: "case false:", By: "TestSimulation"},
+		{Name: "the rest of the claims is not inserted", File: "recover.go", Old: "	if err := f.flush(ctx); err != nil {\n		return Opened{}, err\n	}", New: "", By: "TestSimulation|TestRecoveryTakes"},
+		{Name: "inserted claims are not recovered ones", File: "recover.go", Old: "State: claims.Claimed, Recovered: true,", New: "State: claims.Claimed,", By: "TestSimulation|TestRecoveryTakes"},
+		{Name: "the home is any region", File: "recover.go", Old: "Home: m.region,", New: "Home: f.epoch.Regions[0],", By: "TestSimulation"},
+		{Name: "a region of the epoch is not read", File: "scan.go", Old: "if !slices.Contains(regions, r.Name) {", New: "if regions[0] == r.Name && len(regions) > 1 {", By: "TestSimulation|TestRecoveryTakes"},
+		{Name: "a boot of one region is read in that alone", File: "scan.go", Old: "if !l.more || l.boot() != boot {", New: "if !l.more || l.boot() != boot || len(found) > 0 {", By: "TestSimulation|TestRecoveryTakes"},
+		{Name: "a record whose write nobody knows of is taken", File: "move.go", Old: "rec); err != nil {", New: "rec); err != nil && !errors.Is(err, objstore.ErrUnknown) {", By: "TestKilled|TestSimulation"},
+		{Name: "a mover goes on over another one", File: "move.go", Old: "rec); err != nil {", New: "rec); err != nil && !errors.Is(err, objstore.ErrPreconditionFailed) {", By: "TestOvertaken|TestSimulation"},
+		{Name: "an added region is in its settings alone", File: "move.go", Old: "e.Regions = append(e.Regions, n)", New: "_ = n", By: "TestAddARegion|TestSimulation"},
+		{Name: "the lowest record is the newest", File: "regions.go", Old: "if f.Number > r.Number {", New: "if !ok || f.Number < r.Number {", By: "TestSimulation|TestOvertaken|TestKilled"},
+		{Name: "revisions may go back", File: "regions.go", Old: "s.revision < o.Revision", New: "false", By: "TestRestoredUnder"},
+		{Name: "an epoch that was opened since is distrusted", File: "regions.go", Old: "claims.Txn{Guards: []claims.Guard{g}, Parts: []claims.Part{{Deletes", New: "claims.Txn{Parts: []claims.Part{{Deletes", By: "TestRestoredUnder"},
+		// Of what is folded.
+		{Name: "the manifest of the key decides", File: "folded.go", Old: "if by = top.id; by == op.Identity {", New: "if by = op.Identity; true {", By: "TestFolded"},
+		{Name: "what is left behind is found where nothing else begins", File: "folded.go", Old: "min(id.SeqStart, uint64(frame.DefaultLimits().Records))", New: "0", By: "TestFolded"},
+		{Name: "affirmations of what is folded are ignored", File: "folded.go", Old: "if s.Compare(m.stamp) > 0 {", New: "if false {", By: "TestFolded"},
+		{Name: "the first manifest of what is folded counts", File: "folded.go", Old: "if i == 0 || m.before(top) < 0 {", New: "if i == 0 {", By: "TestFolded"},
+		{Name: "an identity is in two spans", File: "folded.go", Old: "if s.Start <= op.Identity.SeqStart && op.Identity.SeqEnd <= s.End {", New: "if true {", By: "TestFolded"},
+		// Of the linearizer, which the simulation must find.
+		{Name: "answers of another cluster count", File: "../claims/flight.go", Old: "case g.cfg.Cluster != 0 && r.Cluster != g.cfg.Cluster:", New: "case false:", By: "TestSimulation"},
+		{Name: "recovered claims are taken over", File: "../claims/decide.go", Old: "case (c.Recovered || c.Bound) && !rehome:", New: "case c.Bound && !rehome:", By: "TestSimulation"},
+		{Name: "what is folded is decided anew", File: "../claims/decide.go", Old: "case len(d.base.summary.Intersecting(op.Identity.SeqStart, op.Identity.SeqEnd)) > 0:", New: "case false:", By: "TestSimulation"},
+		{Name: "a durable claim is settled by its next claim", File: "../claims/decide.go", Old: "if c.Hash != op.Hash || c.State != Durable || c.ID != op.ID || c.Home != op.Region {", New: "if c.Hash != op.Hash || c.ID != op.ID || c.Home != op.Region {", By: "TestSimulation"},
+		{Name: "unsettled claims are folded", File: "../claims/decide.go", Old: "if s.State != Settled || s.DurableAt", New: "if s.State == Claimed || s.DurableAt", By: "TestSimulation"},
 	}})
 }

@@ -178,7 +178,8 @@ func (c *client) accept(id identity.Batch, sent identity.Digest) {
 			}
 			answer, hash, err = c.write(cl)
 		case claims.Pending:
-			if cl.Recovered || cl.Bound || c.rnd.IntN(2) == 0 {
+			// One that asks for a recovered claim is refused.
+			if c.rnd.IntN(2) == 0 {
 				return
 			}
 			answer, err = c.do(claims.Op{Kind: claims.DoTakeOver, Identity: id, Hash: hash, Expect: cl.ID})
