@@ -3,6 +3,7 @@ package regions_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 
 	"lightmetrics.dev/lightmetrics/internal/accepted"
@@ -106,11 +107,49 @@ type recorder struct {
 
 func (r *recorder) Commit(ctx context.Context, x claims.Txn) (claims.Result, error) {
 	res, err := r.w.kv.Commit(ctx, x)
+	x.Parts = cloned(x.Parts)
 	r.txns = append(r.txns, x)
 	if r.again != nil {
 		r.again()
 	}
 	return res, err
+}
+
+// cloned has what a network has: who sent it may use the memory again.
+func cloned(parts []claims.Part) []claims.Part {
+	parts = slices.Clone(parts)
+	for i := range parts {
+		parts[i].Puts = slices.Clone(parts[i].Puts)
+	}
+	return parts
+}
+
+// A mover that died left a higher number in one of the regions: the next number is higher than that.
+func TestAMoverThatDied(t *testing.T) {
+	w := newWorld(t, "eu", "us")
+	w.open("eu", "us")
+	w.kv.Restore(w.kv.Copy(), 2)
+	puts := 0
+	w.before = func(what string) error {
+		// Behind the two records that it reads, eu's is replaced, and us's is not.
+		if what == "us" {
+			if puts++; puts == 2 {
+				return errDead
+			}
+		}
+		return nil
+	}
+	if o, err := w.keeper("eu", "us").Open(t.Context(), true); err == nil {
+		t.Fatalf("%+v", o)
+	}
+	w.before = nil
+	s, err := w.keeper("eu", "us").Status(t.Context())
+	if err != nil || s.Records["eu"].Number != 2 || s.Records["us"].Number != 1 || !errors.Is(s.Open, regions.ErrMustRecover) {
+		t.Fatalf("%+v, %v", s, err)
+	}
+	if o := w.open("eu", "us"); o.Epoch.Number != 3 {
+		t.Errorf("%+v", o)
+	}
 }
 
 // A request of a recovery that arrives once more, while the recovery goes on or after it, undoes nothing.

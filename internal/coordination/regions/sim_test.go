@@ -16,6 +16,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
 	kv "lightmetrics.dev/lightmetrics/internal/coordination/claims/mem"
 	"lightmetrics.dev/lightmetrics/internal/coordination/regions"
+	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -132,6 +133,7 @@ type simEtcd struct{ *actor }
 
 func (e simEtcd) Commit(ctx context.Context, t claims.Txn) (claims.Result, error) {
 	var first *claims.Result
+	t.Parts = cloned(t.Parts)
 	err := e.request(claims.ErrUnavailable, claims.ErrUnknown, func() error {
 		r, err := e.kv.Commit(ctx, t)
 		if e.keeping {
@@ -238,8 +240,15 @@ func (a *actor) recover() {
 	}
 }
 
-// opened: epochs that were open never go back, and no region is lost.
+// opened: epochs that were open never go back, no region is lost, and all of them know of the epoch.
 func (a *actor) opened(o regions.Opened) {
+	for _, r := range o.Epoch.Regions {
+		b, _, err := a.buckets[r].Get(context.Background(), layout.RegionsKey, objstore.GetOptions{})
+		rec, err2 := regions.ParseRecord(b)
+		if err != nil || err2 != nil || rec.Number < o.Epoch.Number {
+			a.fail("epoch %d is open, and %s has %d (%v, %v)", o.Epoch.Number, r, rec.Number, err, err2)
+		}
+	}
 	if a.added && !slices.Contains(o.Epoch.Regions, "asia") && o.Epoch.Number > a.last {
 		a.fail("epoch %d has lost a region: %v", o.Epoch.Number, o.Epoch.Regions)
 	}
