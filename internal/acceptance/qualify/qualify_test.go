@@ -102,15 +102,15 @@ func (g guarded) denies(op, key string) bool {
 	}
 	segments, folds := []string{"journal/v1/open/", "journal/v1/run="}, []string{"journal/v1/folded/", "journal/v1/head.json"}
 	rules := map[string]bool{
-		"put of a record":    op == "put" && under("accepted/v1/", "quarantine/v1/"),
-		"delete of a record": op == "delete" && under("accepted/v1/", "quarantine/v1/", "gc/v1/condemned/"),
+		"put of a record":    op == "put" && under("accepted/v1/", "affirmed/v1/", "quarantine/v1/"),
+		"delete of a record": op == "delete" && under("accepted/v1/", "affirmed/v1/", "quarantine/v1/", "gc/v1/condemned/"),
 		"delete of a frame":  op == "delete" && under("raw-blobs/v1/"),
 		"condemning":         op == "create" && under("gc/v1/condemned/"),
 		"put of segments":    op == "put" && (under(segments...) || under(folds...) || under("journal/v1/begin.json")),
 		"delete of segments": op == "delete" && (under(segments...) || under(folds...)),
 		"folding":            (op == "create" || op == "replace") && under(folds...),
 		"change of the rest": op == "put" && under("raw-blobs/v1/", "boots/v1/", "resolution/v1/", "gc/v1/condemned/", "gc/v1/log/") ||
-			op == "replace" && under("accepted/v1/", "quarantine/v1/", "raw-blobs/v1/", "boots/v1/", "resolution/v1/", "gc/v1/", "journal/v1/open/", "journal/v1/run=") ||
+			op == "replace" && under("accepted/v1/", "affirmed/v1/", "quarantine/v1/", "raw-blobs/v1/", "boots/v1/", "resolution/v1/", "gc/v1/", "journal/v1/open/", "journal/v1/run=") ||
 			op == "delete" && under("boots/v1/", "resolution/v1/", "gc/v1/log/", "journal/v1/begin.json") || op == "create" && under("resolution/v1/log/"),
 		"put of an authority": op == "put" && under("authority/v1/"), "delete of an authority": op == "delete" && under("authority/v1/"),
 	}
