@@ -39,6 +39,8 @@ func main() {
 		authorityCommand(&out),
 		bucketPolicyCommand(),
 		shardsCommand(&out),
+		regionsCommand(&out),
+		identityCommand(&out),
 		jobsCommand(&out),
 		reprocessCommand(&out),
 		gcCommand(&out), retentionCommand(&out),

@@ -145,7 +145,7 @@ func ParseBoot(key string) (identity.Boot, error) {
 }
 
 // AcceptedBoot is the prefix of all identity manifests of a boot; it ends in a slash.
-func AcceptedBoot(b identity.Boot) string { return AcceptedPrefix + bootDir(b) }
+func AcceptedBoot(b identity.Boot) string { return OfBoot(AcceptedPrefix, b) }
 
 // OfAgent is the prefix of everything of an agent under AcceptedPrefix, QuarantinePrefix or BootsPrefix; it ends in a
 // slash. These prefixes are in the order of the agents' bytes.
@@ -161,7 +161,10 @@ func ParseOfAgent(prefix, key string) (agent string, err error) {
 	return agent, nil
 }
 
-// BootFrom lies before the keys of a boot under AcceptedPrefix or QuarantinePrefix whose batches begin at seq or
+// OfBoot is the prefix of everything of a boot under AcceptedPrefix, AffirmedPrefix or QuarantinePrefix; it ends in a slash.
+func OfBoot(prefix string, b identity.Boot) string { return prefix + bootDir(b) }
+
+// BootFrom lies before the keys of a boot under AcceptedPrefix, AffirmedPrefix or QuarantinePrefix whose batches begin at seq or
 // later, and after the others of the boot.
 func BootFrom(prefix string, b identity.Boot, seq uint64) string {
 	return prefix + bootDir(b) + fmt.Sprintf("%020d", seq)

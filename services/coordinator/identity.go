@@ -235,3 +235,21 @@ func (v *identities) Scan(ctx context.Context, s claims.Scan) (claims.Page, erro
 	}
 	return o.l.Scan(ctx, s)
 }
+
+// Regions implements coordinator.Regional.
+func (v *identities) Regions(ctx context.Context) (regions.Status, []claims.Region, error, error) {
+	s, err := v.keeper.Status(ctx)
+	return s, v.keeper.Names(), v.notOpen(), err
+}
+
+// AddRegion implements coordinator.Regional. The epoch that is served now ends with it, on every coordinator.
+func (v *identities) AddRegion(ctx context.Context, r claims.Region) (regions.Opened, error) {
+	o, err := v.keeper.Add(ctx, r)
+	v.log.Info("a region is to take part", "region", r, "epoch", o.Epoch.Number, "error", err)
+	return o, err
+}
+
+// Trace implements coordinator.Regional.
+func (v *identities) Trace(ctx context.Context, id identity.Batch) ([]regions.Found, []*regions.RegionError) {
+	return v.keeper.Trace(ctx, id)
+}

@@ -19,6 +19,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
+	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
 )
 
 // threeBuckets are those of the regions eu, us and asia.
@@ -162,9 +163,12 @@ func TestFoldedIdentities(t *testing.T) {
 		settle(t, c, buckets["eu"], "eu", 1+10*i, "x")
 	}
 	until(t, "the claims to be folded", func() bool {
-		n, err := s.back.Load().identities.foldOld(t.Context(), s.back.Load().identities.open.Load())
+		v := s.back.Load().identities
+		_, err := v.foldOld(t.Context(), v.open.Load()) // beside the one that runs in the background
 		must(t, err)
-		return n == 3
+		left, err := c.List(t.Context(), identity.Batch{Agent: "a", Boot: "b", SeqStart: 1, SeqEnd: 30})
+		must(t, err)
+		return len(left.Claims) == 0 && len(left.Spans) == 1
 	})
 	if a := ask(t, c, op(claims.DoClaim, 11, "x", "us", 9, 0), claims.Decided); a.Claim.Home != "eu" || a.Claim.State != claims.Settled || a.Claim.Stamp == (accepted.Stamp{}) {
 		t.Errorf("%+v", a)
@@ -243,5 +247,58 @@ func TestIdentityConfig(t *testing.T) {
 		if spoil(&c); c.Validate() == nil {
 			t.Errorf("%s: not refused", name)
 		}
+	}
+}
+
+// The operator's calls: what regions there are, one that is added with what it had accepted, and every record of a batch.
+func TestRegionsOfAnOperator(t *testing.T) {
+	t.Parallel()
+	buckets := threeBuckets()
+	two := map[claims.Region]*mem.Store{"eu": buckets["eu"], "us": buckets["us"]}
+	dir := t.TempDir()
+	first := startRegions(t, withRegions(quick(dir), two), two)
+	first.openedEpoch(1)
+	settle(t, first.claims(), buckets["eu"], "eu", 1, "x")
+	first.end()
+
+	s := startRegions(t, withRegions(quick(dir), buckets), buckets)
+	s.openedEpoch(1)
+	conn, err := rpc.Dial(s.addr(), rpc.ClientConfig{})
+	must(t, err)
+	t.Cleanup(func() { conn.Close() })
+	c := coordinatorv1.NewIdentityServiceClient(conn)
+	list := func() (members []string, r *coordinatorv1.ListRegionsResponse) {
+		r, err := c.ListRegions(t.Context(), &coordinatorv1.ListRegionsRequest{})
+		must(t, err)
+		for _, p := range r.GetRegions() {
+			if p.GetMember() {
+				members = append(members, p.GetRegion())
+			}
+		}
+		return members, r
+	}
+	if members, r := list(); strings.Join(members, " ") != "eu us" || len(r.GetRegions()) != 3 || r.GetEpoch() != 1 || r.GetNotOpen() != "" {
+		t.Errorf("%v", r)
+	}
+	if _, err := c.AddRegion(t.Context(), &coordinatorv1.AddRegionRequest{Region: "Mars!"}); rpc.Reason(err) != "CLAIMS_INVALID" {
+		t.Error(err)
+	}
+	if _, err := c.AddRegion(t.Context(), &coordinatorv1.AddRegionRequest{Region: "mars"}); rpc.Reason(err) != coordinator.ReasonRegions {
+		t.Error(err)
+	}
+	added, err := c.AddRegion(t.Context(), &coordinatorv1.AddRegionRequest{Region: "asia"})
+	must(t, err)
+	if added.GetEpoch() != 2 || added.GetClaims() != 1 {
+		t.Errorf("%v", added)
+	}
+	s.openedEpoch(2)
+	if members, r := list(); strings.Join(members, " ") != "asia eu us" || r.GetEpoch() != 2 {
+		t.Errorf("%v", r)
+	}
+	tr, err := c.TraceIdentity(t.Context(), &coordinatorv1.TraceIdentityRequest{AgentId: "a", BootId: "b", SeqStart: 1, SeqEnd: 10})
+	must(t, err)
+	if len(tr.GetRecords()) != 1 || tr.GetRecords()[0].GetKind() != regions.KindManifest || tr.GetRecords()[0].GetRegion() != "eu" || tr.GetRecords()[0].GetError() != "" ||
+		len(tr.GetClaims().GetClaims()) != 1 || !tr.GetClaims().GetClaims()[0].GetRecovered() || len(tr.GetUnread()) != 0 {
+		t.Errorf("%v", tr)
 	}
 }

@@ -13,10 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/internal/coordination/coordinator"
-	"lightmetrics.dev/lightmetrics/internal/harness/proc"
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
+	"lightmetrics.dev/lightmetrics/internal/coordination/coordinator"
 	"lightmetrics.dev/lightmetrics/internal/coordination/regions"
+	"lightmetrics.dev/lightmetrics/internal/harness/proc"
 	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
 	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"

@@ -62,9 +62,12 @@ var methods = map[string]string{
 	"/lightmetrics.coordinator.v1.WorkService/ListLogs":          "reader operator worker",
 	"/lightmetrics.coordinator.v1.WorkService/ForgetLog":         "operator worker",
 
-	"/lightmetrics.coordinator.v1.IdentityService/ChangeClaims": "worker",
-	"/lightmetrics.coordinator.v1.IdentityService/ListClaims":   "reader operator worker",
-	"/lightmetrics.coordinator.v1.IdentityService/ScanClaims":   "worker",
+	"/lightmetrics.coordinator.v1.IdentityService/ChangeClaims":  "worker",
+	"/lightmetrics.coordinator.v1.IdentityService/ListClaims":    "reader operator worker",
+	"/lightmetrics.coordinator.v1.IdentityService/ScanClaims":    "worker",
+	"/lightmetrics.coordinator.v1.IdentityService/ListRegions":   "reader operator",
+	"/lightmetrics.coordinator.v1.IdentityService/AddRegion":     "operator",
+	"/lightmetrics.coordinator.v1.IdentityService/TraceIdentity": "reader operator",
 
 	"/lightmetrics.coordinator.v1.RefsService/GetEpoch":         "reader operator worker",
 	"/lightmetrics.coordinator.v1.RefsService/InitEpoch":        "worker",

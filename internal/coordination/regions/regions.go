@@ -124,6 +124,9 @@ func New(c Config) (*Keeper, error) {
 	return k, nil
 }
 
+// Names are the regions of the settings, in their order.
+func (k *Keeper) Names() []claims.Region { return slices.Clone(k.names) }
+
 // state is what etcd and the buckets say.
 type state struct {
 	epoch    claims.Epoch // of etcd; its number is 0 where there is none

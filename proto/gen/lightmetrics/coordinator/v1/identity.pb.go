@@ -1097,6 +1097,554 @@ func (x *ScanClaimsResponse) GetEpoch() uint64 {
 	return 0
 }
 
+// ListRegionsRequest asks for the regions.
+type ListRegionsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListRegionsRequest) Reset() {
+	*x = ListRegionsRequest{}
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListRegionsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListRegionsRequest) ProtoMessage() {}
+
+func (x *ListRegionsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListRegionsRequest.ProtoReflect.Descriptor instead.
+func (*ListRegionsRequest) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{11}
+}
+
+// RegionRecord is what the bucket of a region says of the epoch.
+type RegionRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name.
+	Region string `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
+	// Whether it takes part in the newest epoch.
+	Member bool `protobuf:"varint,2,opt,name=member,proto3" json:"member,omitempty"`
+	// Number of the epoch in its bucket; 0: it has none.
+	Epoch uint64 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Random id of that epoch, in hex.
+	EpochId string `protobuf:"bytes,4,opt,name=epoch_id,json=epochId,proto3" json:"epoch_id,omitempty"`
+	// Why its bucket could not be read; empty: it could.
+	Error         string `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RegionRecord) Reset() {
+	*x = RegionRecord{}
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RegionRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RegionRecord) ProtoMessage() {}
+
+func (x *RegionRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RegionRecord.ProtoReflect.Descriptor instead.
+func (*RegionRecord) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *RegionRecord) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
+}
+
+func (x *RegionRecord) GetMember() bool {
+	if x != nil {
+		return x.Member
+	}
+	return false
+}
+
+func (x *RegionRecord) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *RegionRecord) GetEpochId() string {
+	if x != nil {
+		return x.EpochId
+	}
+	return ""
+}
+
+func (x *RegionRecord) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+// ListRegionsResponse has the regions.
+type ListRegionsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the settings of this coordinator, in the order of their names.
+	Regions []*RegionRecord `protobuf:"bytes,1,rep,name=regions,proto3" json:"regions,omitempty"`
+	// Number of the epoch in etcd; 0: it has none.
+	Epoch uint64 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Id of the etcd cluster, in hex.
+	Cluster string `protobuf:"bytes,3,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// Why identities are not decided by this coordinator; empty: they are.
+	NotOpen       string `protobuf:"bytes,4,opt,name=not_open,json=notOpen,proto3" json:"not_open,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListRegionsResponse) Reset() {
+	*x = ListRegionsResponse{}
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListRegionsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListRegionsResponse) ProtoMessage() {}
+
+func (x *ListRegionsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListRegionsResponse.ProtoReflect.Descriptor instead.
+func (*ListRegionsResponse) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ListRegionsResponse) GetRegions() []*RegionRecord {
+	if x != nil {
+		return x.Regions
+	}
+	return nil
+}
+
+func (x *ListRegionsResponse) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *ListRegionsResponse) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *ListRegionsResponse) GetNotOpen() string {
+	if x != nil {
+		return x.NotOpen
+	}
+	return ""
+}
+
+// AddRegionRequest names a region.
+type AddRegionRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One of coordinator.identity.regions of every coordinator.
+	Region        string `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddRegionRequest) Reset() {
+	*x = AddRegionRequest{}
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddRegionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddRegionRequest) ProtoMessage() {}
+
+func (x *AddRegionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddRegionRequest.ProtoReflect.Descriptor instead.
+func (*AddRegionRequest) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *AddRegionRequest) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
+}
+
+// AddRegionResponse is the epoch that it takes part in.
+type AddRegionResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its number.
+	Epoch uint64 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Claims that were found in the buckets of all regions.
+	Claims        uint64 `protobuf:"varint,2,opt,name=claims,proto3" json:"claims,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddRegionResponse) Reset() {
+	*x = AddRegionResponse{}
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddRegionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddRegionResponse) ProtoMessage() {}
+
+func (x *AddRegionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddRegionResponse.ProtoReflect.Descriptor instead.
+func (*AddRegionResponse) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *AddRegionResponse) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *AddRegionResponse) GetClaims() uint64 {
+	if x != nil {
+		return x.Claims
+	}
+	return 0
+}
+
+// TraceIdentityRequest names sequence numbers of a boot.
+type TraceIdentityRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent.
+	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// Its boot.
+	BootId string `protobuf:"bytes,2,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
+	// First sequence number.
+	SeqStart uint64 `protobuf:"varint,3,opt,name=seq_start,json=seqStart,proto3" json:"seq_start,omitempty"`
+	// Last sequence number.
+	SeqEnd        uint64 `protobuf:"varint,4,opt,name=seq_end,json=seqEnd,proto3" json:"seq_end,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TraceIdentityRequest) Reset() {
+	*x = TraceIdentityRequest{}
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TraceIdentityRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TraceIdentityRequest) ProtoMessage() {}
+
+func (x *TraceIdentityRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TraceIdentityRequest.ProtoReflect.Descriptor instead.
+func (*TraceIdentityRequest) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *TraceIdentityRequest) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *TraceIdentityRequest) GetBootId() string {
+	if x != nil {
+		return x.BootId
+	}
+	return ""
+}
+
+func (x *TraceIdentityRequest) GetSeqStart() uint64 {
+	if x != nil {
+		return x.SeqStart
+	}
+	return 0
+}
+
+func (x *TraceIdentityRequest) GetSeqEnd() uint64 {
+	if x != nil {
+		return x.SeqEnd
+	}
+	return 0
+}
+
+// IdentityRecord is a record in a bucket.
+type IdentityRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whose bucket.
+	Region string `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
+	// Its key.
+	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	// MANIFEST, AFFIRMATION or QUARANTINE.
+	Kind string `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
+	// The batch.
+	Identity *ClaimIdentity `protobuf:"bytes,4,opt,name=identity,proto3" json:"identity,omitempty"`
+	// SHA-256 of the frame that it is about.
+	FrameSha256 []byte `protobuf:"bytes,5,opt,name=frame_sha256,json=frameSha256,proto3" json:"frame_sha256,omitempty"`
+	// Stamp of the claim that it was written under, or stands for.
+	Epoch uint64 `protobuf:"varint,6,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Second part of the stamp.
+	Fence uint64 `protobuf:"varint,7,opt,name=fence,proto3" json:"fence,omitempty"`
+	// When it was written, by a collector's clock, Unix nanoseconds; 0: it does not say.
+	AtUnixNs int64 `protobuf:"varint,8,opt,name=at_unix_ns,json=atUnixNs,proto3" json:"at_unix_ns,omitempty"`
+	// Why it can't be read; empty: it could.
+	Error         string `protobuf:"bytes,9,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *IdentityRecord) Reset() {
+	*x = IdentityRecord{}
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *IdentityRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*IdentityRecord) ProtoMessage() {}
+
+func (x *IdentityRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use IdentityRecord.ProtoReflect.Descriptor instead.
+func (*IdentityRecord) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *IdentityRecord) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
+}
+
+func (x *IdentityRecord) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *IdentityRecord) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *IdentityRecord) GetIdentity() *ClaimIdentity {
+	if x != nil {
+		return x.Identity
+	}
+	return nil
+}
+
+func (x *IdentityRecord) GetFrameSha256() []byte {
+	if x != nil {
+		return x.FrameSha256
+	}
+	return nil
+}
+
+func (x *IdentityRecord) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *IdentityRecord) GetFence() uint64 {
+	if x != nil {
+		return x.Fence
+	}
+	return 0
+}
+
+func (x *IdentityRecord) GetAtUnixNs() int64 {
+	if x != nil {
+		return x.AtUnixNs
+	}
+	return 0
+}
+
+func (x *IdentityRecord) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+// TraceIdentityResponse has what was found.
+type TraceIdentityResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Claims and spans in etcd.
+	Claims *ListClaimsResponse `protobuf:"bytes,1,opt,name=claims,proto3" json:"claims,omitempty"`
+	// Records by descending stamp, at most 1,000 of a region.
+	Records []*IdentityRecord `protobuf:"bytes,2,rep,name=records,proto3" json:"records,omitempty"`
+	// Regions that could not be read, by name, and why.
+	Unread        map[string]string `protobuf:"bytes,3,rep,name=unread,proto3" json:"unread,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TraceIdentityResponse) Reset() {
+	*x = TraceIdentityResponse{}
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TraceIdentityResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TraceIdentityResponse) ProtoMessage() {}
+
+func (x *TraceIdentityResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TraceIdentityResponse.ProtoReflect.Descriptor instead.
+func (*TraceIdentityResponse) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *TraceIdentityResponse) GetClaims() *ListClaimsResponse {
+	if x != nil {
+		return x.Claims
+	}
+	return nil
+}
+
+func (x *TraceIdentityResponse) GetRecords() []*IdentityRecord {
+	if x != nil {
+		return x.Records
+	}
+	return nil
+}
+
+func (x *TraceIdentityResponse) GetUnread() map[string]string {
+	if x != nil {
+		return x.Unread
+	}
+	return nil
+}
+
 var File_lightmetrics_coordinator_v1_identity_proto protoreflect.FileDescriptor
 
 const file_lightmetrics_coordinator_v1_identity_proto_rawDesc = "" +
@@ -1169,7 +1717,47 @@ const file_lightmetrics_coordinator_v1_identity_proto_rawDesc = "" +
 	"\n" +
 	"unreadable\x18\x04 \x01(\rR\n" +
 	"unreadable\x12\x14\n" +
-	"\x05epoch\x18\x05 \x01(\x04R\x05epoch*\xc7\x01\n" +
+	"\x05epoch\x18\x05 \x01(\x04R\x05epoch\"\x14\n" +
+	"\x12ListRegionsRequest\"\x85\x01\n" +
+	"\fRegionRecord\x12\x16\n" +
+	"\x06region\x18\x01 \x01(\tR\x06region\x12\x16\n" +
+	"\x06member\x18\x02 \x01(\bR\x06member\x12\x14\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x19\n" +
+	"\bepoch_id\x18\x04 \x01(\tR\aepochId\x12\x14\n" +
+	"\x05error\x18\x05 \x01(\tR\x05error\"\xa5\x01\n" +
+	"\x13ListRegionsResponse\x12C\n" +
+	"\aregions\x18\x01 \x03(\v2).lightmetrics.coordinator.v1.RegionRecordR\aregions\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x18\n" +
+	"\acluster\x18\x03 \x01(\tR\acluster\x12\x19\n" +
+	"\bnot_open\x18\x04 \x01(\tR\anotOpen\"*\n" +
+	"\x10AddRegionRequest\x12\x16\n" +
+	"\x06region\x18\x01 \x01(\tR\x06region\"A\n" +
+	"\x11AddRegionResponse\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x16\n" +
+	"\x06claims\x18\x02 \x01(\x04R\x06claims\"\x80\x01\n" +
+	"\x14TraceIdentityRequest\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x17\n" +
+	"\aboot_id\x18\x02 \x01(\tR\x06bootId\x12\x1b\n" +
+	"\tseq_start\x18\x03 \x01(\x04R\bseqStart\x12\x17\n" +
+	"\aseq_end\x18\x04 \x01(\x04R\x06seqEnd\"\x99\x02\n" +
+	"\x0eIdentityRecord\x12\x16\n" +
+	"\x06region\x18\x01 \x01(\tR\x06region\x12\x10\n" +
+	"\x03key\x18\x02 \x01(\tR\x03key\x12\x12\n" +
+	"\x04kind\x18\x03 \x01(\tR\x04kind\x12F\n" +
+	"\bidentity\x18\x04 \x01(\v2*.lightmetrics.coordinator.v1.ClaimIdentityR\bidentity\x12!\n" +
+	"\fframe_sha256\x18\x05 \x01(\fR\vframeSha256\x12\x14\n" +
+	"\x05epoch\x18\x06 \x01(\x04R\x05epoch\x12\x14\n" +
+	"\x05fence\x18\a \x01(\x04R\x05fence\x12\x1c\n" +
+	"\n" +
+	"at_unix_ns\x18\b \x01(\x03R\batUnixNs\x12\x14\n" +
+	"\x05error\x18\t \x01(\tR\x05error\"\xba\x02\n" +
+	"\x15TraceIdentityResponse\x12G\n" +
+	"\x06claims\x18\x01 \x01(\v2/.lightmetrics.coordinator.v1.ListClaimsResponseR\x06claims\x12E\n" +
+	"\arecords\x18\x02 \x03(\v2+.lightmetrics.coordinator.v1.IdentityRecordR\arecords\x12V\n" +
+	"\x06unread\x18\x03 \x03(\v2>.lightmetrics.coordinator.v1.TraceIdentityResponse.UnreadEntryR\x06unread\x1a9\n" +
+	"\vUnreadEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\xc7\x01\n" +
 	"\vClaimChange\x12\x1c\n" +
 	"\x18CLAIM_CHANGE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12CLAIM_CHANGE_CLAIM\x10\x01\x12\x1a\n" +
@@ -1194,13 +1782,16 @@ const file_lightmetrics_coordinator_v1_identity_proto_rawDesc = "" +
 	"\x17CLAIM_OUTCOME_CONTESTED\x10\x06\x12\x17\n" +
 	"\x13CLAIM_OUTCOME_MOVED\x10\a\x12\x1a\n" +
 	"\x16CLAIM_OUTCOME_RELEASED\x10\b\x12\x18\n" +
-	"\x14CLAIM_OUTCOME_FOLDED\x10\t2\xe4\x02\n" +
+	"\x14CLAIM_OUTCOME_FOLDED\x10\t2\xba\x05\n" +
 	"\x0fIdentityService\x12s\n" +
 	"\fChangeClaims\x120.lightmetrics.coordinator.v1.ChangeClaimsRequest\x1a1.lightmetrics.coordinator.v1.ChangeClaimsResponse\x12m\n" +
 	"\n" +
 	"ListClaims\x12..lightmetrics.coordinator.v1.ListClaimsRequest\x1a/.lightmetrics.coordinator.v1.ListClaimsResponse\x12m\n" +
 	"\n" +
-	"ScanClaims\x12..lightmetrics.coordinator.v1.ScanClaimsRequest\x1a/.lightmetrics.coordinator.v1.ScanClaimsResponseBSZQlightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1;coordinatorv1b\x06proto3"
+	"ScanClaims\x12..lightmetrics.coordinator.v1.ScanClaimsRequest\x1a/.lightmetrics.coordinator.v1.ScanClaimsResponse\x12p\n" +
+	"\vListRegions\x12/.lightmetrics.coordinator.v1.ListRegionsRequest\x1a0.lightmetrics.coordinator.v1.ListRegionsResponse\x12j\n" +
+	"\tAddRegion\x12-.lightmetrics.coordinator.v1.AddRegionRequest\x1a..lightmetrics.coordinator.v1.AddRegionResponse\x12v\n" +
+	"\rTraceIdentity\x121.lightmetrics.coordinator.v1.TraceIdentityRequest\x1a2.lightmetrics.coordinator.v1.TraceIdentityResponseBSZQlightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1;coordinatorv1b\x06proto3"
 
 var (
 	file_lightmetrics_coordinator_v1_identity_proto_rawDescOnce sync.Once
@@ -1215,22 +1806,31 @@ func file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP() []byte {
 }
 
 var file_lightmetrics_coordinator_v1_identity_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_lightmetrics_coordinator_v1_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_lightmetrics_coordinator_v1_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_lightmetrics_coordinator_v1_identity_proto_goTypes = []any{
-	(ClaimChange)(0),             // 0: lightmetrics.coordinator.v1.ClaimChange
-	(ClaimState)(0),              // 1: lightmetrics.coordinator.v1.ClaimState
-	(ClaimOutcome)(0),            // 2: lightmetrics.coordinator.v1.ClaimOutcome
-	(*ClaimIdentity)(nil),        // 3: lightmetrics.coordinator.v1.ClaimIdentity
-	(*ClaimRequest)(nil),         // 4: lightmetrics.coordinator.v1.ClaimRequest
-	(*IdentityClaim)(nil),        // 5: lightmetrics.coordinator.v1.IdentityClaim
-	(*ClaimSpan)(nil),            // 6: lightmetrics.coordinator.v1.ClaimSpan
-	(*ClaimResult)(nil),          // 7: lightmetrics.coordinator.v1.ClaimResult
-	(*ChangeClaimsRequest)(nil),  // 8: lightmetrics.coordinator.v1.ChangeClaimsRequest
-	(*ChangeClaimsResponse)(nil), // 9: lightmetrics.coordinator.v1.ChangeClaimsResponse
-	(*ListClaimsRequest)(nil),    // 10: lightmetrics.coordinator.v1.ListClaimsRequest
-	(*ListClaimsResponse)(nil),   // 11: lightmetrics.coordinator.v1.ListClaimsResponse
-	(*ScanClaimsRequest)(nil),    // 12: lightmetrics.coordinator.v1.ScanClaimsRequest
-	(*ScanClaimsResponse)(nil),   // 13: lightmetrics.coordinator.v1.ScanClaimsResponse
+	(ClaimChange)(0),              // 0: lightmetrics.coordinator.v1.ClaimChange
+	(ClaimState)(0),               // 1: lightmetrics.coordinator.v1.ClaimState
+	(ClaimOutcome)(0),             // 2: lightmetrics.coordinator.v1.ClaimOutcome
+	(*ClaimIdentity)(nil),         // 3: lightmetrics.coordinator.v1.ClaimIdentity
+	(*ClaimRequest)(nil),          // 4: lightmetrics.coordinator.v1.ClaimRequest
+	(*IdentityClaim)(nil),         // 5: lightmetrics.coordinator.v1.IdentityClaim
+	(*ClaimSpan)(nil),             // 6: lightmetrics.coordinator.v1.ClaimSpan
+	(*ClaimResult)(nil),           // 7: lightmetrics.coordinator.v1.ClaimResult
+	(*ChangeClaimsRequest)(nil),   // 8: lightmetrics.coordinator.v1.ChangeClaimsRequest
+	(*ChangeClaimsResponse)(nil),  // 9: lightmetrics.coordinator.v1.ChangeClaimsResponse
+	(*ListClaimsRequest)(nil),     // 10: lightmetrics.coordinator.v1.ListClaimsRequest
+	(*ListClaimsResponse)(nil),    // 11: lightmetrics.coordinator.v1.ListClaimsResponse
+	(*ScanClaimsRequest)(nil),     // 12: lightmetrics.coordinator.v1.ScanClaimsRequest
+	(*ScanClaimsResponse)(nil),    // 13: lightmetrics.coordinator.v1.ScanClaimsResponse
+	(*ListRegionsRequest)(nil),    // 14: lightmetrics.coordinator.v1.ListRegionsRequest
+	(*RegionRecord)(nil),          // 15: lightmetrics.coordinator.v1.RegionRecord
+	(*ListRegionsResponse)(nil),   // 16: lightmetrics.coordinator.v1.ListRegionsResponse
+	(*AddRegionRequest)(nil),      // 17: lightmetrics.coordinator.v1.AddRegionRequest
+	(*AddRegionResponse)(nil),     // 18: lightmetrics.coordinator.v1.AddRegionResponse
+	(*TraceIdentityRequest)(nil),  // 19: lightmetrics.coordinator.v1.TraceIdentityRequest
+	(*IdentityRecord)(nil),        // 20: lightmetrics.coordinator.v1.IdentityRecord
+	(*TraceIdentityResponse)(nil), // 21: lightmetrics.coordinator.v1.TraceIdentityResponse
+	nil,                           // 22: lightmetrics.coordinator.v1.TraceIdentityResponse.UnreadEntry
 }
 var file_lightmetrics_coordinator_v1_identity_proto_depIdxs = []int32{
 	0,  // 0: lightmetrics.coordinator.v1.ClaimRequest.change:type_name -> lightmetrics.coordinator.v1.ClaimChange
@@ -1246,17 +1846,28 @@ var file_lightmetrics_coordinator_v1_identity_proto_depIdxs = []int32{
 	6,  // 10: lightmetrics.coordinator.v1.ListClaimsResponse.spans:type_name -> lightmetrics.coordinator.v1.ClaimSpan
 	1,  // 11: lightmetrics.coordinator.v1.ScanClaimsRequest.states:type_name -> lightmetrics.coordinator.v1.ClaimState
 	5,  // 12: lightmetrics.coordinator.v1.ScanClaimsResponse.claims:type_name -> lightmetrics.coordinator.v1.IdentityClaim
-	8,  // 13: lightmetrics.coordinator.v1.IdentityService.ChangeClaims:input_type -> lightmetrics.coordinator.v1.ChangeClaimsRequest
-	10, // 14: lightmetrics.coordinator.v1.IdentityService.ListClaims:input_type -> lightmetrics.coordinator.v1.ListClaimsRequest
-	12, // 15: lightmetrics.coordinator.v1.IdentityService.ScanClaims:input_type -> lightmetrics.coordinator.v1.ScanClaimsRequest
-	9,  // 16: lightmetrics.coordinator.v1.IdentityService.ChangeClaims:output_type -> lightmetrics.coordinator.v1.ChangeClaimsResponse
-	11, // 17: lightmetrics.coordinator.v1.IdentityService.ListClaims:output_type -> lightmetrics.coordinator.v1.ListClaimsResponse
-	13, // 18: lightmetrics.coordinator.v1.IdentityService.ScanClaims:output_type -> lightmetrics.coordinator.v1.ScanClaimsResponse
-	16, // [16:19] is the sub-list for method output_type
-	13, // [13:16] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	15, // 13: lightmetrics.coordinator.v1.ListRegionsResponse.regions:type_name -> lightmetrics.coordinator.v1.RegionRecord
+	3,  // 14: lightmetrics.coordinator.v1.IdentityRecord.identity:type_name -> lightmetrics.coordinator.v1.ClaimIdentity
+	11, // 15: lightmetrics.coordinator.v1.TraceIdentityResponse.claims:type_name -> lightmetrics.coordinator.v1.ListClaimsResponse
+	20, // 16: lightmetrics.coordinator.v1.TraceIdentityResponse.records:type_name -> lightmetrics.coordinator.v1.IdentityRecord
+	22, // 17: lightmetrics.coordinator.v1.TraceIdentityResponse.unread:type_name -> lightmetrics.coordinator.v1.TraceIdentityResponse.UnreadEntry
+	8,  // 18: lightmetrics.coordinator.v1.IdentityService.ChangeClaims:input_type -> lightmetrics.coordinator.v1.ChangeClaimsRequest
+	10, // 19: lightmetrics.coordinator.v1.IdentityService.ListClaims:input_type -> lightmetrics.coordinator.v1.ListClaimsRequest
+	12, // 20: lightmetrics.coordinator.v1.IdentityService.ScanClaims:input_type -> lightmetrics.coordinator.v1.ScanClaimsRequest
+	14, // 21: lightmetrics.coordinator.v1.IdentityService.ListRegions:input_type -> lightmetrics.coordinator.v1.ListRegionsRequest
+	17, // 22: lightmetrics.coordinator.v1.IdentityService.AddRegion:input_type -> lightmetrics.coordinator.v1.AddRegionRequest
+	19, // 23: lightmetrics.coordinator.v1.IdentityService.TraceIdentity:input_type -> lightmetrics.coordinator.v1.TraceIdentityRequest
+	9,  // 24: lightmetrics.coordinator.v1.IdentityService.ChangeClaims:output_type -> lightmetrics.coordinator.v1.ChangeClaimsResponse
+	11, // 25: lightmetrics.coordinator.v1.IdentityService.ListClaims:output_type -> lightmetrics.coordinator.v1.ListClaimsResponse
+	13, // 26: lightmetrics.coordinator.v1.IdentityService.ScanClaims:output_type -> lightmetrics.coordinator.v1.ScanClaimsResponse
+	16, // 27: lightmetrics.coordinator.v1.IdentityService.ListRegions:output_type -> lightmetrics.coordinator.v1.ListRegionsResponse
+	18, // 28: lightmetrics.coordinator.v1.IdentityService.AddRegion:output_type -> lightmetrics.coordinator.v1.AddRegionResponse
+	21, // 29: lightmetrics.coordinator.v1.IdentityService.TraceIdentity:output_type -> lightmetrics.coordinator.v1.TraceIdentityResponse
+	24, // [24:30] is the sub-list for method output_type
+	18, // [18:24] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_lightmetrics_coordinator_v1_identity_proto_init() }
@@ -1270,7 +1881,7 @@ func file_lightmetrics_coordinator_v1_identity_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lightmetrics_coordinator_v1_identity_proto_rawDesc), len(file_lightmetrics_coordinator_v1_identity_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   11,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -22,9 +22,12 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	IdentityService_ChangeClaims_FullMethodName = "/lightmetrics.coordinator.v1.IdentityService/ChangeClaims"
-	IdentityService_ListClaims_FullMethodName   = "/lightmetrics.coordinator.v1.IdentityService/ListClaims"
-	IdentityService_ScanClaims_FullMethodName   = "/lightmetrics.coordinator.v1.IdentityService/ScanClaims"
+	IdentityService_ChangeClaims_FullMethodName  = "/lightmetrics.coordinator.v1.IdentityService/ChangeClaims"
+	IdentityService_ListClaims_FullMethodName    = "/lightmetrics.coordinator.v1.IdentityService/ListClaims"
+	IdentityService_ScanClaims_FullMethodName    = "/lightmetrics.coordinator.v1.IdentityService/ScanClaims"
+	IdentityService_ListRegions_FullMethodName   = "/lightmetrics.coordinator.v1.IdentityService/ListRegions"
+	IdentityService_AddRegion_FullMethodName     = "/lightmetrics.coordinator.v1.IdentityService/AddRegion"
+	IdentityService_TraceIdentity_FullMethodName = "/lightmetrics.coordinator.v1.IdentityService/TraceIdentity"
 )
 
 // IdentityServiceClient is the client API for IdentityService service.
@@ -41,6 +44,13 @@ type IdentityServiceClient interface {
 	ListClaims(ctx context.Context, in *ListClaimsRequest, opts ...grpc.CallOption) (*ListClaimsResponse, error)
 	// ScanClaims reads a page of the claims whose home is a region, for that region's reconcilers.
 	ScanClaims(ctx context.Context, in *ScanClaimsRequest, opts ...grpc.CallOption) (*ScanClaimsResponse, error)
+	// ListRegions reads the epoch and the regions, from etcd and from every region's bucket.
+	ListRegions(ctx context.Context, in *ListRegionsRequest, opts ...grpc.CallOption) (*ListRegionsResponse, error)
+	// AddRegion takes a region of the coordinators' settings into the next epoch. Identities are not decided until all regions
+	// were read.
+	AddRegion(ctx context.Context, in *AddRegionRequest, opts ...grpc.CallOption) (*AddRegionResponse, error)
+	// TraceIdentity reads every record of an identity in the buckets of all regions.
+	TraceIdentity(ctx context.Context, in *TraceIdentityRequest, opts ...grpc.CallOption) (*TraceIdentityResponse, error)
 }
 
 type identityServiceClient struct {
@@ -81,6 +91,36 @@ func (c *identityServiceClient) ScanClaims(ctx context.Context, in *ScanClaimsRe
 	return out, nil
 }
 
+func (c *identityServiceClient) ListRegions(ctx context.Context, in *ListRegionsRequest, opts ...grpc.CallOption) (*ListRegionsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListRegionsResponse)
+	err := c.cc.Invoke(ctx, IdentityService_ListRegions_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *identityServiceClient) AddRegion(ctx context.Context, in *AddRegionRequest, opts ...grpc.CallOption) (*AddRegionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AddRegionResponse)
+	err := c.cc.Invoke(ctx, IdentityService_AddRegion_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *identityServiceClient) TraceIdentity(ctx context.Context, in *TraceIdentityRequest, opts ...grpc.CallOption) (*TraceIdentityResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(TraceIdentityResponse)
+	err := c.cc.Invoke(ctx, IdentityService_TraceIdentity_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // IdentityServiceServer is the server API for IdentityService service.
 // All implementations must embed UnimplementedIdentityServiceServer
 // for forward compatibility.
@@ -95,6 +135,13 @@ type IdentityServiceServer interface {
 	ListClaims(context.Context, *ListClaimsRequest) (*ListClaimsResponse, error)
 	// ScanClaims reads a page of the claims whose home is a region, for that region's reconcilers.
 	ScanClaims(context.Context, *ScanClaimsRequest) (*ScanClaimsResponse, error)
+	// ListRegions reads the epoch and the regions, from etcd and from every region's bucket.
+	ListRegions(context.Context, *ListRegionsRequest) (*ListRegionsResponse, error)
+	// AddRegion takes a region of the coordinators' settings into the next epoch. Identities are not decided until all regions
+	// were read.
+	AddRegion(context.Context, *AddRegionRequest) (*AddRegionResponse, error)
+	// TraceIdentity reads every record of an identity in the buckets of all regions.
+	TraceIdentity(context.Context, *TraceIdentityRequest) (*TraceIdentityResponse, error)
 	mustEmbedUnimplementedIdentityServiceServer()
 }
 
@@ -113,6 +160,15 @@ func (UnimplementedIdentityServiceServer) ListClaims(context.Context, *ListClaim
 }
 func (UnimplementedIdentityServiceServer) ScanClaims(context.Context, *ScanClaimsRequest) (*ScanClaimsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ScanClaims not implemented")
+}
+func (UnimplementedIdentityServiceServer) ListRegions(context.Context, *ListRegionsRequest) (*ListRegionsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListRegions not implemented")
+}
+func (UnimplementedIdentityServiceServer) AddRegion(context.Context, *AddRegionRequest) (*AddRegionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AddRegion not implemented")
+}
+func (UnimplementedIdentityServiceServer) TraceIdentity(context.Context, *TraceIdentityRequest) (*TraceIdentityResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method TraceIdentity not implemented")
 }
 func (UnimplementedIdentityServiceServer) mustEmbedUnimplementedIdentityServiceServer() {}
 func (UnimplementedIdentityServiceServer) testEmbeddedByValue()                         {}
@@ -189,6 +245,60 @@ func _IdentityService_ScanClaims_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _IdentityService_ListRegions_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListRegionsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(IdentityServiceServer).ListRegions(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: IdentityService_ListRegions_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(IdentityServiceServer).ListRegions(ctx, req.(*ListRegionsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _IdentityService_AddRegion_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AddRegionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(IdentityServiceServer).AddRegion(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: IdentityService_AddRegion_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(IdentityServiceServer).AddRegion(ctx, req.(*AddRegionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _IdentityService_TraceIdentity_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(TraceIdentityRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(IdentityServiceServer).TraceIdentity(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: IdentityService_TraceIdentity_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(IdentityServiceServer).TraceIdentity(ctx, req.(*TraceIdentityRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // IdentityService_ServiceDesc is the grpc.ServiceDesc for IdentityService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -207,6 +317,18 @@ var IdentityService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ScanClaims",
 			Handler:    _IdentityService_ScanClaims_Handler,
+		},
+		{
+			MethodName: "ListRegions",
+			Handler:    _IdentityService_ListRegions_Handler,
+		},
+		{
+			MethodName: "AddRegion",
+			Handler:    _IdentityService_AddRegion_Handler,
+		},
+		{
+			MethodName: "TraceIdentity",
+			Handler:    _IdentityService_TraceIdentity_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -1,0 +1,267 @@
+package main
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	"lightmetrics.dev/lightmetrics/internal/cli"
+	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
+)
+
+// identityAPI is how to reach the identity linearizer of a coordinator.
+type identityAPI struct{ service }
+
+func (c *identityAPI) flags(cmd *cobra.Command) {
+	c.service.flags(cmd, "127.0.0.1:4781", "coordinator")
+}
+
+func (c *identityAPI) ask(ctx context.Context, fn func(context.Context, coordinatorv1.IdentityServiceClient) error) error {
+	return c.service.ask(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) error {
+		return fn(ctx, coordinatorv1.NewIdentityServiceClient(conn))
+	})
+}
+
+func regionsCommand(out *format) *cobra.Command {
+	c := &identityAPI{}
+	cmd := &cobra.Command{Use: "regions", Short: "Regions that accept batches together, and their epoch"}
+	cmd.AddCommand(regionsList(out, c), regionsAdd(out, c))
+	c.flags(cmd)
+	return cmd
+}
+
+type memberView struct {
+	Region  string `json:"region"`
+	Member  bool   `json:"member"`
+	Epoch   uint64 `json:"epoch"`
+	EpochID string `json:"epoch_id,omitempty"`
+	Error   string `json:"error,omitempty"`
+}
+
+type membersView struct {
+	Epoch   uint64       `json:"etcd_epoch"`
+	Cluster string       `json:"etcd_cluster"`
+	NotOpen string       `json:"not_open,omitempty"`
+	Regions []memberView `json:"regions"`
+}
+
+func regionsList(out *format, c *identityAPI) *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "List regions with the epoch that their buckets have; exits 3 when identities are not decided, or a bucket can't be read",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var v membersView
+			rows, bad := [][]string{}, false
+			err := c.ask(cmd.Context(), func(ctx context.Context, cl coordinatorv1.IdentityServiceClient) error {
+				r, err := cl.ListRegions(ctx, &coordinatorv1.ListRegionsRequest{})
+				v = membersView{Epoch: r.GetEpoch(), Cluster: r.GetCluster(), NotOpen: r.GetNotOpen(), Regions: []memberView{}}
+				for _, p := range r.GetRegions() {
+					one := memberView{p.GetRegion(), p.GetMember(), p.GetEpoch(), p.GetEpochId(), p.GetError()}
+					v.Regions = append(v.Regions, one)
+					bad = bad || one.Error != ""
+					state := "takes part"
+					switch {
+					case one.Error != "":
+						state = one.Error
+					case !one.Member:
+						state = "not added yet (lmctl regions add)"
+					}
+					rows = append(rows, []string{one.Region, fmt.Sprint(one.Epoch), orDash(one.EpochID), state})
+				}
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			if err := out.write(cmd.OutOrStdout(), v, table{header: []string{"REGION", "EPOCH", "ID", "STATE"}, rows: rows}); err != nil {
+				return err
+			}
+			switch {
+			case v.NotOpen != "":
+				return &cli.ExitError{Code: cli.ExitFindings, Err: fmt.Errorf("identities are not decided: %s", v.NotOpen)}
+			case bad:
+				return &cli.ExitError{Code: cli.ExitFindings, Err: errors.New("a region's bucket can't be read")}
+			}
+			return nil
+		},
+	}
+}
+
+type addedView struct {
+	Region string `json:"region"`
+	Epoch  uint64 `json:"epoch"`
+	Claims uint64 `json:"claims"`
+}
+
+func regionsAdd(out *format, c *identityAPI) *cobra.Command {
+	return &cobra.Command{
+		Use:   "add REGION",
+		Short: "Let a region of the coordinators' settings take part",
+		Long: "Begins an epoch in which the region takes part. All regions are read for it, that one's earlier batches among them, and no identity\n" +
+			"is decided meanwhile: collectors answer \"retry\". Every coordinator must have the region in its settings first. To add it twice is harmless.",
+		Example: "  lmctl regions add asia",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			v := addedView{Region: args[0]}
+			err := c.ask(cmd.Context(), func(ctx context.Context, cl coordinatorv1.IdentityServiceClient) error {
+				r, err := cl.AddRegion(ctx, &coordinatorv1.AddRegionRequest{Region: args[0]})
+				v.Epoch, v.Claims = r.GetEpoch(), r.GetClaims()
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			return out.write(cmd.OutOrStdout(), v, table{header: []string{"REGION", "EPOCH", "CLAIMS FOUND"}, rows: [][]string{{v.Region, fmt.Sprint(v.Epoch), fmt.Sprint(v.Claims)}}})
+		},
+	}
+}
+
+func identityCommand(out *format) *cobra.Command {
+	c := &identityAPI{}
+	cmd := &cobra.Command{Use: "identity", Short: "What the identity linearizer and the regions have of a batch"}
+	cmd.AddCommand(identityTrace(out, c, "show"), identityTrace(out, c, "trace"))
+	c.flags(cmd)
+	return cmd
+}
+
+type recordView struct {
+	Where    string `json:"where"`
+	Kind     string `json:"kind"`
+	SeqStart uint64 `json:"seq_start"`
+	SeqEnd   uint64 `json:"seq_end"`
+	Hash     string `json:"frame_sha256,omitempty"`
+	Epoch    uint64 `json:"epoch,omitempty"`
+	Fence    uint64 `json:"fence,omitempty"`
+	Home     string `json:"home_region,omitempty"`
+	At       string `json:"at,omitempty"`
+	Key      string `json:"key,omitempty"`
+	Error    string `json:"error,omitempty"`
+}
+
+func (v recordView) row() []string {
+	stamp := "-"
+	if v.Epoch > 0 {
+		stamp = fmt.Sprintf("%d.%d", v.Epoch, v.Fence)
+	}
+	what := v.Kind
+	if v.Error != "" {
+		what += ": " + v.Error
+	}
+	return []string{v.Where, what, fmt.Sprintf("%d-%d", v.SeqStart, v.SeqEnd), orDash(v.Hash[:min(len(v.Hash), 12)]), stamp, orDash(v.Home), orDash(v.At)}
+}
+
+// identityTrace is "show", what etcd has, or "trace", with the records of all regions.
+func identityTrace(out *format, c *identityAPI, name string) *cobra.Command {
+	short := "Show the claims and folded spans that meet sequence numbers of a boot"
+	if name == "trace" {
+		short = "Show every record of sequence numbers of a boot in etcd and in every region, by stamp; exits 3 where one can't be read"
+	}
+	var agent, boot, seq string
+	cmd := &cobra.Command{
+		Use:     name + " --agent AGENT --boot BOOT --seq FIRST[-LAST]",
+		Short:   short,
+		Example: "  lmctl identity " + name + " --agent host-1 --boot 0198f3 --seq 1-100",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			from, to, err := seqRange(seq)
+			if err != nil {
+				return &cli.ExitError{Code: cli.ExitUsage, Err: err}
+			}
+			views, bad := []recordView{}, ""
+			err = c.ask(cmd.Context(), func(ctx context.Context, cl coordinatorv1.IdentityServiceClient) error {
+				if name == "show" {
+					r, err := cl.ListClaims(ctx, &coordinatorv1.ListClaimsRequest{AgentId: agent, BootId: boot, SeqStart: from, SeqEnd: to})
+					views = claimViews(r)
+					return err
+				}
+				r, err := cl.TraceIdentity(ctx, &coordinatorv1.TraceIdentityRequest{AgentId: agent, BootId: boot, SeqStart: from, SeqEnd: to})
+				views = append(claimViews(r.GetClaims()), recordViews(r.GetRecords())...)
+				for _, n := range slices.Sorted(maps.Keys(r.GetUnread())) {
+					bad = n + ": " + r.GetUnread()[n]
+				}
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			rows := [][]string{}
+			for _, v := range views {
+				rows = append(rows, v.row())
+				if v.Error != "" {
+					bad = v.Key + ": " + v.Error
+				}
+			}
+			if err := out.write(cmd.OutOrStdout(), views, table{header: []string{"WHERE", "WHAT", "SEQUENCE", "SHA-256", "STAMP", "HOME", "AT"}, rows: rows}); err != nil {
+				return err
+			}
+			if bad != "" {
+				return &cli.ExitError{Code: cli.ExitFindings, Err: errors.New("not everything could be read: " + bad)}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&agent, "agent", "", "agent id")
+	cmd.Flags().StringVar(&boot, "boot", "", "boot id")
+	cmd.Flags().StringVar(&seq, "seq", "", "sequence number, or first-last")
+	for _, f := range []string{"agent", "boot", "seq"} {
+		_ = cmd.MarkFlagRequired(f)
+	}
+	return cmd
+}
+
+// seqRange reads "7" or "1-100".
+func seqRange(s string) (from, to uint64, err error) {
+	a, b, both := strings.Cut(s, "-")
+	if !both {
+		b = a
+	}
+	from, err = strconv.ParseUint(a, 10, 64)
+	if err == nil {
+		to, err = strconv.ParseUint(b, 10, 64)
+	}
+	if err != nil || from > to {
+		return 0, 0, fmt.Errorf("--seq %q: want a number, or first-last", s)
+	}
+	return from, to, nil
+}
+
+func claimViews(r *coordinatorv1.ListClaimsResponse) []recordView {
+	views := []recordView{}
+	for _, c := range r.GetClaims() {
+		kind := strings.TrimPrefix(c.GetState().String(), "CLAIM_STATE_")
+		if c.GetRecovered() {
+			kind += ", recovered"
+		}
+		if c.GetBound() {
+			kind += ", bound"
+		}
+		views = append(views, recordView{
+			Where: "etcd", Kind: kind, SeqStart: c.GetIdentity().GetSeqStart(), SeqEnd: c.GetIdentity().GetSeqEnd(), Hash: hex.EncodeToString(c.GetFrameSha256()),
+			Epoch: c.GetEpoch(), Fence: c.GetFence(), Home: c.GetHomeRegion(), At: when(max(c.GetDurableAtUnixNs(), c.GetClaimedAtUnixNs())),
+		})
+	}
+	for _, s := range r.GetSpans() {
+		views = append(views, recordView{Where: "etcd", Kind: "FOLDED", SeqStart: s.GetSeqStart(), SeqEnd: s.GetSeqEnd(), Home: s.GetHomeRegion()})
+	}
+	return views
+}
+
+func recordViews(rs []*coordinatorv1.IdentityRecord) []recordView {
+	views := []recordView{}
+	for _, r := range rs {
+		views = append(views, recordView{
+			Where: r.GetRegion(), Kind: r.GetKind(), SeqStart: r.GetIdentity().GetSeqStart(), SeqEnd: r.GetIdentity().GetSeqEnd(), Hash: hex.EncodeToString(r.GetFrameSha256()),
+			Epoch: r.GetEpoch(), Fence: r.GetFence(), At: when(r.GetAtUnixNs()), Key: r.GetKey(), Error: r.GetError(),
+		})
+	}
+	return views
+}

@@ -1,0 +1,129 @@
+package coordinator
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"fmt"
+	"slices"
+
+	"google.golang.org/grpc/codes"
+
+	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
+	"lightmetrics.dev/lightmetrics/internal/coordination/regions"
+	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
+)
+
+// ReasonRegions is the refusal of a change of the regions.
+const ReasonRegions = "REGIONS"
+
+// Regional is the epoch and its regions: a claimer that has regions.
+type Regional interface {
+	// Regions is what etcd and the buckets say; notOpen is why identities are not decided here, or nil.
+	Regions(context.Context) (s regions.Status, names []claims.Region, notOpen, err error)
+	AddRegion(context.Context, claims.Region) (regions.Opened, error)
+	Trace(context.Context, identity.Batch) ([]regions.Found, []*regions.RegionError)
+}
+
+// regional is the claimer's side with regions, or a refusal.
+func (s *IdentityServer) regional() (Regional, error) {
+	if r, ok := s.claimer.(Regional); ok {
+		return r, nil
+	}
+	return nil, refusal(fmt.Errorf("%w: this coordinator has no regions", claims.ErrUnavailable))
+}
+
+// regionsFailed is the status of an error of regions: those that waiting may mend are UNAVAILABLE.
+func regionsFailed(err error) error {
+	if err == nil {
+		return nil
+	}
+	return rpc.Failure{Code: codes.Unavailable, Reason: ReasonRegions, Message: err.Error(), RetryAfter: RetryAfter}.Err()
+}
+
+// ListRegions reads what etcd and the buckets say.
+func (s *IdentityServer) ListRegions(ctx context.Context, _ *coordinatorv1.ListRegionsRequest) (*coordinatorv1.ListRegionsResponse, error) {
+	r, err := s.regional()
+	if err != nil {
+		return nil, err
+	}
+	st, names, notOpen, err := r.Regions(ctx)
+	if err != nil {
+		return nil, regionsFailed(err)
+	}
+	out := &coordinatorv1.ListRegionsResponse{Epoch: st.Epoch.Number, Cluster: fmt.Sprintf("%016x", st.Cluster)}
+	if cause := cmp.Or(notOpen, st.Open); cause != nil {
+		out.NotOpen = cause.Error()
+	}
+	var newest regions.Record
+	for _, rec := range st.Records {
+		if rec.Number > newest.Number {
+			newest = rec
+		}
+	}
+	for _, n := range names {
+		rec := st.Records[n]
+		p := &coordinatorv1.RegionRecord{Region: string(n), Member: slices.Contains(newest.Regions, n), Epoch: rec.Number}
+		if rec.Number > 0 {
+			p.EpochId = hex.EncodeToString(rec.ID[:])
+		}
+		for _, u := range st.Unread {
+			if u.Region == n {
+				p.Error = u.Err.Error()
+			}
+		}
+		out.Regions = append(out.Regions, p)
+	}
+	return out, nil
+}
+
+// AddRegion takes a region into the next epoch.
+func (s *IdentityServer) AddRegion(ctx context.Context, q *coordinatorv1.AddRegionRequest) (*coordinatorv1.AddRegionResponse, error) {
+	name := claims.Region(q.GetRegion())
+	if err := name.Validate(); err != nil {
+		return nil, refusal(err)
+	}
+	r, err := s.regional()
+	if err != nil {
+		return nil, err
+	}
+	o, err := r.AddRegion(ctx, name)
+	if err != nil {
+		return nil, regionsFailed(err)
+	}
+	return &coordinatorv1.AddRegionResponse{Epoch: o.Epoch.Number, Claims: o.Recovered.Claims}, nil
+}
+
+// TraceIdentity reads every record of an identity.
+func (s *IdentityServer) TraceIdentity(ctx context.Context, q *coordinatorv1.TraceIdentityRequest) (*coordinatorv1.TraceIdentityResponse, error) {
+	id := identity.Batch{Agent: q.GetAgentId(), Boot: q.GetBootId(), SeqStart: q.GetSeqStart(), SeqEnd: q.GetSeqEnd()}
+	if err := id.Validate(); err != nil {
+		return nil, refusal(fmt.Errorf("%w: %w", claims.ErrInvalid, err))
+	}
+	r, err := s.regional()
+	if err != nil {
+		return nil, err
+	}
+	out := &coordinatorv1.TraceIdentityResponse{Unread: map[string]string{}}
+	// What the buckets have is worth showing while etcd does not answer.
+	if out.Claims, err = s.ListClaims(ctx, &coordinatorv1.ListClaimsRequest{AgentId: id.Agent, BootId: id.Boot, SeqStart: id.SeqStart, SeqEnd: id.SeqEnd}); err != nil {
+		out.Unread["etcd"] = err.Error()
+	}
+	found, unread := r.Trace(ctx, id)
+	for _, f := range found {
+		p := &coordinatorv1.IdentityRecord{
+			Region: string(f.Region), Key: f.Key, Kind: f.Kind, FrameSha256: f.Hash[:], Epoch: f.Stamp.Epoch, Fence: f.Stamp.Fence, AtUnixNs: f.At,
+			Identity: &coordinatorv1.ClaimIdentity{AgentId: f.Identity.Agent, BootId: f.Identity.Boot, SeqStart: f.Identity.SeqStart, SeqEnd: f.Identity.SeqEnd},
+		}
+		if f.Err != nil {
+			p.Error = f.Err.Error()
+		}
+		out.Records = append(out.Records, p)
+	}
+	for _, u := range unread {
+		out.Unread[string(u.Region)] = u.Err.Error()
+	}
+	return out, nil
+}
