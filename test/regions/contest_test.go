@@ -46,7 +46,7 @@ func TestOneAnswerOverRegions(t *testing.T) {
 }
 
 // oneHistory is one contest under every kind of fault, with three copies of etcd that are taken between them and restored
-// later, the second one last.
+// later.
 func oneHistory(ctx context.Context, t *testing.T, f *faults, o load.ContestOptions) {
 	t.Helper()
 	over := make(chan struct{})
@@ -60,9 +60,7 @@ func oneHistory(ctx context.Context, t *testing.T, f *faults, o load.ContestOpti
 		todo = append(todo, fault{fmt.Sprintf("copy %d of etcd", k), f.takeCopy})
 		todo = append(todo, kinds[k*third:(k+1)*third]...)
 	}
-	// From different copies: the oldest one, one that has what the oldest has not, and that again after both.
-	todo = append(todo, f.restore(0), f.restore(2), f.restore(1))
-	err := f.run(ctx, todo)
+	err := f.run(ctx, append(todo, f.restores(0)...))
 	must(t, f.r.Heal())
 	close(over)
 	if err != nil {

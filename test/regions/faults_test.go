@@ -148,3 +148,29 @@ func (f *faults) takeCopy(ctx context.Context) error { return f.copies.take(ctx,
 func (f *faults) restore(n int) fault {
 	return fault{fmt.Sprintf("etcd, restored from copy %d", n), func(ctx context.Context) error { return f.copies.restore(ctx, n) }}
 }
+
+// restores begins etcd anew from the three copies behind the first n: the oldest, one that has what the oldest has not, and
+// then the one between both. Each is recovered and decides for a while before the next.
+func (f *faults) restores(n int) (todo []fault) {
+	for _, k := range []int{0, 2, 1} {
+		todo = append(todo, f.restore(n+k), fault{"load on the restored etcd", func(ctx context.Context) error {
+			return errors.Join(f.opened(ctx), f.wait(ctx))
+		}})
+	}
+	return todo
+}
+
+// opened waits until every coordinator serves an epoch.
+func (f *faults) opened(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 90*time.Second)
+	defer cancel()
+	return cluster.Poll(ctx, "the linearizer to be open after a restore", func() (bool, error) {
+		for i, c := range f.r.Of {
+			v, err := cluster.Metric(ctx, c.Addr.CoordinatorHTTP, "lightmetrics_coordinator_identity_open")
+			if err != nil || v != 1 {
+				return false, fmt.Errorf("%s: open %v, %w", f.r.Names[i], v, err)
+			}
+		}
+		return true, nil
+	})
+}

@@ -288,7 +288,8 @@ func TestTheProtocolOverRealCoordinators(t *testing.T) {
 				mu.Lock()
 				submitted[id] = true
 				mu.Unlock()
-				for range 4 {
+				// About as long as a fault lasts; then it is left to the reconcilers, and to who comes again later.
+				for range 30 {
 					dies := 0
 					if rnd.IntN(10) == 0 {
 						dies = 1 + rnd.IntN(2)
@@ -305,6 +306,11 @@ func TestTheProtocolOverRealCoordinators(t *testing.T) {
 					}
 					if reply.Outcome != 0 {
 						break
+					}
+					select {
+					case <-stop:
+						return
+					case <-time.After(time.Duration(rnd.IntN(200)) * time.Millisecond):
 					}
 				}
 			}
@@ -404,9 +410,5 @@ func (f *faults) protocolFaults() []fault {
 	}
 	f.rnd.Shuffle(len(kinds), func(i, k int) { kinds[i], kinds[k] = kinds[k], kinds[i] })
 	todo := []fault{{"copy 0 of etcd", f.takeCopy}, kinds[0], kinds[1], {"copy 1 of etcd", f.takeCopy}, kinds[2], kinds[3], {"copy 2 of etcd", f.takeCopy}, kinds[4]}
-	last := func(ctx context.Context) error { return f.wait(ctx) }
-	for _, k := range []int{0, 2, 1} {
-		todo = append(todo, f.restore(n+k), fault{"load on the restored etcd", last})
-	}
-	return todo
+	return append(todo, f.restores(n)...)
 }
