@@ -133,9 +133,28 @@ func (x *region) affirm(ctx context.Context, m accept.Manifest, c claims.Claim) 
 	return err
 }
 
-// complete goes from a claim that is held to one that is settled, as far as it gets. dies says where the process ends:
-// after Complete, or after the entry.
-func (x *region) complete(ctx context.Context, c claims.Claim, dies int) (done bool, hash identity.Digest, created bool) {
+// fate is what happens to a process on its way: dies says where it ends, 1 after Complete and 2 after the entry; stalls is
+// how long it stands still before each step, so that others take over what it goes on with later.
+type fate struct {
+	dies   int
+	stalls [2]time.Duration
+}
+
+func newFate(rnd *mathrand.Rand) (f fate) {
+	if rnd.IntN(10) == 0 {
+		f.dies = 1 + rnd.IntN(2)
+	}
+	for i := range f.stalls {
+		if rnd.IntN(4) == 0 {
+			f.stalls[i] = time.Duration(rnd.IntN(1000)) * time.Millisecond
+		}
+	}
+	return f
+}
+
+// complete goes from a claim that is held to an entry of the journal, as far as it gets.
+func (x *region) complete(ctx context.Context, c claims.Claim, f fate) (done bool, hash identity.Digest, created bool) {
+	time.Sleep(f.stalls[0])
 	has, created, err := x.stand(ctx, c)
 	if err != nil {
 		return false, has, false
@@ -154,19 +173,20 @@ func (x *region) complete(ctx context.Context, c claims.Claim, dies int) (done b
 			return false, has, false
 		}
 	}
+	time.Sleep(f.stalls[1])
 	a, ok := x.change(ctx, claims.DoComplete, c, c.Hash)
-	if !ok || a.Outcome != claims.Decided || a.Claim.Home != x.name || dies == 1 {
+	if !ok || a.Outcome != claims.Decided || a.Claim.Home != x.name || f.dies == 1 {
 		return false, has, false
 	}
 	x.enter(c.Identity, c.Hash)
-	if dies == 2 {
+	if f.dies == 2 {
 		return false, has, false
 	}
 	return true, c.Hash, created
 }
 
 // submit is what a collector does once; the zero Reply is RETRY, or an answer that is lost.
-func (x *region) submit(ctx context.Context, id identity.Batch, hash identity.Digest, dies int) history.Reply {
+func (x *region) submit(ctx context.Context, id identity.Batch, hash identity.Digest, f fate) history.Reply {
 	a, ok := x.change(ctx, claims.DoClaim, claims.Claim{Identity: id}, hash)
 	if ok && a.Outcome == claims.Pending && !a.Claim.Recovered && !a.Claim.Bound {
 		a, ok = x.change(ctx, claims.DoTakeOver, a.Claim, hash)
@@ -176,7 +196,7 @@ func (x *region) submit(ctx context.Context, id identity.Batch, hash identity.Di
 	}
 	switch c := a.Claim; a.Outcome {
 	case claims.Held:
-		done, has, created := x.complete(ctx, c, dies)
+		done, has, created := x.complete(ctx, c, f)
 		switch {
 		case !done:
 			return history.Reply{}
@@ -226,7 +246,7 @@ func (x *region) reconcile(ctx context.Context, olderThan time.Duration) (int, e
 					x.mu.Unlock()
 					continue
 				}
-				if done, _, _ := x.complete(ctx, c, 0); !done {
+				if done, _, _ := x.complete(ctx, c, fate{}); !done {
 					continue
 				}
 				continue // settled by the next look: it is DURABLE now
@@ -290,13 +310,9 @@ func TestTheProtocolOverRealCoordinators(t *testing.T) {
 				mu.Unlock()
 				// About as long as a fault lasts; then it is left to the reconcilers, and to who comes again later.
 				for range 30 {
-					dies := 0
-					if rnd.IntN(10) == 0 {
-						dies = 1 + rnd.IntN(2)
-					}
 					sctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 					call := log.Call(n, slotID, hash)
-					reply := of[rnd.IntN(len(of))].submit(sctx, id, hash, dies)
+					reply := of[rnd.IntN(len(of))].submit(sctx, id, hash, newFate(rnd))
 					call.End(reply)
 					cancel()
 					if reply.Outcome == accept.Accepted || reply.Outcome == accept.Duplicate {
