@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 )
 
 // RegionsAnswer is the answer to an instant query over several regions.
@@ -27,13 +28,14 @@ type RegionAnswer struct {
 	CompleteThrough string `json:"complete_through"`
 }
 
-// Missing are the names of the regions that are not in the answer.
+// Missing are the names of the regions that are not in the answer, sorted.
 func (a *RegionsAnswer) Missing() (names []string) {
 	for _, r := range a.Regions {
 		if r.Reason != "" {
 			names = append(names, r.Name)
 		}
 	}
+	slices.Sort(names)
 	return names
 }
 

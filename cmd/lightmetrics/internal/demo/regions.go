@@ -93,7 +93,8 @@ func adjustRegions(process string, settings map[string]any) {
 	_, name, _ := strings.Cut(process, "/")
 	switch {
 	case strings.HasPrefix(name, "collector-"):
-		settings["accept_timeout"] = "4s"
+		// An agent leaves a collector that is cut off after three answers RETRY.
+		settings["accept_timeout"] = "2s"
 	case name == "agent":
 		send := settings["send"].(map[string]any)
 		send["connect_timeout"], send["answer_timeout"], send["backoff_max"] = "3s", "6s", "1s"
@@ -350,6 +351,7 @@ func (d *regions) whereAgents(ctx context.Context) string {
 func (d *regions) answerOf(ctx context.Context, i int, what string, missing []string) error {
 	const expression = "count(node_load1)"
 	var got *cluster.RegionsAnswer
+	slices.Sort(missing) // as Missing gives them
 	err := cluster.Poll(ctx, what, func() (bool, error) {
 		a, err := d.r.Of[i].AskRegions(ctx, expression)
 		if err != nil {
