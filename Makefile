@@ -5,6 +5,8 @@ SHELL := /bin/bash
 
 GO      ?= go
 ONCE    ?=
+REGIONS ?=
+COMMA   := ,
 BENCH   ?=
 QUICK   ?=
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
@@ -43,9 +45,9 @@ install: build ## install binaries, systemd units, settings and shell completion
 	  bin/$$b completion fish >$(SHARE)/fish/vendor_completions.d/$$b.fish; \
 	done
 
-demo: build ## run the main job on this machine (ONCE=1: run through and exit)
-	$(SAY) "demo: embedded store, two collectors, reconciler, query, and an agent that reads this host"
-	bin/lightmetrics demo $(if $(ONCE),--once)
+demo: build ## run the main job on this machine (ONCE=1: run through and exit; REGIONS=3: three regions, of which one is killed and one cut off)
+	$(SAY) "demo: $(if $(REGIONS),$(REGIONS) regions under one linearizer,embedded store$(COMMA) two collectors$(COMMA) reconciler$(COMMA) query$(COMMA)) and an agent that reads this host"
+	bin/lightmetrics demo $(if $(REGIONS),--regions $(REGIONS)) $(if $(ONCE),--once)
 
 test: vet lint unit ## everything that must pass in CI
 	$(SAY) "test: all passed"

@@ -42,7 +42,12 @@ func Command() *cobra.Command {
 			"that reads this host, as processes on loopback with credentials made for this run. Shows what was accepted,\n" +
 			"answers PromQL over the host's metrics, kills a collector and a rollup worker, and proves from the bucket that\n" +
 			"nothing is lost, nothing counted twice, and that answers from rolled-up chunks are those of the raw\n" +
-			"samples. Then it keeps running until interrupted.",
+			"samples. Then it keeps running until interrupted.\n" +
+			"\n" +
+			"With --regions 3 it runs three regions under one identity linearizer, each with a store, an etcd member, two\n" +
+			"collectors, reconciler, rollup worker and query service, and an agent for each, which knows the collectors of all.\n" +
+			"It kills one region and cuts another off, by a gate that stands between the regions and holds back every byte, and\n" +
+			"shows that each identity has one answer, no agent has a gap, and PromQL in each region counts everything once.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.Collectors < 2 || o.Collectors > 16 {
@@ -65,8 +70,6 @@ func Command() *cobra.Command {
 	f.BoolVar(&o.Keep, "keep", false, "keep the directory")
 	f.IntVar(&o.Collectors, "collectors", o.Collectors, "number of collectors")
 	f.IntVar(&o.Regions, "regions", 0, "number of regions: 3, or 0 for one store without regions")
-	// Until collectors accept over several regions.
-	_ = f.MarkHidden("regions")
 	f.DurationVar(&o.Deadline, "deadline", o.Deadline, "time until the verdict")
 	return cmd
 }
