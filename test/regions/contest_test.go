@@ -23,7 +23,6 @@ const (
 // one register for each identity; afterwards every acknowledged batch is in its home region, counted there and
 // nowhere else, and no claim is held. Collectors' writes to their stores are late, doubled or not answered meanwhile.
 func TestOneAnswerOverRegions(t *testing.T) {
-	needsGlobal(t)
 	histories, operations := size(t, "HISTORIES", fewHistories, allHistories), size(t, "OPERATIONS", fewOperations, allOperations)
 	seed, rnd := seeded(t)
 	late := newLateStores(t, rnd)

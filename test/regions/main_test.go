@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -104,19 +103,6 @@ func newRegions(t *testing.T, o cluster.RegionsOptions) *cluster.Regions {
 		}
 	})
 	return r
-}
-
-// needsGlobal skips a test while collectors have no acceptance over several regions.
-func needsGlobal(t *testing.T) {
-	t.Helper()
-	help, err := exec.Command(bin, "ingest", "--help").CombinedOutput()
-	must(t, err)
-	for line := range strings.Lines(string(help)) {
-		if strings.Contains(line, "--ingest.acceptance ") && strings.Contains(line, "global") {
-			return
-		}
-	}
-	t.Skip("collectors have no acceptance over several regions yet")
 }
 
 // hurry makes what happens seldom happen often.
