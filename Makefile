@@ -125,7 +125,7 @@ robustness: ## kill at every failpoint twice, pauses, a faulty store, a cut netw
 
 soak: ## long fault runs (ROUNDS=n SCHEDULES=n): kills, races, failpoints, power loss, models, simulation
 	$(SAY) "soak: kill -9 rounds, races, failpoints, power loss and models at full size, then the simulation"
-	LIGHTMETRICS_SOAK=1 ROUNDS=$(or $(ROUNDS),500) $(GO) test -p 1 -count=1 -timeout 12h -v ./agent/queue ./internal/acceptance/spool \
+	LIGHTMETRICS_SOAK=1 ROUNDS=$(or $(ROUNDS),500) $(GO) test -p 1 -count=1 -timeout 24h -v ./agent/queue ./internal/acceptance/spool \
 	  ./internal/acceptance/journal ./services/objectstore ./services/objectstore/internal/engine ./services/objectstore/internal/mirror ./services/objectstore/internal/redundancy ./test/models ./test/robustness ./test/regions ./test/e2e
 	$(GO) run ./test/sim -schedules $(or $(SCHEDULES),10000000) -seed $$RANDOM
 
