@@ -17,7 +17,7 @@ import (
 )
 
 // counters are the batches of an agent: some counters every 15 s from start to end, a batch of 5 minutes.
-func counters(b *testing.B, agent string, n int, start, end time.Time) (out []built, batches []publishedtest.Batch) {
+func counters(b testing.TB, agent string, n int, start, end time.Time) (out []built, batches []publishedtest.Batch) {
 	must := func(err error) {
 		if err != nil {
 			b.Fatal(err)
