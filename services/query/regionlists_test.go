@@ -213,7 +213,7 @@ func TestRolledRowsCrossAsValues(t *testing.T) {
 func TestInstantSelectorsCrossThin(t *testing.T) {
 	now := time.Now().Truncate(time.Second)
 	f := newFleet(t, []string{"eu", "us"}, time.Now, func(region string, a *authority) {
-		// One batch, and so one run of 20 samples.
+		// One batch of 20 samples, and so one run, or two where windows of memory meet.
 		list, _ := counters(t, region, 1, now.Add(-5*time.Minute), now)
 		a.accept(list...)
 	}, nil)
@@ -228,7 +228,8 @@ func TestInstantSelectorsCrossThin(t *testing.T) {
 		before := n.number(`lightmetrics_query_region_samples_total{region="us"}`)
 		e := n.get(c.ask[0], c.ask[1:]...)
 		came := n.number(`lightmetrics_query_region_samples_total{region="us"}`) - before
-		if came > c.times || came == 0 {
+		// Of each run the last sample comes, whatever follows it.
+		if came > c.times+1 || came == 0 {
 			t.Errorf("%v: %v samples for %v times", c.ask, came, c.times)
 		}
 		// Each region alone is half of it: they have the same values.
