@@ -396,8 +396,8 @@ func (a *gactor) collectGarbage() {
 		for _, key := range keys {
 			d, gen, _ := layout.ParseBlob(key)
 			i := slices.IndexFunc(a.subs, func(s accept.Submission) bool { return s.SHA256 == d })
-			if a.referenced(a.subs[i]) {
-				continue // a plan has none that has a reference
+			if a.referenced(a.subs[i]) || a.rng.IntN(3) == 0 {
+				continue // a plan has none that has a reference, and not always all others
 			}
 			m := accept.CondemnedMarker{FrameSHA256: d, Generation: gen, PlanID: "p"}
 			if _, err := a.Create(context.Background(), m.Key(), m.Marshal(), objstore.PutOptions{}); a.dead || err != nil && !errors.Is(err, objstore.ErrExists) {
@@ -495,6 +495,14 @@ func runGlobal(seed uint64) *gworld {
 	w.subs = []accept.Submission{submission(testID, "a"), submission(testID, "b")}
 	if w.rng.IntN(3) == 0 {
 		w.subs = append(w.subs, submission(wide, "a"))
+	}
+	for _, r := range w.regions {
+		// What an upload that broke off has left, in a store without checksums of its own.
+		if s := w.subs[w.rng.IntN(len(w.subs))]; w.rng.IntN(3) == 0 {
+			if _, err := r.store.Create(context.Background(), layout.Blob(s.SHA256, 0), s.Frame[:7], objstore.PutOptions{}); err != nil {
+				w.failf("%v", err)
+			}
+		}
 	}
 	w.recover()
 	type running struct {
