@@ -102,6 +102,10 @@ func (f *Forwarder) judge(ctx context.Context, m accept.Manifest, a claims.Answe
 		r := f.durable(Durable, Result{}, m, c)
 		return Asked{Verdict: Ours, Entry: r.Entry, Claim: r.Claim}, nil
 	case claims.Conflict, claims.RangeConflict:
+		// Who has the numbers is known, and not with which frame; the record of the conflict would have to say it.
+		if c.Hash.IsZero() || c.Hash == m.FrameSHA256 {
+			break
+		}
 		e, err := f.quarantine(ctx, m, c)
 		return Asked{Verdict: Loser, Entry: e}, err
 	}
@@ -112,7 +116,7 @@ func (f *Forwarder) judge(ctx context.Context, m accept.Manifest, a claims.Answe
 // operators find it by; what holds its blob is the manifest, which stays.
 func (f *Forwarder) quarantine(ctx context.Context, m accept.Manifest, by claims.Claim) (journal.Entry, error) {
 	rec := accept.ConflictRecord{
-		AuthorityID: f.cfg.Accept.AuthorityID, Identity: m.Identity, AcceptedSHA256: by.Hash,
+		AuthorityID: f.cfg.Accept.AuthorityID, Identity: m.Identity, AcceptedSHA256: by.Hash, AcceptedBlobKey: layout.Blob(by.Hash, 0), // of the home's bucket
 		SubmittedBlobKey: m.RawBlobKey, SubmittedSHA256: m.FrameSHA256, AcceptedManifestKey: layout.Accepted(m.Identity),
 		ObservedAt: max(f.cfg.Accept.Clock.Now().UnixNano(), 0), CollectorID: f.cfg.Accept.CollectorID,
 	}

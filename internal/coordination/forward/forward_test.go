@@ -239,15 +239,16 @@ func TestVerdicts(t *testing.T) {
 		answer claims.Answer
 		want   Verdict
 	}{
-		"ours":                         {with(claims.Decided, func(c *claims.Claim) { c.State = claims.Durable }), Ours},
-		"ours, settled":                {with(claims.Decided, func(c *claims.Claim) { c.State = claims.Settled }), Ours},
-		"another region's":             {with(claims.Decided, func(c *claims.Claim) { c.State, c.Home = claims.Settled, "west" }), Secondary},
-		"another region's, young":      {with(claims.Pending, west), Open},
-		"another region's, recovered":  {with(claims.Pending, func(c *claims.Claim) { west(c); c.ClaimedAt, c.Recovered = 0, true }), Open},
-		"contested":                    {with(claims.Contested, func(c *claims.Claim) { c.Hash = identity.Digest{1} }), Open},
-		"another frame's":              {with(claims.Conflict, func(c *claims.Claim) { c.State, c.Hash = claims.Durable, identity.Digest{1} }), Loser},
-		"a range that meets another's": {with(claims.RangeConflict, func(c *claims.Claim) { c.State, c.Hash, c.Identity.SeqEnd = claims.Settled, identity.Digest{1}, 4 }), Loser},
-		"folded":                       {claims.Answer{Outcome: claims.Folded, Spans: []claims.Span{{End: 9, Home: "west"}}}, Open},
+		"ours":                                 {with(claims.Decided, func(c *claims.Claim) { c.State = claims.Durable }), Ours},
+		"ours, settled":                        {with(claims.Decided, func(c *claims.Claim) { c.State = claims.Settled }), Ours},
+		"another region's":                     {with(claims.Decided, func(c *claims.Claim) { c.State, c.Home = claims.Settled, "west" }), Secondary},
+		"another region's, young":              {with(claims.Pending, west), Open},
+		"another region's, recovered":          {with(claims.Pending, func(c *claims.Claim) { west(c); c.ClaimedAt, c.Recovered = 0, true }), Open},
+		"contested":                            {with(claims.Contested, func(c *claims.Claim) { c.Hash = identity.Digest{1} }), Open},
+		"another frame's":                      {with(claims.Conflict, func(c *claims.Claim) { c.State, c.Hash = claims.Durable, identity.Digest{1} }), Loser},
+		"a range that meets another's":         {with(claims.RangeConflict, func(c *claims.Claim) { c.State, c.Hash, c.Identity.SeqEnd = claims.Settled, identity.Digest{1}, 4 }), Loser},
+		"a range of a frame that nobody names": {with(claims.RangeConflict, func(c *claims.Claim) { c.State, c.Hash, c.Identity.SeqEnd = claims.Settled, identity.Digest{}, 4 }), Open},
+		"folded":                               {claims.Answer{Outcome: claims.Folded, Spans: []claims.Span{{End: 9, Home: "west"}}}, Open},
 	} {
 		before := keys(t, s)
 		a, err := forwarderOver(t, s, func(claims.Op) (claims.Answer, error) { return k.answer, nil }).Ask(t.Context(), m)
@@ -259,8 +260,9 @@ func TestVerdicts(t *testing.T) {
 			if a.Entry.Outcome != journal.AuditedConflict || a.Entry.SHA256 != m.FrameSHA256 || a.Entry.Validate() != nil {
 				t.Errorf("%s: %+v", name, a.Entry)
 			}
-			if _, err := s.Head(t.Context(), layout.Quarantine(m.Identity, m.FrameSHA256)); err != nil {
-				t.Errorf("%s: %v", name, err)
+			b, _, err := s.Get(t.Context(), layout.Quarantine(m.Identity, m.FrameSHA256), objstore.GetOptions{})
+			if rec, perr := accept.ParseConflictRecord(b); err != nil || perr != nil || rec.SubmittedBlobKey != m.RawBlobKey || rec.AcceptedSHA256 != (identity.Digest{1}) {
+				t.Errorf("%s: %+v, %v, %v", name, rec, err, perr)
 			}
 		case Ours:
 			if a.Entry.Outcome != journal.AuditedAccepted || a.Entry.HomeRegion != "east" {
