@@ -284,3 +284,27 @@ func TestABucketInUseIsHealthy(t *testing.T) {
 		t.Errorf("%d manifests, %d moves", r.Manifests, w.head().Number)
 	}
 }
+
+// TestCopiesOfOtherRegionsAreNoProblem: an entry of what is elsewhere needs no record, and a manifest that was written under a claim may
+// have no entry.
+func TestCopiesOfOtherRegionsAreNoProblem(t *testing.T) {
+	w := newJournalled(t)
+	w.accept()
+	m := w.manifests[len(w.manifests)-1]
+	w.delete(layout.Accepted(m.Identity))
+	m.HomeRegion, m.ClaimEpoch, m.ClaimFence = "west", 1, 2
+	w.put(layout.Accepted(m.Identity), m.Marshal(), nil)
+	w.now = w.now.Add(2 * DefaultUnjournalled)
+	before := w.check(Options{}).Journal.Entries
+	if r := w.check(Options{}); !r.Healthy() || r.Journal.Unasked != 1 || r.Journal.NotJournalled != 0 {
+		t.Errorf("%+v, %v", r.Journal, r.Findings)
+	}
+	e := m.Entry(journal.Elsewhere)
+	e.ID.SeqStart, e.ID.SeqEnd, e.Generation = 1<<40, 1<<40+9, 0
+	if err := journaltest.Append(context.Background(), w.store, m.AuthorityID, e); err != nil {
+		t.Fatal(err)
+	}
+	if r := w.check(Options{}); !r.Healthy() || r.Journal.Entries != before {
+		t.Errorf("%+v, %v", r.Journal, r.Findings)
+	}
+}
