@@ -41,7 +41,12 @@ type auditView struct {
 	Journalled uint64 `json:"journalled"`
 	Unusable   uint64 `json:"unusable"`
 	Foreign    uint64 `json:"foreign"`
-	Digest     string `json:"digest,omitempty"`
+	// Of several regions: copies of batches that another one counts, and what lost to another batch, or nobody has decided.
+	Copies      uint64 `json:"copies,omitempty"`
+	CopyBytes   uint64 `json:"copy_bytes,omitempty"`
+	Quarantined uint64 `json:"quarantined,omitempty"`
+	Undecided   uint64 `json:"undecided,omitempty"`
+	Digest      string `json:"digest,omitempty"`
 	// Shards are those of lmctl audit show.
 	Shards []auditShardView `json:"shards,omitempty"`
 }
@@ -76,6 +81,7 @@ func viewAudit(ctx context.Context, s objstore.Getter, r *audit.Stored) (auditVi
 	if r.Finished() {
 		v.State, v.Digest, v.Finished = "finished", r.Digest.String(), v.ShardCount
 		v.Manifests, v.Conflicts, v.Journalled, v.Unusable, v.Foreign = r.Manifests, r.Conflicts, r.Journalled, r.Unusable, r.Foreign
+		v.regions(&r.Record)
 	}
 	shards, err := audit.Progress(ctx, s, r)
 	if err != nil {
@@ -101,15 +107,29 @@ func viewAudit(ctx context.Context, s objstore.Getter, r *audit.Stored) (auditVi
 		}
 		v.Manifests, v.Conflicts, v.Journalled = v.Manifests+p.Manifests, v.Conflicts+p.Conflicts, v.Journalled+p.Journalled
 		v.Unusable, v.Foreign = v.Unusable+p.Unusable, v.Foreign+p.Foreign
+		v.regions(&p.Record)
 	}
 	return v, nil
 }
 
+// regions adds what an audit, or a shard, found that is of no matter where there are no regions.
+func (v *auditView) regions(r *audit.Record) {
+	v.Copies, v.CopyBytes, v.Quarantined, v.Undecided = v.Copies+r.Copies, v.CopyBytes+r.CopyBytes, v.Quarantined+r.Quarantined, v.Undecided+r.Undecided
+}
+
 func auditTable(views []auditView) table {
 	t := table{header: []string{"RECORD", "STATE", "BEGAN", "ENDED", "SHARDS", "MANIFESTS", "CONFLICTS", "JOURNALLED", "UNUSABLE", "FOREIGN"}}
+	several := slices.ContainsFunc(views, func(v auditView) bool { return v.Copies+v.Quarantined+v.Undecided > 0 })
+	if several {
+		t.header = append(t.header, "COPIES", "QUARANTINED", "UNDECIDED")
+	}
 	for _, v := range views {
 		t.rows = append(t.rows, []string{v.Record, v.State, v.Began, orDash(v.Ended), fmt.Sprintf("%d/%d", v.Finished, v.ShardCount), fmt.Sprint(v.Manifests),
 			fmt.Sprint(v.Conflicts), fmt.Sprint(v.Journalled), fmt.Sprint(v.Unusable), fmt.Sprint(v.Foreign)})
+		if several {
+			last := len(t.rows) - 1
+			t.rows[last] = append(t.rows[last], fmt.Sprint(v.Copies), fmt.Sprint(v.Quarantined), fmt.Sprint(v.Undecided))
+		}
 	}
 	return t
 }
