@@ -181,7 +181,13 @@ func (b simBucket) Create(ctx context.Context, key string, body []byte, o objsto
 }
 
 func (b simBucket) Replace(ctx context.Context, key string, body []byte, etag string, o objstore.PutOptions) (i objstore.Info, err error) {
-	err = b.do(func() (err error) { i, err = b.buckets[b.of].Replace(ctx, key, body, etag, o); return err })
+	replace := func() (err error) { i, err = b.buckets[b.of].Replace(ctx, key, body, etag, o); return err }
+	// The record of the epoch alone is replaced, which is rare: so that is lost more often.
+	if !b.quiet && b.rnd.IntN(6) == 0 && b.pause() {
+		b.late = append(b.late, func() { _ = replace() })
+		return i, objstore.ErrUnknown
+	}
+	err = b.do(replace)
 	return i, err
 }
 
