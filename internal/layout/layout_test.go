@@ -59,6 +59,8 @@ func TestKeys(t *testing.T) {
 		{Repair(id), "repair/v1/" + dir + seq + ".json"},
 		{Affirmation(id, identity.Stamp{Epoch: 3, Fence: math.MaxUint64}), "affirmed/v1/" + dir + seq + "/00000000000000000003-18446744073709551615.json"},
 		{Affirmations(id), "affirmed/v1/" + dir + seq + "/"},
+		{FoldHead(id.BootOf()), "folds/v1/" + dir + "head.lmf"},
+		{FoldPart(id.BootOf(), d), "folds/v1/" + dir + "part-" + abc + ".lmf"},
 		{HexText("é/"), "c3a92f"},
 		{SeqName(7, math.MaxUint64), seq},
 	} {
@@ -108,7 +110,12 @@ func TestParsersRefuse(t *testing.T) {
 		"", manifest, AffirmedPrefix, Affirmations(id), change(affirmed, "/00000000000000000003-", "/3-"), change(affirmed, "-00000000000000000012", "-00000000000000000012-1"), change(affirmed, "-00000000000000000012", "-+0000000000000000012"),
 		change(affirmed, "0000000000003-00000000000000000012", "3-18446744073709551616"), change(affirmed, ".json", ""), change(affirmed, seq+"/", ""), change(affirmed, seq+"/", seq+"//"), change(affirmed, seq+"/", seq+".json/"), change(affirmed, "v1", "v2"),
 	}
+	head, part := FoldHead(id.BootOf()), FoldPart(id.BootOf(), d)
+	cases["fold head"] = []string{"", manifest, FoldsPrefix, part, change(head, "head", "heads"), change(head, "/head", "//head"), change(head, ".lmf", ""), change(head, "v1", "v2"), change(head, "agent=", ""), change(head, "686f", "686F")}
+	cases["fold part"] = []string{"", manifest, FoldsPrefix, head, change(part, "/part-", "//part-"), change(part, "part-", ""), change(part, "part-ba78", "part-BA78"), change(part, "part-ba", "part-"), change(part, ".lmf", ""), change(part, "v1", "v2")}
 	parse := map[string]func(string) error{
+		"fold head":  func(k string) error { _, err := ParseFoldHead(k); return err },
+		"fold part":  func(k string) error { _, _, err := ParseFoldPart(k); return err },
 		"affirmed":   func(k string) error { _, _, err := ParseAffirmation(k); return err },
 		"rewritten":  func(k string) error { _, _, _, err := ParseRewritten(k); return err },
 		"blob":       func(k string) error { _, _, err := ParseBlob(k); return err },
@@ -158,6 +165,12 @@ func TestParsersInvertBuilders(t *testing.T) {
 		stamp := identity.Stamp{Epoch: rapid.Uint64().Draw(t, "epoch"), Fence: rapid.Uint64().Draw(t, "fence")}
 		if got, s, err := ParseAffirmation(Affirmation(b, stamp)); err != nil || got != b || s != stamp {
 			t.Fatalf("affirmed: %v, %v, %v", got, s, err)
+		}
+		if got, err := ParseFoldHead(FoldHead(b.BootOf())); err != nil || got != b.BootOf() {
+			t.Fatalf("fold head: %v, %v", got, err)
+		}
+		if got, name, err := ParseFoldPart(FoldPart(b.BootOf(), d)); err != nil || got != b.BootOf() || name != d {
+			t.Fatalf("fold part: %v, %v, %v", got, name, err)
 		}
 		other := identity.Stamp{Epoch: rapid.Uint64Range(stamp.Epoch, math.MaxUint64).Draw(t, "later"), Fence: rapid.Uint64().Draw(t, "other")}
 		if got := strings.Compare(Affirmation(b, stamp), Affirmation(b, other)); got != stamp.Compare(other) || !strings.HasPrefix(Affirmation(b, other), Affirmations(b)) {
@@ -219,7 +232,7 @@ func TestTimeKeysAreInOrder(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, key := range []string{Accepted(id), Boot(id.BootOf()), Blob(d, 0), Blob(d, 7), Quarantine(id, d), Condemned(d, 0), Rewritten(7, id, 1), Affirmation(id, identity.Stamp{Epoch: 1, Fence: 2})} {
+	for _, key := range []string{Accepted(id), Boot(id.BootOf()), Blob(d, 0), Blob(d, 7), Quarantine(id, d), Condemned(d, 0), Rewritten(7, id, 1), Affirmation(id, identity.Stamp{Epoch: 1, Fence: 2}), FoldHead(id.BootOf()), FoldPart(id.BootOf(), d)} {
 		f.Add(key)
 	}
 	f.Fuzz(func(t *testing.T, key string) {
@@ -244,6 +257,12 @@ func FuzzParse(f *testing.F) {
 			if err := b.Validate(); err != nil {
 				t.Error(err)
 			}
+		}
+		if b, err := ParseFoldHead(key); err == nil {
+			again = FoldHead(b)
+		}
+		if b, d, err := ParseFoldPart(key); err == nil {
+			again = FoldPart(b, d)
 		}
 		if h, b, gen, err := ParseRewritten(key); err == nil {
 			again = Rewritten(h, b, gen)

@@ -1,0 +1,441 @@
+package folds
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"flag"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+var boot = identity.Boot{Agent: "host/1", Boot: "b1"}
+
+func entry(start, end uint64, home claims.Region) Entry {
+	return Entry{start, end, home, DigestOf(hash(start, end))}
+}
+
+func hash(start, end uint64) identity.Digest {
+	return identity.Sum(fmt.Appendf(nil, "%d-%d", start, end))
+}
+
+func batch(start, end uint64) identity.Batch {
+	return identity.Batch{Agent: boot.Agent, Boot: boot.Boot, SeqStart: start, SeqEnd: end}
+}
+
+// run is n batches of ten numbers, from one on.
+func run(from, n uint64, home claims.Region) []Entry {
+	var out []Entry
+	for i := from; i < from+n; i++ {
+		out = append(out, entry(10*i+1, 10*i+10, home))
+	}
+	return out
+}
+
+func living(claims.Region) bool { return false }
+
+func gone(names ...claims.Region) Homes {
+	return func(r claims.Region) bool { return slices.Contains(names, r) }
+}
+
+// kinds are the golden files.
+func kinds() map[string][]byte {
+	tail := []Entry{entry(0, 0, "eu"), entry(1, 10, "asia"), entry(12, 300, "eu"), entry(301, math.MaxUint64, "asia")}
+	p, part := sealed(boot, run(50, 3, "eu"))
+	return map[string][]byte{
+		"head_tail":  Head{Boot: boot, Generation: 3, Tail: tail}.Marshal(),
+		"head_parts": Head{Boot: boot, Generation: 900, Parts: []Part{p}, Tail: tail[:2]}.Marshal(),
+		"head_empty": Head{Boot: boot, Generation: 1}.Marshal(),
+		"part":       part,
+	}
+}
+
+func TestGolden(t *testing.T) {
+	for name, b := range kinds() {
+		path := filepath.Join("testdata", name+".hex")
+		if *update {
+			if err := os.WriteFile(path, []byte(hex.EncodeToString(b)+"\n"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := hex.DecodeString(strings.TrimSpace(string(text)))
+		if err != nil || !bytes.Equal(b, want) {
+			t.Errorf("%s: %x, want %x (%v)", name, b, want, err)
+		}
+	}
+}
+
+// Every byte that is changed, every end that is cut off and every byte behind the end is refused.
+func TestDamageIsRefused(t *testing.T) {
+	p, _ := sealed(boot, run(50, 3, "eu"))
+	for name, b := range kinds() {
+		parse := func(b []byte) error {
+			if name == "part" {
+				_, err := ParsePart(boot, p, b)
+				return err
+			}
+			_, err := ParseHead(boot, b)
+			return err
+		}
+		if err := parse(b); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		for i := range b {
+			bad := slices.Clone(b)
+			bad[i] ^= 0x41
+			if err := parse(bad); !errors.Is(err, ErrCorrupt) && !(i == 0 && errors.Is(err, ErrNewer)) {
+				t.Errorf("%s with byte %d changed: %v", name, i, err)
+			}
+			if err := parse(b[:i]); !errors.Is(err, ErrCorrupt) {
+				t.Errorf("%s, %d bytes of it: %v", name, i, err)
+			}
+		}
+		if err := parse(append(slices.Clone(b), 0)); !errors.Is(err, ErrCorrupt) {
+			t.Errorf("%s with a byte more: %v", name, err)
+		}
+	}
+	other := identity.Boot{Agent: boot.Agent, Boot: "b2"}
+	if _, err := ParseHead(other, kinds()["head_tail"]); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("the head of another boot: %v", err)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, b := range kinds() {
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		// The checksum is mended, so that what precedes it is judged.
+		if h, err := ParseHead(boot, b); err == nil && !bytes.Equal(h.Marshal(), b) {
+			t.Errorf("%x became %x", b, h.Marshal())
+		}
+		if n := len(b) - 32; n > 0 {
+			sum := identity.Sum(b[:n])
+			mended := append(slices.Clone(b[:n]), sum[:]...)
+			if h, err := ParseHead(boot, mended); err == nil && !bytes.Equal(h.Marshal(), mended) {
+				t.Errorf("%x became %x", mended, h.Marshal())
+			}
+		}
+		d := decoder{b: b}
+		d.begin(kindPart, boot)
+		if es := d.entries(); d.end() == nil && len(es) > 0 {
+			p, again := sealed(boot, es)
+			if got, err := ParsePart(boot, p, b); !bytes.Equal(again, b) || err != nil || !slices.Equal(got, es) {
+				t.Errorf("%x became %x: %v", b, again, err)
+			}
+		}
+	})
+}
+
+// The union has everything, whichever comes first; what contradicts is refused.
+func TestUnion(t *testing.T) {
+	a := Head{Boot: boot, Generation: 4, Tail: []Entry{entry(1, 10, "eu"), entry(21, 30, "us")}}
+	b := Head{Boot: boot, Generation: 7, Tail: []Entry{entry(11, 20, "eu"), entry(21, 30, "us"), entry(31, 40, "asia")}}
+	want := Head{Boot: boot, Generation: 7, Tail: []Entry{entry(1, 10, "eu"), entry(11, 20, "eu"), entry(21, 30, "us"), entry(31, 40, "asia")}}
+	for _, pair := range [][2]Head{{a, b}, {b, a}, {want, a}, {b, want}} {
+		if got, err := Unite(pair[0], pair[1], living); err != nil || !got.equal(want) || got.Generation != 7 {
+			t.Errorf("%+v: %v", got, err)
+		}
+	}
+	for name, e := range map[string]Entry{
+		"another hash": {Start: 21, End: 30, Home: "us"}, "a range that meets": entry(25, 35, "us"), "one that holds it": entry(20, 31, "us"),
+		"another home that lives": entry(21, 30, "eu"),
+	} {
+		o := Head{Boot: boot, Generation: 1, Tail: []Entry{e}}
+		if _, err := Unite(a, o, living); !errors.Is(err, ErrContradiction) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := Unite(o, a, living); !errors.Is(err, ErrContradiction) {
+			t.Errorf("%s, the other way round: %v", name, err)
+		}
+	}
+	// A home changes only where it was retired.
+	moved := Head{Boot: boot, Generation: 9, Tail: []Entry{entry(21, 30, "asia")}}
+	for _, pair := range [][2]Head{{a, moved}, {moved, a}} {
+		if got, err := Unite(pair[0], pair[1], gone("us")); err != nil || got.Tail[1].Home != "asia" {
+			t.Errorf("%+v: %v", got, err)
+		}
+		if got, err := Unite(pair[0], pair[1], gone("us", "asia")); err != nil || got.Tail[1].Home != "asia" {
+			t.Errorf("both retired: %+v: %v", got, err)
+		}
+	}
+}
+
+func regionsOf(stores ...Store) []Region {
+	names := []claims.Region{"asia", "eu", "us"}
+	var out []Region
+	for i, s := range stores {
+		out = append(out, Region{names[i], s})
+	}
+	return out
+}
+
+// A long history: parts are sealed, heads stay small, all copies are the same, and every identity is found.
+func TestALongHistory(t *testing.T) {
+	ctx := context.Background()
+	stores := []*counted{{Store: mem.New(nil)}, {Store: mem.New(nil)}}
+	f := Folder{Epoch: 1, Regions: regionsOf(stores[0], stores[1]), Retired: living}
+	const rounds, each = 40, 256
+	g := uint64(0)
+	for i := range uint64(rounds) {
+		m, err := f.Fold(ctx, boot, g, run(i*each, each, "eu"))
+		if err != nil || m.Generation != max(g+1, 1<<32) || m.Copies != 2 {
+			t.Fatalf("%+v: %v", m, err)
+		}
+		g = m.Generation
+	}
+	h, err := Read(ctx, stores[0], boot)
+	if err != nil || len(h.Parts) != rounds*each/SealAt || len(h.Tail) != rounds*each%SealAt {
+		t.Fatalf("%d parts, %d in the tail: %v", len(h.Parts), len(h.Tail), err)
+	}
+	if o, err := Read(ctx, stores[1], boot); err != nil || !o.equal(h) || o.Generation != g {
+		t.Fatalf("the copy has %d parts and %d in the tail at %d: %v", len(o.Parts), len(o.Tail), o.Generation, err)
+	}
+	l := NewLooker(f.Regions, living, 1<<20)
+	for i := range uint64(rounds * each) {
+		if got, err := l.Look(ctx, batch(10*i+1, 10*i+10), hash(10*i+1, 10*i+10), g); err != nil || got.Verdict != Same || got.Entry.Home != "eu" || got.Generation != g {
+			t.Fatalf("%d: %+v, %v", i, got, err)
+		}
+	}
+	for _, c := range []struct {
+		id   identity.Batch
+		hash identity.Digest
+		want Verdict
+	}{
+		{batch(11, 20), hash(1, 10), OtherHash}, {batch(11, 19), hash(11, 19), OtherRange}, {batch(0, 1), hash(0, 1), OtherRange},
+		{batch(0, 0), hash(0, 0), Free}, {batch(10*rounds*each+1, math.MaxUint64), hash(0, 0), Free}, {batch(0, 1<<40), hash(0, 0), OtherRange},
+	} {
+		if got, err := l.Look(ctx, c.id, c.hash, g); err != nil || got.Verdict != c.want {
+			t.Errorf("%s: %+v, %v, want %s", c.id, got, err, c.want)
+		}
+	}
+	size := 0
+	for info, err := range objstore.List(ctx, stores[0], objstore.ListOptions{Prefix: layout.FoldsPrefix}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		size += int(info.Size)
+	}
+	per := float64(size) / (rounds * each)
+	t.Logf("%.1f bytes stored, %.1f bytes written and %.4f requests of both regions an identity", per, float64(stores[0].bytes)/(rounds*each), float64(stores[0].requests+stores[1].requests)/(rounds*each))
+	if per > 20 {
+		t.Errorf("%.1f bytes an identity", per)
+	}
+	n := 0
+	for b, err := range Boots(ctx, stores[1]) {
+		if n++; err != nil || b != boot {
+			t.Errorf("%v, %v", b, err)
+		}
+	}
+	if n != 1 {
+		t.Errorf("%d boots", n)
+	}
+}
+
+// counted counts what is written, and requests.
+type counted struct {
+	Store
+	bytes, requests int
+}
+
+func (c *counted) Get(ctx context.Context, key string, o objstore.GetOptions) ([]byte, objstore.Info, error) {
+	c.requests++
+	return c.Store.Get(ctx, key, o)
+}
+
+func (c *counted) Create(ctx context.Context, key string, b []byte, o objstore.PutOptions) (objstore.Info, error) {
+	c.bytes, c.requests = c.bytes+len(b), c.requests+1
+	return c.Store.Create(ctx, key, b, o)
+}
+
+func (c *counted) Replace(ctx context.Context, key string, b []byte, etag string, o objstore.PutOptions) (objstore.Info, error) {
+	c.bytes, c.requests = c.bytes+len(b), c.requests+1
+	return c.Store.Replace(ctx, key, b, etag, o)
+}
+
+// Entries of parts are not added again, contradictions to them are refused, and a later home goes in front of theirs.
+func TestPartsAreMinded(t *testing.T) {
+	ctx := context.Background()
+	f := Folder{Epoch: 1, Regions: regionsOf(mem.New(nil), mem.New(nil)), Retired: living}
+	g := uint64(0)
+	for i := range uint64(SealAt / 512) {
+		m, err := f.Fold(ctx, boot, g, run(512*i, 512, "us"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		g = m.Generation
+	}
+	if m, err := f.Fold(ctx, boot, g, run(7, 3, "us")); err != nil || m.Generation != g {
+		t.Fatalf("what is folded: %+v, %v", m, err)
+	}
+	for _, e := range []Entry{{Start: 11, End: 20, Home: "us"}, entry(15, 16, "us"), entry(11, 20, "eu")} {
+		if _, err := f.Fold(ctx, boot, g, []Entry{e}); !errors.Is(err, ErrContradiction) {
+			t.Errorf("%+v: %v", e, err)
+		}
+	}
+	if h, err := Read(ctx, f.Regions[0].Store, boot); err != nil || h.Generation != g || len(h.Tail) != 0 {
+		t.Fatalf("a refused fold wrote: %d, %d in the tail, %v", h.Generation, len(h.Tail), err)
+	}
+	f.Retired = gone("us")
+	m, err := f.Fold(ctx, boot, g, []Entry{entry(11, 20, "eu")})
+	if err != nil || m.Generation != g+1 {
+		t.Fatalf("%+v, %v", m, err)
+	}
+	for _, id := range []uint64{1, 11} {
+		got, err := NewLooker(f.Regions, f.Retired, 1<<20).Look(ctx, batch(id, id+9), hash(id, id+9), m.Generation)
+		if want := map[uint64]claims.Region{1: "us", 11: "eu"}[id]; err != nil || got.Verdict != Same || got.Entry.Home != want {
+			t.Errorf("%d: %+v, %v", id, got, err)
+		}
+	}
+}
+
+// Where the first region changes, the head is gathered from the others; where nobody has it, nothing is decided.
+func TestTheFirstRegionChanges(t *testing.T) {
+	ctx := context.Background()
+	a, b, c := mem.New(nil), mem.New(nil), mem.New(nil)
+	f := Folder{Epoch: 1, Regions: regionsOf(a, b), Retired: living}
+	g := uint64(0)
+	for i := range uint64(9) {
+		m, err := f.Fold(ctx, boot, g, run(256*i, 256, "eu"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		g = m.Generation
+	}
+	// c is added in front, and a is lost.
+	f = Folder{Epoch: 2, Regions: regionsOf(c, b), Retired: living}
+	l := NewLooker(f.Regions, living, 0)
+	if got, err := l.Look(ctx, batch(1, 10), hash(1, 10), g); err != nil || got.Verdict != Same {
+		t.Fatalf("the copy answers: %+v, %v", got, err)
+	}
+	if _, err := l.Look(ctx, batch(1, 10), hash(1, 10), g+1); !errors.Is(err, ErrBehind) {
+		t.Fatalf("a generation that nobody has: %v", err)
+	}
+	if _, err := f.Fold(ctx, boot, g+1, run(5000, 1, "eu")); !errors.Is(err, ErrBehind) {
+		t.Fatalf("a fold on a generation that nobody has: %v", err)
+	}
+	m, err := f.Fold(ctx, boot, g, run(5000, 1, "eu"))
+	if err != nil || m.Generation != 2<<32 || m.Copies != 2 {
+		t.Fatalf("%+v, %v", m, err)
+	}
+	for _, s := range []Store{c, b} {
+		got, err := NewLooker(regionsOf(s), living, 0).Look(ctx, batch(1, 10), hash(1, 10), m.Generation)
+		if err != nil || got.Verdict != Same {
+			t.Errorf("%+v, %v", got, err)
+		}
+	}
+	// Whoever still works in the epoch before moves nothing.
+	f = Folder{Epoch: 1, Regions: regionsOf(b, c), Retired: living}
+	if _, err := f.Fold(ctx, boot, g, run(6000, 1, "eu")); !errors.Is(err, claims.ErrEpoch) {
+		t.Errorf("an epoch that is over: %v", err)
+	}
+}
+
+// refusing is a region that does not answer.
+type refusing struct{ Store }
+
+func (refusing) Get(context.Context, string, objstore.GetOptions) ([]byte, objstore.Info, error) {
+	return nil, objstore.Info{}, fmt.Errorf("away: %w", objstore.ErrUnavailable)
+}
+
+// A head in one region of several is not enough for etcd to forget.
+func TestCopiesAreNeeded(t *testing.T) {
+	ctx := context.Background()
+	a, b, c := mem.New(nil), mem.New(nil), mem.New(nil)
+	f := Folder{Epoch: 1, Regions: regionsOf(a, refusing{b}, refusing{c}), Retired: living}
+	if _, err := f.Fold(ctx, boot, 0, run(1, 1, "eu")); !errors.Is(err, ErrCopies) || !errors.Is(err, objstore.ErrUnavailable) {
+		t.Errorf("two are away: %v", err)
+	}
+	f.Regions = regionsOf(a, refusing{b}, c)
+	if m, err := f.Fold(ctx, boot, 0, run(1, 1, "eu")); err != nil || m.Copies != 2 || len(m.Failed) != 1 || m.Generation != 1<<32 {
+		t.Errorf("one is away: %+v, %v", m, err)
+	}
+	f.Regions = regionsOf(refusing{a}, b, c)
+	if _, err := f.Fold(ctx, boot, 1<<32, run(2, 1, "eu")); !errors.Is(err, objstore.ErrUnavailable) {
+		t.Errorf("the first is away: %v", err)
+	}
+	f.Regions = regionsOf(a)
+	if m, err := f.Fold(ctx, boot, 1<<32, run(2, 1, "eu")); err != nil || m.Copies != 1 {
+		t.Errorf("there is one: %+v, %v", m, err)
+	}
+}
+
+// What only a copy has stays there.
+func TestACopyKeepsWhatItHas(t *testing.T) {
+	ctx := context.Background()
+	a, b := mem.New(nil), mem.New(nil)
+	own := Head{Boot: boot, Generation: 1 << 32, Tail: run(100, 1, "eu")}
+	if _, err := b.Create(ctx, layout.FoldHead(boot), own.Marshal(), objstore.PutOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (Folder{Epoch: 1, Regions: regionsOf(a, b), Retired: living}).Fold(ctx, boot, 0, run(1, 1, "eu")); err != nil {
+		t.Fatal(err)
+	}
+	if h, err := Read(ctx, b, boot); err != nil || len(h.Tail) != 2 {
+		t.Errorf("%+v, %v", h, err)
+	}
+}
+
+// Heads and parts that are damaged or of a later release are typed errors, never an answer.
+func TestUnreadableFolds(t *testing.T) {
+	ctx := context.Background()
+	s := mem.New(nil)
+	f := Folder{Epoch: 1, Regions: regionsOf(s), Retired: living, SealAt: 2}
+	if _, err := f.Fold(ctx, boot, 0, run(0, 2, "eu")); err != nil {
+		t.Fatal(err)
+	}
+	look := func() error {
+		_, err := NewLooker(f.Regions, living, 1<<16).Look(ctx, batch(1, 10), hash(1, 10), 1)
+		return err
+	}
+	if err := look(); err != nil {
+		t.Fatal(err)
+	}
+	h, err := Read(ctx, s, boot)
+	if err != nil || len(h.Parts) != 1 {
+		t.Fatal(h, err)
+	}
+	for _, key := range []string{layout.FoldPart(boot, h.Parts[0].Name), layout.FoldHead(boot)} {
+		good, _, err := s.Get(ctx, key, objstore.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for want, change := range map[error]func([]byte){ErrCorrupt: func(b []byte) { b[len(b)-1] ^= 1 }, ErrNewer: func(b []byte) { b[0] = 2 }} {
+			bad := slices.Clone(good)
+			change(bad)
+			if _, err := s.Put(ctx, key, bad, objstore.PutOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			if err := look(); !errors.Is(err, want) {
+				t.Errorf("%s: %v, want %v", key, err, want)
+			}
+		}
+		if err := s.Delete(ctx, key); err != nil {
+			t.Fatal(err)
+		}
+		if err := look(); err == nil {
+			t.Errorf("%s is not there, and something was answered", key)
+		}
+		if _, err := s.Put(ctx, key, good, objstore.PutOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
