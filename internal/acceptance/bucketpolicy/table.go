@@ -173,7 +173,7 @@ var Families = []string{
 	layout.ReconcilePrefix, layout.AuditPrefix, layout.RepairPrefix,
 	layout.AcceptedByTimePrefix, layout.AcceptedByBlobPrefix, layout.RawBlobsByTimePrefix, layout.QuarantineByBlobPrefix,
 	layout.RollupPrefix, layout.IndexPrefix, layout.ManifestsPrefix, layout.LivePrefix,
-	coordinatorV1, layout.RegionsKey, layout.ProbePrefix,
+	coordinatorV1, layout.RegionsKey, layout.FoldsPrefix, layout.ProbePrefix,
 	"other/",
 }
 
