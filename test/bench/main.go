@@ -51,6 +51,7 @@ var benchmarks = []benchmark{
 	{"ownership", "shards that move between workers, and how long they are nobody's", benchOwnership},
 	{"store", "fsynced conditional PUTs and GETs of the embedded store next to versitygw, and PUTs next to bare fsyncs", benchStore},
 	{"ec", "bodies on six places: coding them next to klauspost/reedsolomon, reading without places, healing, overhead; and what mirrors of the log cost", benchEC},
+	{"claims", "claims of identities that share etcd's transactions next to one client that makes one a transaction", benchClaims},
 	{"open", "time and memory of opening a store of many small objects: with its index, from footers, from the log alone", benchOpen},
 	{"accept", "accepted batches next to the bare conditional requests", benchAccept},
 	{"latency", "acknowledgement time with injected S3 latency next to the bare requests", benchLatency},

@@ -10,7 +10,7 @@ import (
 )
 
 // freePorts finds addresses for members that must know one another before they listen.
-func freePorts(t *testing.T, n int) []string {
+func freePorts(t testing.TB, n int) []string {
 	t.Helper()
 	free, err := proc.Fixed(n)
 	if err != nil {

@@ -1,0 +1,46 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+)
+
+// goalClaims is that of claims which share transactions beside one client that makes one a transaction.
+const goalClaims = 30
+
+// benchClaims runs the package's own benchmark, which interleaves both ways.
+func benchClaims(ctx context.Context, e *env) ([]Result, error) {
+	cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", "^BenchmarkClaims$", "-benchtime", strconv.Itoa(e.pairs)+"x", "-timeout", "30m",
+		"./services/coordinator/internal/etcd")
+	cmd.Env = append(os.Environ(), "TMPDIR="+e.dir)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("%w\n%s", err, out)
+	}
+	var rs []Result
+	for _, members := range []string{"1", "3"} {
+		m := map[string]float64{}
+		for line := range strings.Lines(string(out)) {
+			if strings.HasPrefix(line, "BenchmarkClaims/"+members) {
+				m = metricsOf(line)
+			}
+		}
+		if m["grouped-claims/s"] == 0 {
+			return nil, fmt.Errorf("no figures of %s members in\n%s", members, out)
+		}
+		at := "claims/" + members + "-members/"
+		rs = append(rs,
+			Result{Name: at + "rate", Value: m["grouped-claims/s"], Unit: "claims/s", Baseline: "one client, one claim a transaction", BaselineValue: m["one-claims/s"], Ratio: m["ratio"],
+				Goal: fmt.Sprintf(">= %d", goalClaims), Pass: m["ratio"] >= goalClaims, Durability: "fsync",
+				Note: fmt.Sprintf("64 clients with 32 batches each under way, 10,000 boots; %d rounds, ratio %.1f..%.1f", e.pairs, m["ratio-least"], m["ratio-most"])},
+			Result{Name: at + "p50", Value: m["p50-ms"], Unit: "ms", Baseline: "one client, one claim a transaction", BaselineValue: m["one-p50-ms"], Ratio: m["p50-ms"] / m["one-p50-ms"],
+				Durability: "fsync", Note: fmt.Sprintf("a call of 32 claims at full load; p99 %.1f ms", m["p99-ms"])},
+			Result{Name: at + "cpu", Value: m["cpu-us/claim"], Unit: "us CPU/claim", Baseline: "one client, one claim a transaction", BaselineValue: m["one-cpu-us/claim"], Ratio: m["cpu-us/claim"] / m["one-cpu-us/claim"],
+				Note: "linearizer, client and all members in one process"})
+	}
+	return rs, nil
+}
