@@ -246,10 +246,8 @@ func (x *region) reconcile(ctx context.Context, olderThan time.Duration) (int, e
 					x.mu.Unlock()
 					continue
 				}
-				if done, _, _ := x.complete(ctx, c, fate{}); !done {
-					continue
-				}
-				continue // settled by the next look: it is DURABLE now
+				_, _, _ = x.complete(ctx, c, fate{}) // settled by the next look: it is DURABLE then
+				continue
 			}
 			x.enter(c.Identity, c.Hash)
 			x.change(ctx, claims.DoSettle, c, c.Hash)

@@ -2,7 +2,6 @@ package forward
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -44,7 +43,6 @@ type world struct {
 	regions []*simRegion
 	actors  []*actor
 	late    []func()
-	ids     byte
 
 	// acked is what senders were told was accepted, or a duplicate; refused what was told to be in conflict.
 	acked   map[identity.Batch]identity.Digest
@@ -72,8 +70,6 @@ type actor struct {
 	yield  chan struct{}
 	ended  bool
 }
-
-var errKilled = errors.New("killed")
 
 type killed struct{}
 

@@ -49,7 +49,6 @@ type columns struct {
 	st    int64
 	sts   []int64 // nil or as long as t
 	kinds []byte
-	prev  []float64 // counts of the histogram before
 }
 
 // appendChunk encodes samples [i, j) of a run: at most maxInChunk.
