@@ -26,6 +26,9 @@ func (s *Service) qualify(ctx context.Context) (*authority, error) {
 	if _, err := qualify.Run(ctx, s.store, qualify.Options{RunID: runID, Now: s.now}); err != nil {
 		return nil, err
 	}
+	if err := s.checkRegion(ctx); err != nil {
+		return nil, err
+	}
 	policy, err := s.probePolicy(ctx, runID)
 	s.found.Store(&finding{authority: found, policy: policy, at: s.now()})
 	if err != nil {
@@ -136,7 +139,8 @@ func (s *Service) reportBinding(a accept.Authority) {
 // authority or is a copy of it, which waiting can't change.
 func fatal(err error) bool {
 	var other *accept.AuthorityError
-	return errors.As(err, &other) || errors.Is(err, spool.ErrOtherAuthority)
+	var region *RegionError
+	return errors.As(err, &other) || errors.As(err, &region) || errors.Is(err, spool.ErrOtherAuthority)
 }
 
 // denied reports whether the store refuses what acceptance needs.

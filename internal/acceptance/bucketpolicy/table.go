@@ -90,6 +90,7 @@ var grants = map[Role][]Grant{
 		grant(read|Create, "identity manifests; lists those of a boot for the hello", layout.AcceptedPrefix),
 		grant(Get|Create, "records of conflicts", layout.QuarantinePrefix),
 		grant(Create, "affirmations of manifests, with several regions", layout.AffirmedPrefix),
+		grant(Get, "is the bucket one of several regions'?", layout.RegionsKey),
 		grant(List|Create, "boot ids that several spools use", layout.ClashPrefix),
 		grant(read|Create, "segments of its runs; follows the journal for the ranges of boots", layout.JournalOpenPrefix, layout.JournalRunPrefix),
 		grant(read, "what is folded of its runs, and of those that it follows", layout.JournalHeadKey, layout.JournalFoldedPrefix),

@@ -1,0 +1,81 @@
+package ingest_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
+	"lightmetrics.dev/lightmetrics/internal/coordination/regions"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
+	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
+	"lightmetrics.dev/lightmetrics/services/ingest"
+)
+
+// TestABucketOfARegion: a collector that would not ask the linearizer, or would ask it for another region, does not serve over it.
+func TestABucketOfARegion(t *testing.T) {
+	rec := regions.Record{Region: "eu", Number: 3, ID: claims.ID{1}, Regions: []claims.Region{"eu", "us"}, Cluster: 7}
+	run := func(body []byte, change func(*ingest.Config)) (*ingest.Service, error) {
+		s := mem.New(time.Now)
+		if body != nil {
+			if _, err := s.Create(t.Context(), layout.RegionsKey, body, objstore.PutOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cfg := testConfig()
+		change(&cfg)
+		c, err := ingest.New(cfg, ingest.Deps{Store: s, Telemetry: telemetry.Discard()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- c.Run(bound(t)) }()
+		for end := time.Now().Add(90 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+			select {
+			case err := <-ended:
+				return c, err
+			default:
+			}
+			if c.NotReady() == nil {
+				return c, nil
+			}
+			var corrupt bool
+			if err := c.NotReady(); err != nil {
+				corrupt = regions.Kind.Is(err)
+			}
+			if corrupt {
+				return c, c.NotReady()
+			}
+		}
+		t.Fatal("neither ready nor ended")
+		return nil, nil
+	}
+	global := func(region string) func(*ingest.Config) {
+		return func(c *ingest.Config) {
+			c.Acceptance, c.Region, c.Coordinator.Addresses = string(accept.ModeGlobal), region, []string{"127.0.0.1:1"}
+		}
+	}
+	plain := func(*ingest.Config) {}
+	var e *ingest.RegionError
+	if _, err := run(rec.Marshal(), plain); !errors.As(err, &e) || e.Region != "eu" {
+		t.Errorf("s3_manifest: %v", err)
+	}
+	if _, err := run([]byte("{"), plain); !errors.As(err, &e) {
+		t.Errorf("s3_manifest over a damaged record: %v", err)
+	}
+	if _, err := run(rec.Marshal(), global("us")); !errors.As(err, &e) || e.Ours != "us" {
+		t.Errorf("another region: %v", err)
+	}
+	if _, err := run(rec.Marshal(), global("eu")); err != nil {
+		t.Errorf("its own region: %v", err)
+	}
+	if _, err := run(nil, global("eu")); err != nil {
+		t.Errorf("before the first epoch: %v", err)
+	}
+	if _, err := run([]byte("{"), global("eu")); !regions.Kind.Is(err) {
+		t.Errorf("a damaged record: %v", err)
+	}
+}
