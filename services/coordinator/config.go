@@ -45,6 +45,7 @@ type RebalanceConfig struct {
 // IdentityConfig is the identity linearizer of several regions.
 type IdentityConfig struct {
 	Regions       []RegionConfig `koanf:"regions" help:"list in the file: name and store of each region, whose collectors accept with this coordinator; empty: no linearizer"`
+	Prefix        string         `koanf:"prefix" help:"prefix of claims in etcd, the same in all regions; etcd.prefix, of shards and pending work, is each region's own" needs:"regions"`
 	SettleHorizon time.Duration  `koanf:"settle_horizon" help:"what was settled for so long is kept as spans of sequence numbers" needs:"regions"`
 }
 
@@ -69,6 +70,9 @@ func (c IdentityConfig) Validate() error {
 	var errs []error
 	if len(c.Regions) > claims.MaxRegions {
 		errs = append(errs, fmt.Errorf("identity.regions: %d, at most %d", len(c.Regions), claims.MaxRegions))
+	}
+	if !strings.HasPrefix(c.Prefix, "/") || strings.HasSuffix(c.Prefix, "/") {
+		errs = append(errs, fmt.Errorf("identity.prefix %q: must begin with a slash, and not end in one", c.Prefix))
 	}
 	if c.SettleHorizon < time.Second || c.SettleHorizon > 30*24*time.Hour {
 		errs = append(errs, errors.New("identity.settle_horizon: must be 1s to 720h"))
@@ -98,7 +102,7 @@ func DefaultConfig() Config {
 	return Config{
 		Base: service.DefaultBase("127.0.0.1:4780", "127.0.0.1:4781"), Store: s3.DefaultConfig(),
 		Etcd:       etcd.DefaultConfig(),
-		Identity:   IdentityConfig{SettleHorizon: 5 * time.Minute},
+		Identity:   IdentityConfig{Prefix: etcd.DefaultConfig().Prefix, SettleHorizon: 5 * time.Minute},
 		Lease:      LeaseConfig{Worker: 10 * time.Second, Leader: 5 * time.Second},
 		Rebalance:  RebalanceConfig{QuietPeriod: 2 * time.Second, MaxDelay: 10 * time.Second},
 		MaxStreams: 1024,

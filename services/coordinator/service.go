@@ -57,6 +57,8 @@ type backend struct {
 	leader   *etcd.Leader
 	// identities is nil without regions.
 	identities *identities
+	// recoverer is the one of all regions' coordinators that recovers and folds; nil without regions.
+	recoverer *etcd.Election
 }
 
 // New builds a coordinator; it does nothing before Run.
@@ -152,6 +154,7 @@ func (s *Service) serveIdentities(b *backend) error {
 	}
 	v := b.identities
 	coordinator.NewIdentityServer(v, s.now).Register(s)
+	s.Go("recoverer", b.recoverer.Run)
 	s.Go("identities", v.run)
 	s.Go("fold", v.fold)
 	return nil
@@ -199,7 +202,9 @@ func (s *Service) connect(ctx context.Context) error {
 		},
 	}
 	if len(s.cfg.Identity.Regions) > 0 {
-		if b.identities, err = newIdentities(s.cfg.Identity, s.regions, etcd.NewClaimStore(c), c.Prefix, b.leader.Leading, c.Restores, s.now, s.log, s.im); err != nil {
+		// Not the leader of the shards: each region has one of these, under a prefix of its own.
+		b.recoverer = &etcd.Election{Client: c, Key: s.cfg.Identity.Prefix + "/identity/v1/recoverer", ID: s.ID(), TTL: s.cfg.Lease.Leader, Log: s.log}
+		if b.identities, err = newIdentities(s.cfg.Identity, s.regions, etcd.NewClaimStore(c), s.cfg.Identity.Prefix, b.recoverer.Chosen, c.Restores, s.now, s.log, s.im); err != nil {
 			return err
 		}
 	}

@@ -265,7 +265,9 @@ func (r *Regions) amendCoordinator(i int, s section) error {
 		"data_dir": r.Of[i].coordinatorDir(), "name": r.Names[i], "peer_listen": p.listen, "cluster": members,
 		"peer_tls":         section{"cert_file": p.cert, "key_file": p.key, "client_ca_file": r.ca.file},
 		"election_timeout": r.o.ElectionTimeout.String(),
-	}}
+	},
+		// Shards are those of the region's own workers.
+		"prefix": "/lightmetrics-" + r.Names[i]}
 	// A lease of etcd lasts 1.5 elections at least.
 	s["lease"] = section{"worker": "10s", "leader": "5s"}
 	var regions []section
