@@ -336,6 +336,11 @@ func (g server) winner(ctx context.Context, rec *accept.ConflictRecord, b *frame
 	if err == nil {
 		var m accept.Manifest
 		if m, err = accept.ParseManifest(body); err == nil {
+			// With several regions the key may have the frame that lost, which would then be compared with itself.
+			if m.FrameSHA256 != rec.AcceptedSHA256 {
+				side.Error = fmt.Sprintf("the accepted frame %s is not the one that this bucket's manifest has, %s: another region has it", rec.AcceptedSHA256, m.FrameSHA256)
+				return false, nil
+			}
 			side.AtUnixNs, side.CollectorId = m.AcceptedAt, m.CollectorID
 			body, err = accept.ReadFrame(ctx, g.s.store, m.FrameKey(), m.FrameSHA256, m.FrameBytes)
 		}

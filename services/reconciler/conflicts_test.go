@@ -66,6 +66,27 @@ func TestConflictsAreListedComparedAndSettled(t *testing.T) {
 	}
 }
 
+// Where another region has the accepted frame, the bucket's manifest may have the one that lost: it is not compared with itself.
+func TestAFrameThatLostToAnotherRegionIsNotComparedWithItself(t *testing.T) {
+	s := newStore()
+	id, b := batch("a", 1, 2), identity.Boot{Agent: "a", Boot: "boot"}
+	won, lost := encoded(t, b, 1, 1, 2), encoded(t, b, 1, 1, 3)
+	w, l := identity.Sum(won), identity.Sum(lost)
+	m, _ := manifest(id)
+	m.FrameSHA256, m.FrameBytes, m.RawBlobKey = l, uint64(len(lost)), layout.Blob(l, 0)
+	m.HomeRegion, m.ClaimEpoch, m.ClaimFence = "eu", 1, 7
+	c := accept.ConflictRecord{AuthorityID: testAuthority, Identity: id, AcceptedBlobKey: layout.Blob(w, 0), AcceptedSHA256: w,
+		SubmittedBlobKey: layout.Blob(l, 0), SubmittedSHA256: l, AcceptedManifestKey: layout.Accepted(id), ObservedAt: 9, CollectorID: "c2"}
+	create(t, s, layout.Blob(l, 0), lost)
+	create(t, s, layout.Accepted(id), m.Marshal())
+	create(t, s, layout.Quarantine(id, l), c.Marshal())
+	one, err := start(t, quiet(), s).client().GetConflict(bg, &reconcilerv1.GetConflictRequest{AgentId: "a", BootId: "boot", SeqStart: 1, SeqEnd: 2, SubmittedSha256: l.String()})
+	must(t, err)
+	if one.GetSame() != 0 || !strings.Contains(one.GetAccepted().GetError(), "another region") || one.GetSubmitted().GetRecords() != 2 {
+		t.Errorf("%v", one)
+	}
+}
+
 func testConflicts(t *testing.T, inline bool) {
 	s := newStore()
 	b := identity.Boot{Agent: "a", Boot: "boot"}
