@@ -156,6 +156,31 @@ func TestEveryProblemIsFound(t *testing.T) {
 	}
 }
 
+// In a region's bucket the winner of a conflict may be another region's, and the manifest that of the loser.
+func TestWinnersOfOtherRegionsAreNoFinding(t *testing.T) {
+	for _, left := range []bool{false, true} {
+		s := mem.New(time.Now)
+		f, id := encode(t, 1, 5, 0)
+		accepted(t, s, f, id, 5)
+		loser, of := encode(t, 90, 2, 3)
+		if left {
+			accepted(t, s, loser, of, 2)
+		}
+		d := identity.Sum(loser)
+		q := accept.ConflictRecord{AuthorityID: "auth", Identity: of, AcceptedBlobKey: layout.Blob(identity.Sum([]byte("w")), 0), AcceptedSHA256: identity.Sum([]byte("w")),
+			SubmittedBlobKey: layout.Blob(d, 0), SubmittedSHA256: d, AcceptedManifestKey: layout.Accepted(of), ObservedAt: 1, CollectorID: "c"}
+		put(t, s, q.SubmittedBlobKey, loser)
+		put(t, s, layout.Quarantine(of, d), q.Marshal())
+		if r := check(t, s); r.Found != 1 {
+			t.Errorf("in one region alone: %v", r.Findings)
+		}
+		put(t, s, layout.RegionsKey, []byte("{}"))
+		if r := check(t, s); !r.Healthy() || r.Quarantined != 1 {
+			t.Errorf("left %v: %v", left, r.Findings)
+		}
+	}
+}
+
 func TestAnotherGenerationIsAsGood(t *testing.T) {
 	s := mem.New(time.Now)
 	f, id := encode(t, 1, 5, 0)
