@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/layout"
@@ -191,6 +192,28 @@ func TestVerifyFindsNumbersThatCountTwice(t *testing.T) {
 	}
 	for _, h := range []timegrid.Hour{hour0 - 4, hour0} {
 		w.check(h, 0, w.generation(h, 0))
+	}
+}
+
+// What a claim left behind that moved on to another batch is in no journal: it takes no part in an hour, and verify misses nothing.
+func TestABatchThatLostToAnotherRegionCountsNowhere(t *testing.T) {
+	w := newWorld(t, newMem())
+	agent := agentOf(0, 0)
+	x, y := w.numbers(agent, hour0, 0, 10), w.numbers(agent, hour0, 5, 10)
+	m, err := accept.ReadManifest(t.Context(), w.store, y.Identity)
+	must(t, err)
+	m.HomeRegion, m.ClaimEpoch, m.ClaimFence = "us", 1, 7
+	_, err = w.store.Put(t.Context(), layout.Accepted(y.Identity), m.Marshal(), objstore.PutOptions{})
+	must(t, err)
+	w.enter(x)
+	w.drive(testConfig(), ownership.Grant{Shard: 0, Fence: 1})
+	if n := w.published(hour0); n != 10 {
+		t.Errorf("%d records, of 10 that were accepted", n)
+	}
+	rep, err := w.repairer().Verify(t.Context(), repair.Options{From: hour0, To: hour0})
+	must(t, err)
+	if rep.Found != 0 || rep.Overlaps != 1 {
+		t.Errorf("%+v", rep)
 	}
 }
 

@@ -255,6 +255,10 @@ func (f *Finder) batch(ctx context.Context, batches []accepted.Batch, id identit
 	}
 	m, err := accept.ReadManifest(ctx, f.Manifests, id)
 	switch {
+	// Of batches that share numbers the linearizer of several regions lets one count, and here that is the one that has
+	// come through the journal. The other lost, or is another region's: it was left behind by a claim that moved on.
+	case err == nil && !m.Stamp().IsZero():
+		return accepted.Batch{}, false, nil
 	case err == nil:
 		return m.Batch(), true, nil
 	case errors.Is(err, record.ErrCorrupt):

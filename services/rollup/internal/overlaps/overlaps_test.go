@@ -89,6 +89,23 @@ func TestOrdinaryBatchesCostNothing(t *testing.T) {
 	}
 }
 
+// A manifest under a claim that moved on is in no journal, and its batch counts nowhere, or in another region.
+func TestManifestsThatLostPairWithNothing(t *testing.T) {
+	b := newBucket(t)
+	lost := id("x", 0, 9)
+	d := identity.Sum([]byte("lost"))
+	m := accept.Manifest{AuthorityID: "authority", Identity: lost, FrameSHA256: d, FrameBytes: 1, RawBlobKey: layout.Blob(d, 0), AcceptedAt: 1,
+		CollectorID: "c", WireVersion: 1, FrameVersion: 1, AttemptID: "0123456789abcdef0123456789abcdef", RecordCount: lost.Count(), MinTime: 5, MaxTime: 6,
+		HomeRegion: "eu", ClaimEpoch: 1, ClaimFence: 7}
+	if _, err := b.store.Put(t.Context(), layout.Accepted(lost), m.Marshal(), objstore.PutOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	f := &Finder{Manifests: b.store}
+	if pairs, err := f.Find(t.Context(), []accepted.Batch{b.accept(id("x", 5, 14))}); err != nil || len(pairs) > 0 {
+		t.Errorf("%+v, %v: a batch that lost would be counted", pairs, err)
+	}
+}
+
 // What all boots together expect is bounded, and what is left out costs a listing.
 func TestExpectedBatchesAreBounded(t *testing.T) {
 	b := newBucket(t)
