@@ -3,6 +3,8 @@ package regions
 import (
 	"context"
 	"fmt"
+	"io"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -38,6 +40,7 @@ func TestOneAnswerOverRegions(t *testing.T) {
 			t.Fatalf("history %d of %d", n+1, histories)
 		}
 	}
+	checkMetrics(t, r)
 	t.Logf("%d histories of %d operations and more; faults %v; writes to the stores %v", histories, operations, total, late.counts())
 	if c := late.counts(); c["late"] == 0 || c["twice"] == 0 || c["answer lost"] == 0 {
 		t.Errorf("no write to a store came late, twice or without an answer: %v", c)
@@ -117,5 +120,28 @@ func TestTheJudgeSeesTwoAnswers(t *testing.T) {
 	err = load.CompareRegions(ctx, r, seen)
 	if err == nil || !strings.Contains(err.Error(), "is counted by 3 regions") && !strings.Contains(err.Error(), "is counted by 2 regions") {
 		t.Errorf("the regions' journals say %v", err)
+	}
+}
+
+// checkMetrics: what alerts of several regions are about is there.
+func checkMetrics(t *testing.T, r *cluster.Regions) {
+	t.Helper()
+	for i, c := range r.Of {
+		for addr, names := range map[string][]string{
+			c.Addr.CoordinatorHTTP: {"lightmetrics_coordinator_identity_open 1"},
+			c.Addr.ReconcilerHTTP: {"lightmetrics_reconciler_claims_left{", "lightmetrics_reconciler_claims_oldest_seconds", "lightmetrics_reconciler_claims_unreadable",
+				"lightmetrics_reconciler_secondary_copies"},
+		} {
+			resp, err := http.Get("http://" + addr + "/metrics")
+			must(t, err)
+			b, err := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			must(t, err)
+			for _, n := range names {
+				if !strings.Contains(string(b), n) {
+					t.Errorf("region %s: %s has no %s", r.Names[i], addr, n)
+				}
+			}
+		}
 	}
 }
