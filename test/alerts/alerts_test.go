@@ -99,7 +99,7 @@ func TestAlertsFire(t *testing.T) {
 		"ReconcilerQueueBehind": {`lightmetrics_reconciler_queue_age_seconds{instance="a"} 90x120`, `lightmetrics_reconciler_queue_age_seconds{instance="a"} 3x120`},
 		"EventsBehind":          {"lightmetrics_event_queue_failing_seconds{instance=\"a\"} 0x60 60+60x60\n  lightmetrics_event_queue_age_seconds{instance=\"a\"} 0x120", "lightmetrics_event_queue_failing_seconds{instance=\"a\"} 0 30 0x120\n  lightmetrics_event_queue_age_seconds{instance=\"a\"} 0x60 700x5 0x60"},
 		"ReconcilerRepairsOpen": {`lightmetrics_reconciler_open_repairs 1x120`, `lightmetrics_reconciler_open_repairs 0x120`},
-		"LinearizerNotOpen": {"lightmetrics_coordinator_identity_open{instance=\"a\"} 0x120\n  lightmetrics_coordinator_identity_open{instance=\"b\"} 0x120", "lightmetrics_coordinator_identity_open{instance=\"a\"} 0x120\n  lightmetrics_coordinator_identity_open{instance=\"b\"} 1x120"},
+		"LinearizerNotOpen":     {"lightmetrics_coordinator_identity_open{instance=\"a\"} 0x120\n  lightmetrics_coordinator_identity_open{instance=\"b\"} 0x120", "lightmetrics_coordinator_identity_open{instance=\"a\"} 0x120\n  lightmetrics_coordinator_identity_open{instance=\"b\"} 1x120"},
 		"ClaimsStuck": {"lightmetrics_reconciler_claims_left{instance=\"a\",action=\"stuck\"} 1x120\n  lightmetrics_reconciler_claims_oldest_seconds{instance=\"a\"} 800+60x120",
 			"lightmetrics_reconciler_claims_left{instance=\"a\",action=\"waits\"} 1x120\n  lightmetrics_reconciler_claims_left{instance=\"a\",action=\"stuck\"} 0x120\n  lightmetrics_reconciler_claims_oldest_seconds{instance=\"a\"} 800+60x120"},
 		"SecondaryCopiesGrow":        {`lightmetrics_reconciler_secondary_copies{instance="a"} 0+10000x120`, `lightmetrics_reconciler_secondary_copies{instance="a"} 200000x120`},
