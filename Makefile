@@ -114,7 +114,7 @@ sim: ## the deterministic simulations: acceptance and garbage collection (SCHEDU
 	$(GO) run ./test/sim -schedules $(or $(SCHEDULES),100000) -seed $(or $(SEED),1)
 	JOURNAL_SIM_SCHEDULES=10000 $(GO) test -count=1 -v -timeout 1h -run '^TestSimulation$$' ./internal/acceptance/journal
 	CLAIMS_SIM_SCHEDULES=20000 $(GO) test -count=1 -v -timeout 1h -run '^TestSimulation$$' ./internal/coordination/claims
-	REGIONS_SIM_SCHEDULES=$(or $(SCHEDULES),100000) REGIONS_SIM_SEED=$(or $(SEED),1) $(GO) test -count=1 -v -timeout 4h -run '^TestSimulation$$' ./internal/coordination/regions
+	REGIONS_SIM_SCHEDULES=$(or $(SCHEDULES),5000) REGIONS_SIM_SEED=$(or $(SEED),1) $(GO) test -count=1 -v -timeout 4h -run '^TestSimulation$$' ./internal/coordination/regions
 
 mutants: ## planted protocol bugs: the simulation must catch each (WRITE=1 writes docs/protocol/mutants.md)
 	$(SAY) "mutants: each planted bug against the simulation"
