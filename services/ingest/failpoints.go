@@ -23,8 +23,6 @@ var (
 		failpoint.Point{Name: "ingest.accept.decide.after", When: "the protocol ended; its outcome is not reported yet"},
 		failpoint.Point{Name: "ingest.journal.segment.before", When: "a segment of the journal has its entries; it is not sent"},
 		failpoint.Point{Name: "ingest.journal.segment.durable", When: "a segment of the journal is durable; no batch of it is answered"},
-		failpoint.Point{Name: "ingest.claim.change.before", When: "acceptance global: the linearizer is not asked yet"},
-		failpoint.Point{Name: "ingest.claim.change.after", When: "acceptance global: the linearizer has answered; nothing follows from it yet"},
 		failpoint.Point{Name: "ingest.notify.send.before", When: "a hint waits; no reconciler was notified"},
 		failpoint.Point{Name: "ingest.notify.send.after", When: "a hint was handed to the stream to a reconciler"},
 	)

@@ -12,7 +12,6 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
 	"lightmetrics.dev/lightmetrics/internal/coordination/coordinator"
 	"lightmetrics.dev/lightmetrics/internal/coordination/linearizer"
-	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 )
 
@@ -97,7 +96,6 @@ func (l *claimer) op(c accept.ClaimChange) claims.Op {
 // Change implements accept.Claims.
 func (l *claimer) Change(ctx context.Context, c accept.ClaimChange) (accept.ClaimAnswer, error) {
 	op := l.op(c)
-	failpoint.Hit("ingest.claim.change.before")
 	began := l.now()
 	r := l.do.Do(ctx, []claims.Op{op})[0]
 	l.m.took.Observe(l.now().Sub(began).Seconds())
@@ -106,7 +104,6 @@ func (l *claimer) Change(ctx context.Context, c accept.ClaimChange) (accept.Clai
 		return accept.ClaimAnswer{}, r.Err
 	}
 	l.m.changes.WithLabelValues(op.Kind.String(), r.Answer.Outcome.String()).Inc()
-	failpoint.Hit("ingest.claim.change.after")
 	o, known := outcomes[r.Answer.Outcome]
 	if !known {
 		return accept.ClaimAnswer{}, fmt.Errorf("%s %s: the linearizer answered %s", op.Kind, op.Identity, r.Answer.Outcome)
