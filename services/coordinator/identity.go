@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -31,6 +32,9 @@ type identities struct {
 	now      func() time.Time
 	log      *slog.Logger
 	m        *identityMetrics
+	// opening is held while an epoch is opened or a region is added: whoever opens would take an addition that is under way for a
+	// recovery that died, and overtake it.
+	opening chan struct{}
 
 	open atomic.Pointer[opened]
 	why  atomic.Pointer[string] // why it is not open; set while open is nil
@@ -52,7 +56,7 @@ const (
 )
 
 func newIdentities(c IdentityConfig, buckets map[claims.Region]regions.Store, kv claims.KV, prefix string, leading func() bool, restores func() int64, now func() time.Time, log *slog.Logger, m *identityMetrics) (*identities, error) {
-	v := &identities{kv: kv, keys: claims.Keys(prefix + "/identity/v1/"), buckets: buckets, horizon: c.SettleHorizon, leading: leading, restores: restores, now: now, log: log, m: m}
+	v := &identities{kv: kv, keys: claims.Keys(prefix + "/identity/v1/"), buckets: buckets, horizon: c.SettleHorizon, leading: leading, restores: restores, now: now, log: log, m: m, opening: make(chan struct{}, 1)}
 	cfg := regions.Config{KV: kv, Keys: v.keys, Rand: rand.Reader, Now: func() int64 { return now().UnixNano() }, Progress: m.progress}
 	for _, r := range c.Regions {
 		name := claims.Region(r.Name)
@@ -96,8 +100,10 @@ func (v *identities) run(ctx context.Context) error {
 			}
 			forgot = nil
 		}
-		// Whoever leads recovers. That another one may lead by the time it is done is harmless: each step compares the epoch.
-		o, err := v.keeper.Open(ctx, v.leading())
+		o, err := v.alone(ctx, func() (regions.Opened, error) {
+			// Whoever leads recovers. That another one may lead by the time it is done is harmless: each step compares the epoch.
+			return v.keeper.Open(ctx, v.leading())
+		})
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -120,6 +126,17 @@ func (v *identities) run(ctx context.Context) error {
 		if err := backoff.Sleep(ctx); err != nil {
 			return err
 		}
+	}
+}
+
+// alone calls fn while nothing else here opens an epoch.
+func (v *identities) alone(ctx context.Context, fn func() (regions.Opened, error)) (regions.Opened, error) {
+	select {
+	case v.opening <- struct{}{}:
+		defer func() { <-v.opening }()
+		return fn()
+	case <-ctx.Done():
+		return regions.Opened{}, ctx.Err()
 	}
 }
 
@@ -244,9 +261,31 @@ func (v *identities) Regions(ctx context.Context) (regions.Status, []claims.Regi
 
 // AddRegion implements coordinator.Regional. The epoch that is served now ends with it, on every coordinator.
 func (v *identities) AddRegion(ctx context.Context, r claims.Region) (regions.Opened, error) {
-	o, err := v.keeper.Add(ctx, r)
+	o, err := v.alone(ctx, func() (regions.Opened, error) { return v.keeper.Add(ctx, r) })
+	if errors.Is(err, regions.ErrOvertaken) {
+		// Another coordinator, which leads, found an epoch that was not filled and fills the next one. The region takes part in that
+		// too, since its record was in all buckets before anything could be overtaken.
+		v.log.Info("the addition of a region was overtaken by a recovery; waiting for that", "region", r, "error", err)
+		o, err = v.awaitRegion(ctx, r, err)
+	}
 	v.log.Info("a region is to take part", "region", r, "epoch", o.Epoch.Number, "error", err)
 	return o, err
+}
+
+// awaitRegion waits until an epoch is served here in which the region takes part; why is the error if ctx ends before.
+func (v *identities) awaitRegion(ctx context.Context, r claims.Region, why error) (regions.Opened, error) {
+	look := time.NewTicker(stopEvery)
+	defer look.Stop()
+	for {
+		if o := v.open.Load(); o != nil && slices.Contains(o.Epoch.Regions, r) {
+			return o.Opened, nil
+		}
+		select {
+		case <-ctx.Done():
+			return regions.Opened{}, fmt.Errorf("%w; no epoch with the region was open before the call ended: %w", why, ctx.Err())
+		case <-look.C:
+		}
+	}
 }
 
 // Trace implements coordinator.Regional.

@@ -39,10 +39,12 @@ func withRegions(c Config, buckets map[claims.Region]*mem.Store) Config {
 
 func startRegions(t testing.TB, c Config, buckets map[claims.Region]*mem.Store) *running {
 	t.Helper()
-	d := Deps{Telemetry: telemetry.Discard(), Regions: map[claims.Region]regions.Store{}}
-	for n, b := range buckets {
-		d.Regions[n] = b
-	}
+	return startStores(t, c, stores(buckets))
+}
+
+func startStores(t testing.TB, c Config, s3 map[claims.Region]regions.Store) *running {
+	t.Helper()
+	d := Deps{Telemetry: telemetry.Discard(), Regions: s3}
 	s, err := New(c, d)
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
