@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
@@ -29,6 +30,9 @@ func (c *identityAPI) ask(ctx context.Context, fn func(context.Context, coordina
 		return fn(ctx, coordinatorv1.NewIdentityServiceClient(conn))
 	})
 }
+
+// addTimeout bounds the addition of a region: all regions are read for it, one request for each manifest.
+const addTimeout = 6 * time.Hour
 
 func regionsCommand(out *format) *cobra.Command {
 	c := &identityAPI{}
@@ -107,13 +111,16 @@ func regionsAdd(out *format, c *identityAPI) *cobra.Command {
 		Use:   "add REGION",
 		Short: "Let a region of the coordinators' settings take part",
 		Long: "Begins an epoch in which the region takes part. All regions are read for it, that one's earlier batches among them, and no identity\n" +
-			"is decided meanwhile: collectors answer \"retry\". Every coordinator must have the region in its settings first. To add it twice is harmless.",
+			"is decided meanwhile: collectors answer \"retry\". It waits until that is done; where it is interrupted, the coordinator that leads goes on\n" +
+			"with it. Every coordinator must have the region in its settings first. To add it twice is harmless.",
 		Example: "  lmctl regions add asia",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			v := addedView{Region: args[0]}
-			err := c.ask(cmd.Context(), func(ctx context.Context, cl coordinatorv1.IdentityServiceClient) error {
-				r, err := cl.AddRegion(ctx, &coordinatorv1.AddRegionRequest{Region: args[0]})
+			ctx, cancel := context.WithTimeout(cmd.Context(), addTimeout)
+			defer cancel()
+			err := c.over(func(conn grpc.ClientConnInterface) error {
+				r, err := coordinatorv1.NewIdentityServiceClient(conn).AddRegion(ctx, &coordinatorv1.AddRegionRequest{Region: args[0]})
 				v.Epoch, v.Claims = r.GetEpoch(), r.GetClaims()
 				return err
 			})
@@ -176,7 +183,7 @@ func identityTrace(out *format, c *identityAPI, name string) *cobra.Command {
 			if err != nil {
 				return &cli.ExitError{Code: cli.ExitUsage, Err: err}
 			}
-			views, bad := []recordView{}, ""
+			views, bad := []recordView{}, []string{}
 			err = c.ask(cmd.Context(), func(ctx context.Context, cl coordinatorv1.IdentityServiceClient) error {
 				if name == "show" {
 					r, err := cl.ListClaims(ctx, &coordinatorv1.ListClaimsRequest{AgentId: agent, BootId: boot, SeqStart: from, SeqEnd: to})
@@ -186,7 +193,7 @@ func identityTrace(out *format, c *identityAPI, name string) *cobra.Command {
 				r, err := cl.TraceIdentity(ctx, &coordinatorv1.TraceIdentityRequest{AgentId: agent, BootId: boot, SeqStart: from, SeqEnd: to})
 				views = append(claimViews(r.GetClaims()), recordViews(r.GetRecords())...)
 				for _, n := range slices.Sorted(maps.Keys(r.GetUnread())) {
-					bad = n + ": " + r.GetUnread()[n]
+					bad = append(bad, n+": "+r.GetUnread()[n])
 				}
 				return err
 			})
@@ -197,14 +204,14 @@ func identityTrace(out *format, c *identityAPI, name string) *cobra.Command {
 			for _, v := range views {
 				rows = append(rows, v.row())
 				if v.Error != "" {
-					bad = v.Key + ": " + v.Error
+					bad = append(bad, v.Key+": "+v.Error)
 				}
 			}
 			if err := out.write(cmd.OutOrStdout(), views, table{header: []string{"WHERE", "WHAT", "SEQUENCE", "SHA-256", "STAMP", "HOME", "AT"}, rows: rows}); err != nil {
 				return err
 			}
-			if bad != "" {
-				return &cli.ExitError{Code: cli.ExitFindings, Err: errors.New("not everything could be read: " + bad)}
+			if len(bad) > 0 {
+				return &cli.ExitError{Code: cli.ExitFindings, Err: errors.New("not everything could be read: " + strings.Join(bad, "; "))}
 			}
 			return nil
 		},

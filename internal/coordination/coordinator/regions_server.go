@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -35,10 +36,10 @@ func (s *IdentityServer) regional() (Regional, error) {
 	return nil, refusal(fmt.Errorf("%w: this coordinator has no regions", claims.ErrUnavailable))
 }
 
-// regionsFailed is the status of an error of regions: those that waiting may mend are UNAVAILABLE.
+// regionsFailed is the status of an error of regions: those that waiting may mend are UNAVAILABLE, and settings that are wrong are not.
 func regionsFailed(err error) error {
-	if err == nil {
-		return nil
+	if errors.Is(err, regions.ErrRegionSettings) {
+		return rpc.Failure{Code: codes.FailedPrecondition, Reason: ReasonRegions, Message: err.Error()}.Err()
 	}
 	return rpc.Failure{Code: codes.Unavailable, Reason: ReasonRegions, Message: err.Error(), RetryAfter: RetryAfter}.Err()
 }

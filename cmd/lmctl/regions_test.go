@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"lightmetrics.dev/lightmetrics/internal/cli"
+	core "lightmetrics.dev/lightmetrics/internal/coordination/claims" // lmctl has a function of the package's name
+	"lightmetrics.dev/lightmetrics/internal/coordination/coordinator"
+	"lightmetrics.dev/lightmetrics/internal/coordination/linearizer"
+	"lightmetrics.dev/lightmetrics/internal/coordination/regions"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// linearizing is a coordinator with regions, of which a test says what they answer.
+type linearizing struct {
+	status  regions.Status
+	notOpen error
+	added   error
+	claims  core.Answer
+	failed  error
+	found   []regions.Found
+	unread  []*regions.RegionError
+}
+
+func (l *linearizing) Do(_ context.Context, ops []core.Op) []linearizer.Result {
+	return []linearizer.Result{{Answer: l.claims, Err: l.failed}}
+}
+
+func (l *linearizing) Regions(context.Context) (regions.Status, []core.Region, error, error) {
+	return l.status, []core.Region{"asia", "eu", "us"}, l.notOpen, l.failed
+}
+
+func (l *linearizing) AddRegion(_ context.Context, r core.Region) (regions.Opened, error) {
+	return regions.Opened{Epoch: core.Epoch{Number: 8}, Recovered: regions.Progress{Claims: 12}}, l.added
+}
+
+func (l *linearizing) Trace(context.Context, identity.Batch) ([]regions.Found, []*regions.RegionError) {
+	return l.found, l.unread
+}
+
+func serveIdentities(t *testing.T, c coordinator.Claimer) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := grpc.NewServer()
+	coordinator.NewIdentityServer(c, time.Now).Register(g)
+	done := make(chan error, 1)
+	go func() { done <- g.Serve(l) }()
+	t.Cleanup(func() {
+		g.Stop()
+		<-done
+	})
+	return l.Addr().String()
+}
+
+func TestRegions(t *testing.T) {
+	rec := regions.Record{Number: 7, ID: core.ID{0xab}, Regions: []core.Region{"eu", "us"}}
+	l := &linearizing{status: regions.Status{Epoch: rec.Epoch(), Cluster: 0xc, Records: map[core.Region]regions.Record{"eu": rec, "us": rec}}}
+	addr := serveIdentities(t, l)
+	list := func(more ...string) (string, int) {
+		return command(t, regionsCommand, append([]string{"regions", "list", "--addr", addr}, more...)...)
+	}
+	out, code := list("-o", "json")
+	var v membersView
+	if err := json.Unmarshal([]byte(out), &v); err != nil || code != cli.ExitOK || v.Epoch != 7 || v.Cluster != "000000000000000c" || len(v.Regions) != 3 {
+		t.Fatalf("exit %d, %v: %s", code, err, out)
+	}
+	if v.Regions[0].Member || !v.Regions[1].Member || v.Regions[1].Epoch != 7 || !strings.HasPrefix(v.Regions[1].EpochID, "ab") {
+		t.Errorf("%+v", v)
+	}
+	if out, code = list(); code != cli.ExitOK || !strings.Contains(out, "not added yet") || strings.Count(out, "takes part") != 2 {
+		t.Errorf("exit %d: %s", code, out)
+	}
+	l.status.Unread = []*regions.RegionError{{Op: "read the epoch", Region: "us", Err: errors.New("no answer")}}
+	if out, code = list(); code != cli.ExitFindings || !strings.Contains(out, "no answer") {
+		t.Errorf("a bucket that can't be read: exit %d: %s", code, out)
+	}
+	l.notOpen = errors.New("somebody has to recover")
+	if out, code = list(); code != cli.ExitFindings || !strings.Contains(out, "somebody has to recover") {
+		t.Errorf("not open: exit %d: %s", code, out)
+	}
+	l.failed = errors.New("no etcd")
+	if out, code = list(); code != cli.ExitUnreachable || !strings.Contains(out, "no etcd") {
+		t.Errorf("no etcd: exit %d: %s", code, out)
+	}
+
+	add := func(name string) (string, int) {
+		return command(t, regionsCommand, "regions", "add", name, "--addr", addr, "-o", "json")
+	}
+	var a addedView
+	out, code = add("asia")
+	if err := json.Unmarshal([]byte(out), &a); err != nil || code != cli.ExitOK || a != (addedView{"asia", 8, 12}) {
+		t.Errorf("exit %d, %v: %s", code, err, out)
+	}
+	if out, code = add("Asia"); code != cli.ExitUsage {
+		t.Errorf("a name that is none: exit %d: %s", code, out)
+	}
+	// A script tries again what may pass by itself, and not what a person has to mend.
+	for err, want := range map[error]int{regions.ErrOvertaken: cli.ExitUnreachable, regions.ErrRegionSettings: cli.ExitFailed} {
+		l.added = fmt.Errorf("add region mars: %w", err)
+		if out, code = add("mars"); code != want || !strings.Contains(out, err.Error()) {
+			t.Errorf("%v: exit %d, want %d: %s", err, code, want, out)
+		}
+	}
+}
+
+func TestIdentityTrace(t *testing.T) {
+	id, sum := identity.Batch{Agent: "a", Boot: "b", SeqStart: 1, SeqEnd: 10}, identity.Sum([]byte("x"))
+	l := &linearizing{
+		claims: core.Answer{
+			Claims: []core.Claim{{Identity: id, Hash: sum, State: core.Claimed, Recovered: true, Home: "eu", Stamp: core.Stamp{Epoch: 2, Fence: 5}, ClaimedAt: 1}},
+			Spans:  []core.Span{{Start: 11, End: 90, Home: "us"}},
+		},
+		found: []regions.Found{{Region: "eu", Key: "k", Kind: regions.KindManifest, Identity: id, Hash: sum, Stamp: core.Stamp{Epoch: 1, Fence: 4}, At: 1}},
+	}
+	addr := serveIdentities(t, l)
+	ask := func(verb, seq string, more ...string) (string, int) {
+		return command(t, identityCommand, append([]string{"identity", verb, "--agent", "a", "--boot", "b", "--seq", seq, "--addr", addr}, more...)...)
+	}
+	var views []recordView
+	out, code := ask("trace", "1-90", "-o", "json")
+	if err := json.Unmarshal([]byte(out), &views); err != nil || code != cli.ExitOK || len(views) != 3 {
+		t.Fatalf("exit %d, %v: %s", code, err, out)
+	}
+	if c, s, m := views[0], views[1], views[2]; c.Where != "etcd" || c.Kind != "CLAIMED, recovered" || c.Home != "eu" || c.Epoch != 2 || c.Fence != 5 || c.Hash != sum.String() ||
+		s.Kind != "FOLDED" || s.SeqEnd != 90 || m.Where != "eu" || m.Kind != "MANIFEST" || m.Key != "k" || m.Fence != 4 {
+		t.Errorf("%+v", views)
+	}
+	if out, code = ask("trace", "1-90"); code != cli.ExitOK || !strings.Contains(out, "2.5") || !strings.Contains(out, sum.String()[:12]) {
+		t.Errorf("exit %d: %s", code, out)
+	}
+	if out, code = ask("show", "7"); code != cli.ExitOK || !strings.Contains(out, "FOLDED") || strings.Contains(out, "MANIFEST") {
+		t.Errorf("exit %d: %s", code, out)
+	}
+	for _, seq := range []string{"", "x", "9-1", "1-2-3", "-1"} {
+		if out, code = ask("trace", seq); code != cli.ExitUsage {
+			t.Errorf("--seq %q: exit %d: %s", seq, code, out)
+		}
+	}
+	// What could not be read is said, beside what could.
+	l.found[0].Err = errors.New("damaged")
+	if out, code = ask("trace", "1-90"); code != cli.ExitFindings || !strings.Contains(out, "damaged") {
+		t.Errorf("a damaged record: exit %d: %s", code, out)
+	}
+	l.found[0].Err, l.unread = nil, []*regions.RegionError{{Op: "trace", Region: "us", Err: errors.New("no answer")}}
+	if out, code = ask("trace", "1-90"); code != cli.ExitFindings || !strings.Contains(out, "us: no answer") || !strings.Contains(out, "MANIFEST") {
+		t.Errorf("a region without an answer: exit %d: %s", code, out)
+	}
+	l.failed = core.ErrUnavailable
+	if out, code = ask("trace", "1-90"); code != cli.ExitFindings || !strings.Contains(out, "etcd: ") || !strings.Contains(out, "MANIFEST") {
+		t.Errorf("etcd without an answer: exit %d: %s", code, out)
+	}
+	if out, code = ask("show", "1"); code != cli.ExitUnreachable {
+		t.Errorf("etcd without an answer: exit %d: %s", code, out)
+	}
+}
