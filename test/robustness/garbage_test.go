@@ -61,7 +61,7 @@ func TestGarbageRounds(t *testing.T) {
 		}
 	}})
 	p.addr, q.addr = c.Addr.Store, c.Addr.Store
-	ctx := within(t, 3*time.Minute+time.Duration(rounds)*3*time.Second)
+	ctx := within(t, 7*time.Minute+time.Duration(rounds)*3*time.Second)
 	must(t, c.StartStore(ctx))
 	for i := range c.Collectors {
 		must(t, c.StartCollector(ctx, i))
