@@ -145,10 +145,18 @@ func TestIdentities(t *testing.T) {
 		t.Errorf("%+v", a)
 	}
 	ask(t, c, op(claims.DoClaim, 1, "y", "us", 9, 0), claims.Contested)
+	// A call of its home goes on under the id that is there.
+	a := ask(t, c, op(claims.DoClaim, 1, "x", "eu", 8, 0), claims.Held)
+	if !a.Claim.Recovered || a.Claim.ID.IsZero() || a.Claim.ID == (claims.ID{8}) {
+		t.Errorf("%+v", a)
+	}
 	// The first coordinator's epoch is over.
 	if r := c.Do(t.Context(), []claims.Op{op(claims.DoComplete, 1, "x", "eu", 1, 1)})[0]; !errors.Is(r.Err, claims.ErrEpoch) {
 		t.Errorf("a claim of the epoch before: %+v", r)
 	}
+	complete := op(claims.DoComplete, 1, "x", "eu", 0, 2)
+	complete.ID = a.Claim.ID
+	ask(t, c, complete, claims.Decided)
 }
 
 // A manifest that is in no region is no answer: what is folded is decided by the manifest of its home, also after a boot has had more

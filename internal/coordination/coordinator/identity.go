@@ -194,7 +194,7 @@ func (c *Claims) ask(ctx context.Context, batch []*claimChange) ([]linearizer.Re
 func answers(op claims.Op, a claims.Answer) error {
 	c := a.Claim
 	switch {
-	case a.Outcome == claims.Held && (c.Identity != op.Identity || c.Hash != op.Hash || c.ID != op.ID || c.Home != op.Region || c.State != claims.Claimed || c.Stamp.Fence == 0):
+	case a.Outcome == claims.Held && (c.Identity != op.Identity || c.Hash != op.Hash || c.ID != op.ID && !shares(op, c) || c.Home != op.Region || c.State != claims.Claimed || c.Stamp.Fence == 0):
 		return fmt.Errorf("%s names another claim: %s", a.Outcome, c.Identity)
 	case (a.Outcome == claims.Decided || a.Outcome == claims.Pending) && (c.Identity != op.Identity || c.Hash != op.Hash):
 		return fmt.Errorf("%s names another claim: %s", a.Outcome, c.Identity)
@@ -206,6 +206,11 @@ func answers(op claims.Op, a claims.Answer) error {
 		return fmt.Errorf("%s without a span", a.Outcome)
 	}
 	return nil
+}
+
+// shares: the calls of a claim's home go on under the id that is there, where nobody may take it over.
+func shares(op claims.Op, c claims.Claim) bool {
+	return op.Kind == claims.DoClaim && (c.Recovered || c.Bound) && !c.ID.IsZero()
 }
 
 // decodeResult reads the end of a change.
