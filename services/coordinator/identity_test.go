@@ -184,7 +184,12 @@ func TestFoldedIdentities(t *testing.T) {
 		t.Errorf("%+v", a)
 	}
 	ask(t, c, op(claims.DoClaim, 11, "y", "us", 9, 0), claims.Conflict)
-	ask(t, c, op(claims.DoClaim, 15, "x", "us", 9, 0), claims.RangeConflict)
+	// The frame in the way is named: also where the identity reaches beyond what is folded.
+	for _, seq := range []uint64{15, 25} {
+		if a := ask(t, c, op(claims.DoClaim, seq, "y", "us", 9, 0), claims.RangeConflict); a.Claim.Hash != identity.Sum([]byte("x")) {
+			t.Errorf("%+v", a)
+		}
+	}
 	whole := op(claims.DoClaim, 1, "x", "us", 9, 0)
 	whole.Identity.SeqEnd = 30
 	ask(t, c, whole, claims.RangeConflict)

@@ -24,13 +24,14 @@ func Folded(ctx context.Context, stores map[claims.Region]Store, op claims.Op, a
 		return a, nil
 	}
 	s := a.Spans[0]
-	by := identity.Batch{Agent: op.Identity.Agent, Boot: op.Identity.Boot, SeqStart: s.Start, SeqEnd: s.End}
+	l := listing{Region: Region{s.Home, stores[s.Home]}}
+	if l.Store == nil {
+		return a, fmt.Errorf("%w: folded: %w: no bucket of region %s", claims.ErrUnavailable, ErrRegionSettings, s.Home)
+	}
+	// Who is refused is told by which frame: without its hash no record of the conflict can be written, and the sender would try again for ever.
+	by, hash := identity.Batch{Agent: op.Identity.Agent, Boot: op.Identity.Boot, SeqStart: s.Start, SeqEnd: s.End}, identity.Digest{}
 	// All numbers of an identity are in one span.
 	if s.Start <= op.Identity.SeqStart && op.Identity.SeqEnd <= s.End {
-		l := listing{Region: Region{s.Home, stores[s.Home]}}
-		if l.Store == nil {
-			return a, fmt.Errorf("%w: folded: %w: no bucket of region %s", claims.ErrUnavailable, ErrRegionSettings, s.Home)
-		}
 		top, err := l.highest(ctx, op.Identity)
 		if err != nil {
 			return a, fmt.Errorf("%w: folded: %w", claims.ErrUnavailable, err)
@@ -42,8 +43,21 @@ func Folded(ctx context.Context, stores map[claims.Region]Store, op claims.Op, a
 			}
 			return a, nil
 		}
+		hash = top.hash
+	} else {
+		// Whose the numbers are that the span has, the first of them tells.
+		first := identity.Batch{Agent: by.Agent, Boot: by.Boot, SeqStart: max(s.Start, op.Identity.SeqStart)}
+		first.SeqEnd = first.SeqStart
+		top, err := l.highest(ctx, first)
+		if err != nil {
+			return a, fmt.Errorf("%w: folded: %w", claims.ErrUnavailable, err)
+		}
+		// What reaches beyond the span was not decided.
+		if s.Start <= top.id.SeqStart && top.id.SeqEnd <= s.End {
+			by, hash = top.id, top.hash
+		}
 	}
-	a.Outcome, a.Claim = claims.RangeConflict, claims.Claim{Identity: by, State: claims.Settled, Home: s.Home}
+	a.Outcome, a.Claim = claims.RangeConflict, claims.Claim{Identity: by, Hash: hash, State: claims.Settled, Home: s.Home}
 	return a, nil
 }
 

@@ -66,9 +66,16 @@ func TestFolded(t *testing.T) {
 		if a.Outcome == claims.RangeConflict && (a.Claim.Identity == c.id || !a.Claim.Identity.Intersects(c.id)) {
 			t.Errorf("%s is refused because of %s", c.id, a.Claim.Identity)
 		}
+		// A conflict that does not name the other frame can't be recorded, or told.
+		if unknown := c.id.Boot == "two"; a.Claim.Hash.IsZero() != unknown {
+			t.Errorf("%s is refused because of %s with the hash %s", c.id, a.Claim.Identity, a.Claim.Hash)
+		}
 		if a.Claim.Home != "eu" || a.Claim.State != claims.Settled {
 			t.Errorf("%s: %+v", c.id, a.Claim)
 		}
+	}
+	if a, _ := w.folded(batch("boot", 25, 31), span(20, 29)); a.Claim.Identity != batch("boot", 20, 29) || a.Claim.Hash != identity.Sum([]byte("a")) {
+		t.Errorf("%+v", a.Claim)
 	}
 	if a, _ := w.folded(batch("boot", 1, 5), span(1, 9)); a.Claim.Stamp != (accepted.Stamp{Epoch: 1, Fence: 10}) || a.Claim.Hash != identity.Sum([]byte("a")) {
 		t.Errorf("%+v", a.Claim)

@@ -48,6 +48,7 @@ func TestMutantsAreCaught(t *testing.T) {
 		{Name: "affirmations of what is folded are ignored", File: "folded.go", Old: "if s.Compare(m.stamp) > 0 {", New: "if false {", By: "TestFolded"},
 		{Name: "the first manifest of what is folded counts", File: "folded.go", Old: "if i == 0 || m.before(top) < 0 {", New: "if i == 0 {", By: "TestFolded"},
 		{Name: "an identity is in two spans", File: "folded.go", Old: "if s.Start <= op.Identity.SeqStart && op.Identity.SeqEnd <= s.End {", New: "if true {", By: "TestFolded"},
+		{Name: "what reaches beyond a span was decided", File: "folded.go", Old: "if s.Start <= top.id.SeqStart && top.id.SeqEnd <= s.End {", New: "if true {", By: "TestFolded"},
 		// Of the linearizer, which the simulation must find.
 		{Name: "answers of another cluster count", File: "../claims/flight.go", Old: "case g.cfg.Cluster != 0 && r.Cluster != g.cfg.Cluster:", New: "case false:", By: "TestSimulation"},
 		{Name: "recovered claims are taken over", File: "../claims/decide.go", Old: "case (c.Recovered || c.Bound) && !rehome:", New: "case c.Bound && !rehome:", By: "TestSimulation"},
