@@ -46,6 +46,8 @@ const (
 	settleQueue = 16384
 	// settleEvery is how long a batch waits for others, so that they share a call and a transaction.
 	settleEvery = 500 * time.Millisecond
+	// settleLast bounds the settling of a collector that ends: a call that hangs takes half a minute with all its attempts.
+	settleLast = 5 * time.Second
 )
 
 // claimer is the identity linearizer as acceptance needs it, for one region.
@@ -124,8 +126,11 @@ func (l *claimer) Settle(c accept.ClaimChange) {
 	}
 }
 
-// settle settles what was answered, many at a time, until ctx ends; then what is left, once.
+// settle settles what was answered, many at a time, until ctx ends; then what is left, for settleLast at most.
 func (l *claimer) settle(ctx context.Context) error {
+	last, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(settleLast, cancel) })()
 	for {
 		select {
 		case op := <-l.settles:
@@ -135,10 +140,15 @@ func (l *claimer) settle(ctx context.Context) error {
 			case <-ctx.Done():
 				timer.Stop()
 			}
-			l.settleSome(context.WithoutCancel(ctx), []claims.Op{op})
+			// All that waits by now: one call each time would settle no more than a call's batches in each settleEvery.
+			ops := []claims.Op{op}
+			for n := len(l.settles) + len(ops); n > 0; n -= coordinator.MaxChanges {
+				l.settleSome(last, ops)
+				ops = nil
+			}
 		case <-ctx.Done():
 			for len(l.settles) > 0 {
-				l.settleSome(context.WithoutCancel(ctx), nil)
+				l.settleSome(last, nil)
 			}
 			return nil
 		}
@@ -149,6 +159,11 @@ func (l *claimer) settle(ctx context.Context) error {
 func (l *claimer) settleSome(ctx context.Context, ops []claims.Op) {
 	for len(l.settles) > 0 && len(ops) < coordinator.MaxChanges {
 		ops = append(ops, <-l.settles)
+	}
+	// The collector has ended, and no coordinator answers.
+	if ctx.Err() != nil {
+		l.m.settles.WithLabelValues("dropped").Add(float64(len(ops)))
+		return
 	}
 	// Attempts and their deadlines are the client's. What fails is left to the reconciler, which finds what is durable for a while.
 	for _, r := range l.do.Do(ctx, ops) {
