@@ -339,7 +339,8 @@ func (c *globalCall) affirm(ctx context.Context, m Manifest, s identity.Stamp) e
 func (c *globalCall) change(ctx context.Context, ch ClaimChange) (ClaimAnswer, error) {
 	a, err := c.cfg.Claims.Change(ctx, ch)
 	switch {
-	case err != nil && ctx.Err() != nil:
+	// A caller that has left decided nothing. A deadline that passed did so because of the linearizer, and the sender's answer names that.
+	case err != nil && ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return a, fmt.Errorf("claim: %w (%w: %v)", ctx.Err(), context.Cause(ctx), err)
 	case err != nil:
 		return a, c.p.retry(ReasonLinearizer, err)

@@ -352,6 +352,23 @@ func TestWithoutTheLinearizer(t *testing.T) {
 	}
 }
 
+// A sender whose batch waited for the linearizer until its time was over is told so; nothing is decided for one that has left.
+func TestALinearizerThatHangs(t *testing.T) {
+	l := newLinearizer()
+	g := global(t, mem.New(nil), l, "eu", "c1", 1)
+	late, cancel := context.WithDeadline(t.Context(), time.Now().Add(20*time.Millisecond))
+	defer cancel()
+	l.before = func(accept.ClaimChange) error { <-late.Done(); return late.Err() }
+	_, err := g.Accept(late, submission(testID, "a"))
+	wantRetry(t, err, accept.ReasonLinearizer)
+	gone, leave := context.WithCancel(t.Context())
+	l.before = func(accept.ClaimChange) error { leave(); return gone.Err() }
+	var retry *accept.RetryError
+	if _, err := g.Accept(gone, submission(testID, "a")); !errors.Is(err, context.Canceled) || errors.As(err, &retry) {
+		t.Errorf("its caller has left: %v", err)
+	}
+}
+
 // Collectors of two regions that die at any request to a store or to the linearizer, with frames of two senders. What was answered
 // stays so, one region counts the batch, and in the end everybody is answered.
 func TestGlobalKilledAtEveryRequest(t *testing.T) {
