@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"lightmetrics.dev/lightmetrics/internal/layout"
 )
 
 // TestRulesLeaveGrants: nothing that a role needs is refused to it by the bucket. A put is needed
@@ -58,6 +60,18 @@ func TestEveryKeyHasAFamily(t *testing.T) {
 	for _, k := range keys {
 		if !under(k[1], Families) {
 			t.Errorf("%s has no family", k[1])
+		}
+	}
+}
+
+// TestCoordinatorsMayTrace: a coordinator with the least that it needs can list and read what "lmctl identity
+// trace" shows, in every region.
+func TestCoordinatorsMayTrace(t *testing.T) {
+	for _, prefix := range []string{layout.AcceptedPrefix, layout.AffirmedPrefix, layout.QuarantinePrefix} {
+		for _, op := range []Op{List, Get} {
+			if !May([]Role{Coordinator}, op, Probe(prefix)) {
+				t.Errorf("no %s of %s", op, prefix)
+			}
 		}
 	}
 }

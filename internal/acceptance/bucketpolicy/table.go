@@ -152,6 +152,7 @@ var grants = map[Role][]Grant{
 		grant(cas, "the number of the last term, which etcd restored from a backup does not know", coordinatorV1),
 		grant(cas, "the epoch of the identity linearizer, with several regions", layout.RegionsKey),
 		grant(read, "what every region decided, after etcd was restored; what is folded", layout.AcceptedPrefix, layout.AffirmedPrefix),
+		grant(read, "conflicts of an identity, for people: lmctl identity trace", layout.QuarantinePrefix),
 	},
 	Operator: {
 		grant(read, "status, fsck, audits, show", ""),
