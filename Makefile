@@ -38,6 +38,7 @@ install: build ## install binaries, systemd units, settings and shell completion
 	  $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d
 	install -m 0755 bin/lightmetrics bin/lmctl $(DESTDIR)$(PREFIX)/bin/
 	install -m 0644 deploy/settings/*.yaml $(SHARE)/doc/lightmetrics/settings/
+	install -D -m 0644 -t $(SHARE)/doc/lightmetrics/settings/regions deploy/settings/regions/*.yaml
 	for u in deploy/systemd/*.service; do sed 's#/usr/local/bin/#$(PREFIX)/bin/#' $$u >$(DESTDIR)$(UNITS)/$$(basename $$u); chmod 0644 $(DESTDIR)$(UNITS)/$$(basename $$u); done
 	for b in lightmetrics lmctl; do \
 	  bin/$$b completion bash >$(SHARE)/bash-completion/completions/$$b; \

@@ -13,6 +13,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 
+	"lightmetrics.dev/lightmetrics/agent/send/sendtest"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/qualify"
 	"lightmetrics.dev/lightmetrics/internal/harness/cluster"
 )
@@ -42,6 +43,38 @@ func TestDeployedSettingsAreValid(t *testing.T) {
 		unit := "../../deploy/systemd/lightmetrics-" + service + ".service"
 		if b, err := os.ReadFile(unit); err != nil || !strings.Contains(string(b), "lightmetrics "+service+" --config") || !strings.Contains(string(b), "ExecReload=/bin/kill -HUP $MAINPID") {
 			t.Errorf("%s: %v", unit, err)
+		}
+	}
+}
+
+// TestDeployedSettingsOfRegionsAreValid: those of one of several regions too, once certificates and tokens are where they say.
+func TestDeployedSettingsOfRegionsAreValid(t *testing.T) {
+	files, err := filepath.Glob("../../deploy/settings/regions/*.yaml")
+	must(t, err)
+	if len(files) != 6 {
+		t.Fatalf("found %v", files)
+	}
+	pki, etc := sendtest.NewPKI(t), t.TempDir()
+	cert, key := pki.Issue("core.eu.example", time.Now().Add(time.Hour))
+	paths := []string{"etcd-ca.crt", pki.CAFile, "ca.crt", pki.CAFile, "server.crt", cert, "server.key", key, "etcd.crt", cert, "etcd.key", key}
+	for name, text := range map[string]string{
+		"worker.token": "a-token-of-this-test", "sender.token": "a-token-of-this-test",
+		"principals.yaml": "principals:\n- {name: services, token_sha256: " + strings.Repeat("a", 64) + ", roles: [worker]}\n",
+	} {
+		must(t, os.WriteFile(filepath.Join(etc, name), []byte(text), 0o600))
+		paths = append(paths, name, filepath.Join(etc, name))
+	}
+	for i := 0; i < len(paths); i += 2 {
+		paths[i] = "/etc/lightmetrics/" + paths[i]
+	}
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		must(t, err)
+		service := strings.TrimSuffix(filepath.Base(f), ".yaml")
+		file := filepath.Join(t.TempDir(), "settings.yaml")
+		must(t, os.WriteFile(file, []byte(strings.NewReplacer(paths...).Replace(string(b))), 0o600))
+		if out, err := configCheck(service, file); err != nil {
+			t.Errorf("%s: %v\n%s", service, err, out)
 		}
 	}
 }
