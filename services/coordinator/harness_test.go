@@ -70,11 +70,18 @@ type running struct {
 
 func start(t testing.TB, c Config, terms objstore.Store) *running {
 	t.Helper()
+	return startWith(t, c, Deps{Store: terms})
+}
+
+// startWith starts a coordinator with telemetry of its own.
+func startWith(t testing.TB, c Config, d Deps) *running {
+	t.Helper()
 	tel := telemetry.Discard()
 	if os.Getenv("LM_TEST_LOG") != "" {
 		tel.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	}
-	s, err := New(c, Deps{Telemetry: tel, Store: terms})
+	d.Telemetry = tel
+	s, err := New(c, d)
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &running{Service: s, t: t, tel: tel, stop: cancel, done: make(chan error, 1)}

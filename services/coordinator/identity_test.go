@@ -17,7 +17,6 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
-	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
 )
@@ -44,21 +43,7 @@ func startRegions(t testing.TB, c Config, buckets map[claims.Region]*mem.Store) 
 
 func startStores(t testing.TB, c Config, s3 map[claims.Region]regions.Store) *running {
 	t.Helper()
-	d := Deps{Telemetry: telemetry.Discard(), Regions: s3}
-	s, err := New(c, d)
-	must(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	r := &running{Service: s, t: t, tel: d.Telemetry, stop: cancel, done: make(chan error, 1)}
-	go func() { r.done <- s.Run(ctx) }()
-	t.Cleanup(func() { r.end() })
-	select {
-	case <-s.Ready():
-	case err := <-r.done:
-		t.Fatal(err)
-	case <-time.After(patience):
-		t.Fatal("the coordinator is not ready")
-	}
-	return r
+	return startWith(t, c, Deps{Regions: s3})
 }
 
 func (r *running) claims() *coordinator.Claims {

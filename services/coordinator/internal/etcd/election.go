@@ -33,13 +33,24 @@ func (e *Election) Chosen() bool { return e.chosen.Load() }
 
 // Run stands for election until ctx ends; then it resigns.
 func (e *Election) Run(ctx context.Context) error {
+	return campaigns(ctx, func(ctx context.Context) (bool, error) {
+		return campaign(ctx, e.Client, e.Key, e.ID, e.TTL, func(ctx context.Context, won *concurrency.Election) (bool, error) {
+			e.chosen.Store(true)
+			defer e.chosen.Store(false)
+			return true, e.hold(ctx, won.Key(), won.Rev())
+		})
+	}, func(err error) { e.Log.Warn("not chosen; standing again", "election", e.Key, "error", err) })
+}
+
+// campaigns repeats candidacies until ctx ends. Every end of one is told, also one whose lease was lost while etcd did not answer.
+func campaigns(ctx context.Context, stand func(context.Context) (held bool, err error), ended func(error)) error {
 	for backoff := run.NewBackoff(campaignMin, campaignMax); ; {
-		was, err := e.stand(ctx)
+		held, err := stand(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		e.Log.Warn("not chosen; standing again", "election", e.Key, "error", err)
-		if was {
+		ended(err)
+		if held {
 			backoff.Reset()
 		}
 		if err := backoff.Sleep(ctx); err != nil {
@@ -48,16 +59,18 @@ func (e *Election) Run(ctx context.Context) error {
 	}
 }
 
-// stand is one candidacy, and the time after it if it succeeds.
-func (e *Election) stand(ctx context.Context) (was bool, err error) {
-	gctx, cancel := e.Client.Bound(ctx)
-	lease, err := e.Client.Etcd.Grant(gctx, int64((e.TTL+time.Second-1)/time.Second))
+// campaign is one candidacy for the keys below a prefix, and what follows if it is won: won is called then, with a context that ends
+// with the lease, and says whether it was of use.
+func campaign(ctx context.Context, c *Client, prefix, id string, ttl time.Duration, won func(context.Context, *concurrency.Election) (bool, error)) (bool, error) {
+	gctx, cancel := c.Bound(ctx)
+	lease, err := c.Etcd.Grant(gctx, int64((ttl+time.Second-1)/time.Second))
 	cancel()
 	if err != nil {
 		return false, fmt.Errorf("etcd: grant the lease of an election: %w", err)
 	}
-	// With the client's context and not ctx: Close revokes the lease, so that another one is chosen at once.
-	session, err := concurrency.NewSession(e.Client.Etcd, concurrency.WithLease(lease.ID), concurrency.WithTTL(int(lease.TTL)))
+	// The session has the client's context, not ctx: it must not end before Close revokes the lease, so that
+	// another coordinator is elected at once.
+	session, err := concurrency.NewSession(c.Etcd, concurrency.WithLease(lease.ID), concurrency.WithTTL(int(lease.TTL)))
 	if err != nil {
 		return false, fmt.Errorf("etcd: keep the lease of an election: %w", err)
 	}
@@ -71,13 +84,12 @@ func (e *Election) stand(ctx context.Context) (was bool, err error) {
 		case <-ctx.Done():
 		}
 	}()
-	election := concurrency.NewElection(session, e.Key)
-	if err := election.Campaign(ctx, e.ID); err != nil {
+	election := concurrency.NewElection(session, prefix)
+	// Campaign returns when this coordinator is elected, which may take as long as another one is.
+	if err := election.Campaign(ctx, id); err != nil {
 		return false, fmt.Errorf("etcd: campaign: %w", errors.Join(err, context.Cause(ctx)))
 	}
-	e.chosen.Store(true)
-	defer e.chosen.Store(false)
-	return true, e.hold(ctx, election.Key(), election.Rev())
+	return won(ctx, election)
 }
 
 // holdEvery is how often it is looked whether the key is still there: etcd that was restored does not have it, and its lease may be

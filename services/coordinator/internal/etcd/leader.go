@@ -2,8 +2,6 @@ package etcd
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -12,7 +10,6 @@ import (
 	"go.etcd.io/etcd/client/v3/concurrency"
 
 	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
-	"lightmetrics.dev/lightmetrics/internal/platform/run"
 	"lightmetrics.dev/lightmetrics/services/coordinator/internal/ownership"
 )
 
@@ -67,51 +64,13 @@ func (l *Leader) Term() uint64 { return l.term.Load() }
 
 // Run campaigns and leads until ctx ends; then it resigns.
 func (l *Leader) Run(ctx context.Context) error {
-	for backoff := run.NewBackoff(campaignMin, campaignMax); ; {
-		led, err := l.lead(ctx)
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		// Every end of a term comes here, also one whose lease was lost while etcd did not answer.
-		l.Log.Warn("not leading; trying again", "error", err)
-		if led {
-			backoff.Reset()
-		}
-		if err := backoff.Sleep(ctx); err != nil {
-			return err
-		}
-	}
+	return campaigns(ctx, func(ctx context.Context) (bool, error) {
+		return campaign(ctx, l.Client, keys{l.Client.Prefix}.election(), l.ID, l.TTL, l.lead)
+	}, func(err error) { l.Log.Warn("not leading; trying again", "error", err) })
 }
 
-// lead is one candidacy and the term that may follow; led is whether one did.
-func (l *Leader) lead(ctx context.Context) (led bool, err error) {
-	gctx, cancel := l.Client.Bound(ctx)
-	lease, err := l.Client.Etcd.Grant(gctx, int64((l.TTL+time.Second-1)/time.Second))
-	cancel()
-	if err != nil {
-		return false, fmt.Errorf("etcd: grant the leader's lease: %w", err)
-	}
-	// The session has the client's context, not ctx: it must not end before Close revokes the lease, so that
-	// another coordinator can lead at once.
-	session, err := concurrency.NewSession(l.Client.Etcd, concurrency.WithLease(lease.ID), concurrency.WithTTL(int(lease.TTL)))
-	if err != nil {
-		return false, fmt.Errorf("etcd: keep the leader's lease: %w", err)
-	}
-	defer session.Close()
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	go func() { // ends with the session, which Close ends, or with ctx
-		select {
-		case <-session.Done():
-			stop(errors.New("the leader's lease has ended"))
-		case <-ctx.Done():
-		}
-	}()
-	election := concurrency.NewElection(session, keys{l.Client.Prefix}.election())
-	// Campaign returns when this coordinator leads, which may take as long as another one does.
-	if err := election.Campaign(ctx, l.ID); err != nil {
-		return false, fmt.Errorf("etcd: campaign: %w", errors.Join(err, context.Cause(ctx)))
-	}
+// lead is the term that follows an election; led is whether it began.
+func (l *Leader) lead(ctx context.Context, election *concurrency.Election) (led bool, err error) {
 	t := &term{l: l, restores: l.Client.Restores(), keys: keys{l.Client.Prefix}, lead: clientv3.Compare(clientv3.CreateRevision(election.Key()), "=", election.Rev()),
 		machines: map[ownership.Kind]*ownership.Machine{}}
 	if err := t.next(ctx); err != nil {
