@@ -39,7 +39,7 @@ func newLinear(t testing.TB) *linear {
 	kv, epoch := claimsmem.New(), claims.Epoch{Number: 3, ID: claims.ID{1}, Regions: []claims.Region{"east", "west"}}
 	_, err := kv.Commit(bg, claims.Txn{Parts: []claims.Part{{Puts: []claims.Put{{Key: keys.Epoch(), Value: epoch.Marshal()}}}}})
 	must(t, err)
-	l, err := linearizer.New(kv, linearizer.Options{Config: claims.DefaultConfig(), Keys: keys, Epoch: epoch})
+	l, err := linearizer.New(kv, linearizer.Options{Config: claims.DefaultConfig(), Keys: keys, Epoch: epoch, Folds: claimsmem.NoFolds{Epoch: epoch.Number}})
 	must(t, err)
 	t.Cleanup(l.Close)
 	return &linear{t: t, l: l}

@@ -2,10 +2,12 @@ package claims_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
+	"lightmetrics.dev/lightmetrics/internal/coordination/folds"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
@@ -56,9 +58,9 @@ func (k *caller) begin() {
 	k.id = identity.Batch{Agent: "a", Boot: string(rune('b' + w.rnd.IntN(2))), SeqStart: start, SeqEnd: start + n - 1}
 	k.hash = identity.Digest{1 + byte(w.rnd.IntN(2))}
 	k.newClaim()
-	switch w.rnd.IntN(8) {
-	case 0:
-		k.submit(claims.Op{Kind: claims.DoFold, Identity: k.id, At: w.now.UnixNano()}, func(claims.Answer) { k.done() })
+	switch w.rnd.IntN(9) {
+	case 0, 8:
+		k.submit(claims.Op{Kind: claims.DoFoldable, Identity: k.id, At: w.now.UnixNano()}, k.fold)
 	case 1, 2:
 		k.submit(claims.Op{Kind: claims.DoLookup, Identity: k.id}, k.reconcile)
 	default:
@@ -109,7 +111,52 @@ func (k *caller) told(d claims.Done) {
 
 func (k *caller) done() { k.answers++; k.next = nil }
 
-func (k *caller) ask() { k.submit(k.op(claims.DoClaim, 0), k.claimed) }
+func (k *caller) ask() {
+	op := k.op(claims.DoClaim, 0)
+	if l, ok := k.w.coordinators[k.w.rnd.IntN(len(k.w.coordinators))].looker.Guess(k.id); ok && k.w.rnd.IntN(2) == 0 {
+		op.Looked = l
+	}
+	k.submit(op, k.claimed)
+}
+
+// fold goes on with what may be folded: heads first, then the store; a boot of which nothing is left there is forgotten.
+func (k *caller) fold(a claims.Answer) {
+	w := k.w
+	boot := k.id.BootOf()
+	if len(a.Claims) == 0 {
+		if k.next = nil; a.Folds.Modified == 0 || w.rnd.IntN(2) == 0 {
+			k.done()
+			return
+		}
+		k.next = func() {
+			k.submit(claims.Op{Kind: claims.DoForget, Identity: k.id, Base: a.Folds.Modified}, func(claims.Answer) { k.done() })
+		}
+		return
+	}
+	k.next = func() {
+		var add []folds.Entry
+		for _, c := range a.Claims {
+			e, err := folds.EntryOf(c)
+			if err != nil {
+				w.failf("%v", err)
+			}
+			add = append(add, e)
+		}
+		m, err := w.folder().Fold(context.Background(), boot, a.Folds, add)
+		if err != nil {
+			w.failf("%v", err)
+		}
+		op := claims.Op{Kind: claims.DoFold, Identity: k.id, Base: a.Folds.Modified, Heads: m.Heads, Claims: a.Claims}
+		k.next = func() {
+			k.submit(op, func(b claims.Answer) {
+				if b.Outcome == claims.Applied {
+					w.folds++
+				}
+				k.done()
+			})
+		}
+	}
+}
 
 func (k *caller) claimed(a claims.Answer) {
 	c := a.Claim
@@ -188,35 +235,42 @@ func (k *caller) decided(a claims.Answer) {
 	k.next = func() { k.submit(op, func(claims.Answer) { k.done() }) }
 }
 
-// folded: the home region's manifest says which hash the identity has.
+// folded: heads of folds say which hash the identity has, or that it is free; then it is claimed with what was looked at.
 func (k *caller) folded(a claims.Answer) {
-	if len(a.Spans) == 0 {
-		k.w.failf("folded into nothing")
-	}
-	for _, p := range a.Spans {
-		m, ok := k.w.manifests[p.Home][k.id]
-		if !ok {
-			continue
+	at := k.at
+	k.next = func() {
+		f, err := at.looker.Look(context.Background(), k.id, k.hash, a.Folds)
+		if err != nil {
+			k.w.failf("%v", err)
 		}
-		inside := p.Start <= k.id.SeqStart && k.id.SeqEnd <= p.End
-		if !inside {
-			continue
+		if k.next = nil; !f.Looked.Suffices(a.Folds) {
+			k.w.failf("%+v was looked at, and the store had said %+v", f.Looked, a.Folds)
 		}
-		if holder, counted := k.w.counted[k.id]; !counted || holder != p.Home {
-			continue // a secondary copy
-		}
-		if m.hash == k.hash {
+		switch f.Verdict {
+		case folds.Free:
+			op := k.op(claims.DoClaim, 0)
+			op.Looked = f.Looked
+			k.next = func() { k.submit(op, k.claimed) }
+			return
+		case folds.Same:
+			if k.w.counted[k.id] != f.Entry.Home {
+				k.w.failf("%s is folded with the home %s, and counted in %s", k.id, f.Entry.Home, k.w.counted[k.id])
+			}
 			k.w.ack(k.id, k.hash)
-		} else {
+		case folds.OtherHash:
+			m, there := k.w.manifests[f.Entry.Home][k.id]
+			if !there || folds.DigestOf(m.hash) != f.Entry.Digest {
+				k.w.failf("%s is folded for another frame than that of its home", k.id)
+			}
 			k.w.conflict(k.id, k.hash, m.hash)
+		default:
+			k.w.ranged = append(k.w.ranged, k.id)
+			if _, ok := k.w.acked[k.id]; ok {
+				k.w.failf("%s meets %+v, and was acknowledged", k.id, f.Entry)
+			}
 		}
 		k.done()
-		return
 	}
-	if _, ok := k.w.acked[k.id]; ok {
-		k.w.failf("%s was acknowledged, and its span has it not", k.id)
-	}
-	k.done()
 }
 
 // holds: write the manifest, or find the one that is there.

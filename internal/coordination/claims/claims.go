@@ -115,13 +115,18 @@ const (
 	DoReplace
 	// DoRelease gives the claim of ID up.
 	DoRelease
-	// DoLookup gives the claims that intersect the identity, and where the folded ones are.
+	// DoLookup gives the claims that intersect the identity, and what is known of the boot's folds.
 	DoLookup
-	// DoFold moves settled claims of the boot that became durable before At into its summary; of the identity only the boot counts.
+	// DoFoldable gives the settled claims of the boot that became durable before At, up to MaxFoldable, and what is known of its
+	// folds. Of this and what follows only the boot of the identity counts.
+	DoFoldable
+	// DoFold deletes Claims, which Heads have, and notes Heads in the place of those of revision Base.
 	DoFold
+	// DoForget forgets the heads of revision Base of a boot without claims.
+	DoForget
 )
 
-var kindNames = [...]string{"", "claim", "take over", "complete", "settle", "replace", "release", "look up", "fold"}
+var kindNames = [...]string{"", "claim", "take over", "complete", "settle", "replace", "release", "look up", "list what may be folded", "fold", "forget"}
 
 func (k Kind) String() string {
 	if int(k) < len(kindNames) && k > 0 {
@@ -139,22 +144,41 @@ type Op struct {
 	// Expect is the holder that a take-over replaces.
 	Expect ID
 	Region Region
-	// Epoch in which the caller's claim was made; of all but DoClaim, DoLookup and DoFold.
+	// Epoch in which the caller's claim was made; of all but DoClaim and what needs no claim.
 	Epoch uint64
-	// At is the coordinator's clock, Unix nanoseconds; of DoFold, the horizon.
+	// At is the coordinator's clock, Unix nanoseconds; of DoFoldable, the horizon.
 	At int64
+	// Looked are the heads of folds, of DoClaim, in which the caller did not find the identity, nor one that meets it.
+	Looked Looked
+	// Base is the revision at which DoFold and DoForget found the boot's heads; 0 is none.
+	Base int64
+	// Heads, of DoFold, have Claims, which are in order.
+	Heads  Heads
+	Claims []Claim
 }
+
+// ofBoot: the operation is about folds, and needs no claim.
+func (o Op) ofBoot() bool { return o.Kind >= DoFoldable && o.Kind <= DoForget }
+
+// reads: the operation changes nothing and decides nothing.
+func (o Op) reads() bool { return o.Kind == DoLookup || o.Kind == DoFoldable }
 
 // Validate refuses what no state of the store could make sense of.
 func (o Op) Validate() error {
 	if err := o.Identity.Validate(); err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	if o.Kind < DoClaim || o.Kind > DoFold {
+	if o.Kind < DoClaim || o.Kind > DoForget {
 		return fmt.Errorf("%w: %s", ErrInvalid, o.Kind)
 	}
-	if o.Kind == DoLookup || o.Kind == DoFold {
+	if o.Kind == DoFold {
+		return o.validateFold()
+	}
+	if o.Kind == DoLookup || o.ofBoot() {
 		return nil
+	}
+	if err := o.Looked.validate(); err != nil {
+		return err
 	}
 	switch {
 	case o.Hash.IsZero():
@@ -194,15 +218,16 @@ const (
 	Moved
 	// Released: there is no claim of the operation's ID.
 	Released
-	// Folded: sequence numbers of the identity are in the summary; the home region's manifest tells the hash.
+	// Folded: nothing stands in the way, but the identity may be folded, in heads that the operation did not look at: Folds of the
+	// answer says in which. Look at them; if it is free there, claim it with what you have Looked at.
 	Folded
-	// Found: the answer of DoLookup.
+	// Found: the answer of operations that read.
 	Found
-	// FoldedAway: the answer of DoFold; Count claims are in the summary now.
-	FoldedAway
+	// Applied: the answer of DoFold and DoForget. What is not as the operation says is Moved.
+	Applied
 )
 
-var outcomeNames = [...]string{"", "HELD", "PENDING", "DECIDED", "CONFLICT", "RANGE_CONFLICT", "CONTESTED", "MOVED", "RELEASED", "FOLDED", "FOUND", "FOLDED_AWAY"}
+var outcomeNames = [...]string{"", "HELD", "PENDING", "DECIDED", "CONFLICT", "RANGE_CONFLICT", "CONTESTED", "MOVED", "RELEASED", "FOLDED", "FOUND", "APPLIED"}
 
 func (o Outcome) String() string {
 	if int(o) < len(outcomeNames) && o > 0 {
@@ -218,11 +243,12 @@ type Answer struct {
 	Epoch uint64
 	// Claim that decided; one without a State is none.
 	Claim Claim
-	// Claims of DoLookup.
+	// Claims of operations that read.
 	Claims []Claim
-	// Spans of the summary that intersect the identity.
+	// Folds is what the store knows of the boot's folds; of Folded and Found.
+	Folds Folds
+	// Spans of sequence numbers that are folded, where somebody has looked; the Group has not.
 	Spans []Span
-	Count int
 }
 
 // Errors of operations. Only ErrUnknown leaves open whether the operation was done.

@@ -16,6 +16,9 @@ type decision struct {
 
 // at is the answer of a part that was done at a revision.
 func (d decision) at(revision int64) Answer {
+	if d.Outcome == Folded || d.Outcome == Moved {
+		d.Folds.At = revision
+	}
 	if d.stamps {
 		d.Claim = stamped(d.Claim, revision)
 	}
@@ -35,14 +38,17 @@ func (d *draft) writes(o Outcome, c Claim) decision {
 // decide adds an operation to the part. Errors are final: nothing of the operation is in the part. most bounds the claims
 // of a boot.
 func (d *draft) decide(op Op, most int) (decision, error) {
-	if op.Kind == DoFold {
+	switch op.Kind {
+	case DoFold:
 		return d.fold(op), nil
+	case DoForget:
+		return d.forget(op), nil
 	}
 	// A claim of an earlier epoch may be gone, or be another's since.
 	if op.Kind != DoClaim && op.Epoch != d.epoch.Number {
 		return decision{}, fmt.Errorf("%w: the claim is of epoch %d, the linearizer is in %d", ErrEpoch, op.Epoch, d.epoch.Number)
 	}
-	if op.Kind != DoRelease && d.epoch.retired(op.Region) {
+	if op.Kind != DoRelease && d.epoch.Retired(op.Region) {
 		return decision{}, fmt.Errorf("%w: region %q is none of this epoch", ErrInvalid, op.Region)
 	}
 	if !d.base.knows(op.Identity) {
@@ -53,8 +59,6 @@ func (d *draft) decide(op Op, most int) (decision, error) {
 	case len(met) == 1 && met[0].Identity == op.Identity:
 		d.relyOn(met[0])
 		return d.onClaim(op, met[0].Claim), nil
-	case len(d.base.summary.Intersecting(op.Identity.SeqStart, op.Identity.SeqEnd)) > 0:
-		return d.onFolded(op), nil
 	case len(met) > 0:
 		return d.onOthers(op, met), nil
 	}
@@ -74,18 +78,28 @@ func (d *draft) onNothing(op Op, most int) (decision, error) {
 	if d.base.more || len(d.base.claims)+len(d.puts) >= most {
 		return decision{}, fmt.Errorf("%w: %d", ErrTooMany, most)
 	}
+	if !d.seen(op.Looked) {
+		return decision{Answer: Answer{Outcome: Folded, Epoch: d.epoch.Number, Folds: d.folds()}}, nil
+	}
 	return d.writes(Held, Claim{
 		Identity: op.Identity, Hash: op.Hash, State: Claimed, ID: op.ID, Stamp: Stamp{Epoch: d.epoch.Number},
 		Home: op.Region, ClaimedAt: op.At,
 	}), nil
 }
 
-// onFolded: the summary has sequence numbers of the identity. Whether it is one of those that were folded, its home's
-// manifest tells.
-func (d *draft) onFolded(op Op) decision {
-	a := d.answer(Folded, Claim{})
-	a.Spans = slices.Clone(d.base.summary.Intersecting(op.Identity.SeqStart, op.Identity.SeqEnd))
-	return a
+// seen reports whether a claim has looked at everything that may be folded of the boot. Where the store knows of no heads, the part
+// notes those that the claim has looked at.
+func (d *draft) seen(l Looked) bool {
+	switch {
+	case d.base.headsAt > 0:
+		return l.Suffices(d.folds())
+	case d.heads != nil:
+		return l.Heads.covers(d.heads)
+	case !l.Suffices(d.folds()):
+		return false
+	}
+	d.heads, d.looked = l.Heads, l.Since
+	return true
 }
 
 // onOthers: identities with another range stand in the way. Only one that is decided stays for certain.
@@ -154,7 +168,7 @@ func (d *draft) claim(op Op, c Claim) decision {
 // takeOver puts another holder in the place of the last one. What may have been counted in its home region stays there,
 // and so does what is written anew there, unless that region is gone for good: re-homing is a take-over too.
 func (d *draft) takeOver(op Op, c Claim) decision {
-	rehome := c.Home != op.Region && d.epoch.retired(c.Home) && c.Hash == op.Hash
+	rehome := c.Home != op.Region && d.epoch.Retired(c.Home) && c.Hash == op.Hash
 	switch {
 	case c.Hash == op.Hash && c.State == Claimed && c.ID == op.ID && c.Home == op.Region:
 		return d.answer(Held, c) // the answer was lost
@@ -217,32 +231,42 @@ func (d *draft) release(op Op, c Claim) decision {
 	return a
 }
 
-// maxFold bounds the claims that one operation folds: each is a request of the transaction.
-const maxFold = 32
-
-// fold moves settled claims that became durable before op.At into the summary.
+// fold deletes claims that heads have, and notes these heads. Nothing is done where it is not as the folder found it.
 func (d *draft) fold(op Op) decision {
-	sum, n := d.base.summary, 0
-	for _, s := range d.base.claims {
-		if n == maxFold {
-			break
-		}
-		if s.State != Settled || s.DurableAt >= op.At {
-			continue
-		}
-		next := sum.With(Span{Start: s.Identity.SeqStart, End: s.Identity.SeqEnd, Home: s.Home})
-		// A summary that is full takes only what makes a span longer.
-		if len(next.Spans) > MaxSpans || len(next.homes()) > MaxHomes {
-			continue
-		}
-		sum = next
-		d.relyOn(s)
-		d.remove(s.Claim)
-		n++
+	moved := decision{Answer: Answer{Outcome: Moved, Epoch: d.epoch.Number, Folds: d.folds()}}
+	// A fold of more claims than one operation takes notes the same heads again.
+	noted := d.base.headsAt > 0 && slices.Equal(d.base.heads, op.Heads)
+	if d.base.headsAt != op.Base && !noted {
+		return moved
 	}
-	a := d.answer(FoldedAway, Claim{})
-	if a.Count, a.changes = n, n > 0; n > 0 {
-		d.folded = &sum
+	for _, c := range op.Claims {
+		if i, there := d.base.find(c.Identity.SeqStart); !there || d.base.claims[i].Claim != c {
+			return moved
+		}
 	}
+	for _, c := range op.Claims {
+		i, _ := d.base.find(c.Identity.SeqStart)
+		d.relyOn(d.base.claims[i])
+		d.remove(c)
+	}
+	if d.alone = true; !noted {
+		d.heads = op.Heads
+	}
+	a := d.answer(Applied, Claim{})
+	a.changes = true
+	return a
+}
+
+// folds is what the part was decided by; at adds when it was so.
+func (d *draft) folds() Folds { return d.base.folds(d.epoch.Number, 0) }
+
+// forget deletes the heads of a boot without claims. Who has read less than all of the folds since is refused then.
+func (d *draft) forget(op Op) decision {
+	if d.base.headsAt == 0 || d.base.headsAt != op.Base || len(d.base.claims) > 0 {
+		return decision{Answer: Answer{Outcome: Moved, Epoch: d.epoch.Number, Folds: d.folds()}}
+	}
+	d.alone, d.forgets = true, true
+	a := d.answer(Applied, Claim{})
+	a.changes = true
 	return a
 }

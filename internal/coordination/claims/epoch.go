@@ -16,7 +16,8 @@ type Epoch struct {
 	Regions []Region
 }
 
-func (e Epoch) retired(r Region) bool { return !slices.Contains(e.Regions, r) }
+// Retired reports that a region may not claim: it is gone for good.
+func (e Epoch) Retired(r Region) bool { return !slices.Contains(e.Regions, r) }
 
 // MaxRegions bounds the regions of an epoch.
 const MaxRegions = 16

@@ -10,14 +10,15 @@ import (
 // gather takes operations of the boots that are ready, in the order in which they became so.
 func (g *Group) gather() *Flight {
 	f := &Flight{floor: g.revision, Txn: Txn{Guards: []Guard{{Key: g.keys.Epoch(), Is: Holds, Value: g.mark}}}}
-	ops, widest, folds, taken := 0, 0, 0, 0
+	ops, widest, taken := 0, 0, 0
+	forgotten := map[string]bool{}
 	for _, l := range g.ready {
 		room := g.cfg.MaxRequests - len(f.parts) - 1
 		// The narrowest part must leave room for the widest one.
 		if ops >= g.cfg.MaxOps || widest > room {
 			break
 		}
-		p := g.take(l, g.cfg.MaxOps-ops, room, &folds)
+		p := g.take(l, g.cfg.MaxOps-ops, room, forgotten)
 		if len(p.ops) == 0 {
 			break
 		}
@@ -46,12 +47,13 @@ func (g *Group) gather() *Flight {
 // opSize is the most that one operation adds to the size of a part.
 const opSize = 3
 
-// take makes a part of the first operations of a boot: lookups, which only read, or others.
-func (g *Group) take(l *line, most, room int, folds *int) flightPart {
+// take makes a part of the first operations of a boot: those that only read, or others. No two parts of a transaction write the same
+// key that says what was forgotten.
+func (g *Group) take(l *line, most, room int, forgotten map[string]bool) flightPart {
 	p := flightPart{line: l}
 	most = min(most, maxPartOps, len(l.ops))
-	if l.ops[0].Kind == DoLookup {
-		for len(p.ops) < most && l.ops[len(p.ops)].Kind == DoLookup {
+	if l.ops[0].reads() {
+		for len(p.ops) < most && l.ops[len(p.ops)].reads() {
 			p.ops = append(p.ops, l.ops[len(p.ops)])
 		}
 		return p
@@ -66,20 +68,17 @@ func (g *Group) take(l *line, most, room int, folds *int) flightPart {
 	}
 	p.draft = newDraft(l.keys, g.epoch, base)
 	for _, w := range l.ops[:most] {
-		need := opSize
-		if w.Kind == DoFold {
-			need = 2 * (maxFold + 1)
-		}
-		if w.Kind == DoLookup || p.draft.size()+need > room || p.draft.waits(w.Identity) {
+		need := opSize + len(w.Claims)
+		if w.reads() || p.draft.size()+need > room || p.draft.waits(w.Identity) {
 			break
 		}
-		if w.Kind == DoFold && (len(p.ops) > 0 || *folds >= maxFolds) {
+		if w.ofBoot() && len(p.ops) > 0 || w.Kind == DoForget && forgotten[l.keys.forgotten] {
 			break
 		}
 		d, err := p.draft.decide(w.Op, g.cfg.MaxClaims)
 		p.ops, p.decisions, p.errs = append(p.ops, w), append(p.decisions, d), append(p.errs, err)
-		if w.Kind == DoFold {
-			*folds++
+		if w.Kind == DoForget {
+			forgotten[l.keys.forgotten] = true
 		}
 	}
 	return p
@@ -123,7 +122,7 @@ func (g *Group) Land(now time.Time, f *Flight, res Result, err error) []Done {
 		case err != nil:
 			done = g.lost(done, p, err)
 		case p.draft == nil:
-			done = g.read(done, p, res.Parts[i])
+			done = g.read(done, p, res.Parts[i], res.Revision)
 		case res.Parts[i].Held:
 			done = g.committed(done, p, res.Revision)
 		default:
@@ -179,8 +178,8 @@ func (g *Group) committed(done []Done, p flightPart, revision int64) []Done {
 	return done
 }
 
-// read answers lookups.
-func (g *Group) read(done []Done, p flightPart, r PartResult) []Done {
+// read answers operations that read.
+func (g *Group) read(done []Done, p flightPart, r PartResult, revision int64) []Done {
 	p.leave()
 	v, err := load(p.line.keys, g.epoch.Number, g.cfg.MaxClaims, r.Reads)
 	if err == nil {
@@ -192,13 +191,15 @@ func (g *Group) read(done []Done, p flightPart, r PartResult) []Done {
 		e := err
 		switch {
 		case err != nil:
+		case w.Kind == DoFoldable:
+			a.Claims, a.Folds = v.foldable(w.At), v.folds(g.epoch.Number, revision)
 		case !v.knows(w.Identity):
 			e = fmt.Errorf("%w: more than %d", ErrTooMany, g.cfg.MaxClaims)
 		default:
 			for _, s := range v.intersecting(w.Identity) {
 				a.Claims = append(a.Claims, s.Claim)
 			}
-			a.Spans = slices.Clone(v.summary.Intersecting(w.Identity.SeqStart, w.Identity.SeqEnd))
+			a.Folds = v.folds(g.epoch.Number, revision)
 		}
 		done = g.end(done, w, a, e)
 	}

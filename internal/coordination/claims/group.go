@@ -43,9 +43,6 @@ func DefaultConfig() Config {
 // maxPartOps bounds the operations of one boot in a transaction, so that a busy boot leaves room for others.
 const maxPartOps = 16
 
-// maxFolds of one transaction: summaries are the largest values.
-const maxFolds = 16
-
 // Validate refuses what could not work.
 func (c Config) Validate() error {
 	for name, v := range map[string]int{"ops": c.MaxOps, "flights": c.MaxFlights, "waiting": c.MaxWaiting, "operations of a boot": c.MaxOfBoot, "claims": c.MaxClaims, "tries": c.MaxTries} {
@@ -54,8 +51,8 @@ func (c Config) Validate() error {
 		}
 	}
 	// A part with a fold must fit.
-	if c.MaxRequests < 2*(maxFold+1)+2 {
-		return fmt.Errorf("claims: requests of a transaction: %d, not %d or more", c.MaxRequests, 2*(maxFold+1)+2)
+	if least := MaxFold + 2*opSize + 2; c.MaxRequests < least {
+		return fmt.Errorf("claims: requests of a transaction: %d, not %d or more", c.MaxRequests, least)
 	}
 	if c.Linger < 0 || c.CacheBytes < 0 {
 		return errors.New("claims: linger and cache can't be negative")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"testing"
 	"time"
 
@@ -105,11 +106,15 @@ func (b *bench) want(o claims.Outcome, op claims.Op) claims.Claim {
 	return a.Claim
 }
 
+// everything: nothing is folded, as far as anybody could see at any time.
+var everything = claims.Looked{Heads: claims.Heads{{Region: "east"}, {Region: "west"}}, Since: 1 << 62, Epoch: 1}
+
 var red, blue = identity.Sum([]byte("red")), identity.Sum([]byte("blue"))
 
 // claim is a claim for [10, 19] unless it is changed.
 func (b *bench) claim(change ...func(*claims.Op)) claims.Op {
-	op := claims.Op{Kind: claims.DoClaim, Identity: batch(10, 19), Hash: red, ID: b.newID(), Region: "east", Epoch: b.epoch.Number, At: b.now.UnixNano()}
+	op := claims.Op{Kind: claims.DoClaim, Identity: batch(10, 19), Hash: red, ID: b.newID(), Region: "east", Epoch: b.epoch.Number, At: b.now.UnixNano(), Looked: everything}
+	op.Looked.Epoch = b.epoch.Number
 	for _, f := range change {
 		f(&op)
 	}
@@ -306,50 +311,190 @@ func TestTheClaimBeforeAGap(t *testing.T) {
 	b.want(claims.Contested, b.claim(ranged(10, 19)))
 }
 
+// settled makes a claim that is settled.
+func (b *bench) settled(start, end uint64, change ...func(*claims.Op)) claims.Claim {
+	b.t.Helper()
+	op := b.claim(append(change, ranged(start, end))...)
+	b.want(claims.Held, op)
+	b.want(claims.Decided, as(claims.DoComplete, op))
+	return b.want(claims.Decided, as(claims.DoSettle, op))
+}
+
+// foldable is what may be folded that became durable before a time.
+func (b *bench) foldable(at time.Time) claims.Answer {
+	b.t.Helper()
+	a, err := b.do(claims.Op{Kind: claims.DoFoldable, Identity: batch(0, 0), At: at.UnixNano()})
+	if err != nil || a.Outcome != claims.Found {
+		b.t.Fatalf("%+v, %v", a, err)
+	}
+	return a
+}
+
+// fold folds what was found into heads of a generation.
+func (b *bench) fold(o claims.Outcome, a claims.Answer, generation uint64) {
+	b.t.Helper()
+	heads := claims.Heads{{Region: "east", Generation: generation}, {Region: "west", Generation: generation + 7}}
+	b.want(o, claims.Op{Kind: claims.DoFold, Identity: batch(0, 0), Base: a.Folds.Modified, Heads: heads, Claims: a.Claims})
+}
+
 func TestFolding(t *testing.T) {
 	b := newBench(t)
-	settle := func(start, end uint64, change ...func(*claims.Op)) claims.Op {
-		op := b.claim(append(change, ranged(start, end))...)
-		b.want(claims.Held, op)
-		b.want(claims.Decided, as(claims.DoComplete, op))
-		b.want(claims.Decided, as(claims.DoSettle, op))
-		return op
-	}
-	first := settle(0, 9)
-	settle(10, 19)
-	settle(20, 29, in("west"))
+	first := b.settled(0, 9)
+	b.settled(10, 19)
+	b.settled(20, 29, in("west"))
 	open := b.claim(ranged(30, 39))
 	b.want(claims.Held, open)
 	durable := b.claim(ranged(40, 49))
 	b.want(claims.Held, durable)
 	b.want(claims.Decided, as(claims.DoComplete, durable))
-	fold := func(at time.Time) int {
-		a, err := b.do(claims.Op{Kind: claims.DoFold, Identity: batch(0, 0), At: at.UnixNano()})
-		if err != nil || a.Outcome != claims.FoldedAway {
-			t.Fatalf("%+v, %v", a, err)
+	if a := b.foldable(b.now); len(a.Claims) != 0 {
+		t.Errorf("%d may be folded before their time", len(a.Claims))
+	}
+	found := b.foldable(b.now.Add(1))
+	if len(found.Claims) != 3 || found.Claims[0] != first || found.Folds.Modified == 0 || !reflect.DeepEqual(found.Folds.Heads, everything.Heads) {
+		t.Fatalf("%+v", found)
+	}
+	// Another coordinator has seen the same.
+	mine := b.g
+	b.g = b.group()
+	b.foldable(b.now.Add(1))
+	other := b.g
+	b.g, b.ends = mine, map[claims.Ticket]claims.Done{}
+	b.fold(claims.Applied, found, 1)
+	b.fold(claims.Moved, found, 1) // their claims are gone
+	b.g, b.ends = other, map[claims.Ticket]claims.Done{}
+	b.fold(claims.Moved, found, 2)
+	// What is folded nobody claims who has not looked at one of these heads.
+	for _, l := range []claims.Looked{{}, everything, {Heads: claims.Heads{{Region: "east"}, {Region: "west", Generation: 7}}}, {Heads: claims.Heads{{Region: "north", Generation: 9}}}} {
+		a, err := b.do(b.claim(ranged(3, 4), func(o *claims.Op) { o.Looked = l }))
+		if err != nil || a.Outcome != claims.Folded || a.Folds.Modified == 0 || a.Folds.At == 0 || !reflect.DeepEqual(a.Folds.Heads, claims.Heads{{Region: "east", Generation: 1}, {Region: "west", Generation: 8}}) {
+			t.Errorf("%+v: %+v, %v", l, a, err)
 		}
-		return a.Count
 	}
-	if n := fold(b.now); n != 0 {
-		t.Errorf("folded %d before their time", n)
-	}
-	if n := fold(b.now.Add(1)); n != 3 {
-		t.Errorf("folded %d", n)
-	}
-	if n := fold(b.now.Add(1)); n != 0 {
-		t.Errorf("folded %d twice", n)
-	}
-	for _, op := range []claims.Op{b.claim(ranged(0, 9)), b.claim(ranged(3, 4)), b.claim(ranged(29, 30)), as(claims.DoComplete, first), as(claims.DoRelease, first)} {
-		b.want(claims.Folded, op)
+	id := batch(0, 9)
+	b.want(claims.Moved, as(claims.DoComplete, b.claim(), func(o *claims.Op) { o.Identity = id }))
+	b.want(claims.Released, as(claims.DoRelease, b.claim(), func(o *claims.Op) { o.Identity = id }))
+	for _, g := range []uint64{1, 2} {
+		b.want(claims.Held, b.claim(ranged(50+10*g, 59+10*g), func(o *claims.Op) { o.Looked = claims.Looked{Heads: claims.Heads{{Region: "east", Generation: g}}} }))
 	}
 	b.want(claims.Decided, as(claims.DoComplete, open))
 	a, err := b.do(claims.Op{Kind: claims.DoLookup, Identity: batch(15, 45)})
-	if err != nil || len(a.Claims) != 2 || len(a.Spans) != 2 || a.Spans[0] != (claims.Span{Start: 0, End: 19, Home: "east"}) || a.Spans[1] != (claims.Span{Start: 20, End: 29, Home: "west"}) {
+	if err != nil || len(a.Claims) != 2 || a.Folds.Modified == 0 || a.Folds.At < a.Folds.Modified {
 		t.Errorf("%+v, %v", a, err)
 	}
-	// Another coordinator does not know that they are folded.
+	// A fold that is too much for one transaction: the second one notes the same heads.
+	found = b.foldable(b.now.Add(1))
+	if len(found.Claims) != 0 {
+		t.Errorf("%+v", found)
+	}
+	b.want(claims.Decided, as(claims.DoSettle, open))
+	found = b.foldable(b.now.Add(1))
+	if len(found.Claims) != 1 {
+		t.Errorf("%+v", found)
+	}
+	found.Claims[0].Home = "west" // re-homed since
+	b.fold(claims.Moved, found, 1)
+	found.Claims[0].Home = "east"
+	found.Folds.Modified--
+	b.fold(claims.Moved, found, 2)
+	b.fold(claims.Applied, found, 1)
+}
+
+// TestForgetting: of a boot without claims nothing stays in the store, and who has looked before does not claim by that.
+func TestForgetting(t *testing.T) {
+	b := newBench(t)
+	forget := func(o claims.Outcome, base int64) {
+		t.Helper()
+		b.want(o, claims.Op{Kind: claims.DoForget, Identity: batch(0, 0), Base: base})
+	}
+	looked := func(o claims.Outcome, l claims.Looked) claims.Answer {
+		t.Helper()
+		op := b.claim(func(op *claims.Op) { op.Looked = l })
+		a, err := b.do(op)
+		if err != nil || a.Outcome != o {
+			t.Fatalf("%+v: %+v, %v, want %s", l, a, err, o)
+		}
+		return a
+	}
+	before := looked(claims.Folded, claims.Looked{}).Folds
+	if before.Modified != 0 || before.Forgotten != 0 || before.At == 0 {
+		t.Fatalf("%+v", before)
+	}
+	b.settled(0, 9)
+	found := b.foldable(b.now.Add(1))
+	forget(claims.Moved, found.Folds.Modified) // it has a claim
+	b.fold(claims.Applied, found, 1)
+	found = b.foldable(b.now.Add(1))
+	forget(claims.Moved, found.Folds.Modified-1)
+	forget(claims.Applied, found.Folds.Modified)
+	forget(claims.Moved, found.Folds.Modified)
+	// Another coordinator has claims in mind that it made before.
+	old := claims.Looked{Heads: everything.Heads, Since: before.At, Epoch: 1}
+	a := looked(claims.Folded, old).Folds
+	if a.Modified != 0 || a.Forgotten <= before.At || a.At < a.Forgotten || old.Suffices(a) {
+		t.Fatalf("%+v", a)
+	}
 	b.g = b.group()
-	b.want(claims.Folded, b.claim(ranged(5, 5)))
+	looked(claims.Folded, old)
+	looked(claims.Folded, claims.Looked{Heads: everything.Heads, Since: a.At, Epoch: 2})
+	looked(claims.Held, claims.Looked{Heads: claims.Heads{{Region: "east", Generation: 1}}, Since: a.At, Epoch: 1})
+	if again := b.foldable(b.now); !reflect.DeepEqual(again.Folds.Heads, claims.Heads{{Region: "east", Generation: 1}}) {
+		t.Errorf("%+v", again)
+	}
+}
+
+// TestForgettingIsGuarded: a claim that another coordinator has made meanwhile keeps its boot.
+func TestForgettingIsGuarded(t *testing.T) {
+	b := newBench(t)
+	b.settled(0, 9)
+	b.fold(claims.Applied, b.foldable(b.now.Add(1)), 1)
+	found := b.foldable(b.now.Add(1))
+	mine := b.g
+	b.g = b.group()
+	b.want(claims.Held, b.claim(ranged(20, 29), func(o *claims.Op) { o.Looked = claims.Looked{Heads: claims.Heads{{Region: "east", Generation: 1}}} }))
+	b.g, b.ends = mine, map[claims.Ticket]claims.Done{}
+	b.want(claims.Moved, claims.Op{Kind: claims.DoForget, Identity: batch(0, 0), Base: found.Folds.Modified})
+}
+
+// TestForgettingOfManyBoots: no transaction writes a key twice.
+func TestForgettingOfManyBoots(t *testing.T) {
+	b := newBench(t)
+	const boots = 300
+	for i := range boots {
+		b.submit(b.claim(of(i)))
+	}
+	b.run()
+	var forget []claims.Op
+	for i := range boots {
+		op := b.claim(of(i))
+		a, err := b.do(claims.Op{Kind: claims.DoLookup, Identity: op.Identity})
+		if err != nil || len(a.Claims) != 1 {
+			t.Fatalf("%+v, %v", a, err)
+		}
+		op.ID = a.Claims[0].ID
+		b.want(claims.Released, as(claims.DoRelease, op))
+		forget = append(forget, claims.Op{Kind: claims.DoForget, Identity: op.Identity, Base: a.Folds.Modified})
+	}
+	for _, op := range forget {
+		b.submit(op)
+	}
+	for f := b.g.Next(b.now); f != nil; f = b.g.Next(b.now) {
+		written := map[string]bool{}
+		for _, p := range f.Txn.Parts {
+			for _, w := range p.Puts {
+				if written[w.Key] {
+					t.Fatalf("%s is written twice", w.Key)
+				}
+				written[w.Key] = true
+			}
+		}
+		r, err := b.store.Commit(context.Background(), f.Txn)
+		b.land(f, r, err)
+	}
+	r, err := b.store.Commit(context.Background(), claims.Txn{Parts: []claims.Part{{Reads: []claims.Range{{From: keys.Folded(), End: string(keys) + "folded0"}}}}})
+	if err != nil || len(r.Parts[0].Reads[0]) != 0 {
+		t.Errorf("%d boots are known, %v", len(r.Parts[0].Reads[0]), err)
+	}
 }
 
 // TestManyClaimsOfABoot: the bound refuses new claims, and folding makes room.
@@ -376,11 +521,13 @@ func TestManyClaimsOfABoot(t *testing.T) {
 	b.want(claims.Decided, b.claim(ranged(0, 9)))
 	refused(claims.Op{Kind: claims.DoLookup, Identity: batch(0, 20)})
 	for range 2 {
-		if a, err := b.do(claims.Op{Kind: claims.DoFold, Identity: batch(0, 0), At: b.now.Add(1).UnixNano()}); err != nil || a.Count != 2 {
-			t.Errorf("%+v, %v", a, err)
+		found := b.foldable(b.now.Add(1))
+		if len(found.Claims) != 2 {
+			t.Errorf("%+v", found)
 		}
+		b.fold(claims.Applied, found, 3)
 	}
-	b.want(claims.Held, b.claim(ranged(100, 100)))
+	b.want(claims.Held, b.claim(ranged(100, 100), func(o *claims.Op) { o.Looked = claims.Looked{Heads: claims.Heads{{Region: "east", Generation: 3}}} }))
 }
 
 func TestOldEpochsAreRefused(t *testing.T) {
@@ -564,7 +711,14 @@ func TestFullTransactions(t *testing.T) {
 		for i := range uint64(20) {
 			submit(b.claim(ranged(10*i, 10*i+9), of(boot)))
 		}
-		submit(claims.Op{Kind: claims.DoFold, Identity: identity.Batch{Agent: "host-1", Boot: fmt.Sprint(boot)}, At: 1})
+		op := b.claim(of(boot))
+		fold := claims.Op{Kind: claims.DoFold, Identity: op.Identity, Heads: everything.Heads}
+		for i := range uint64(claims.MaxFold) {
+			id := op.Identity
+			id.SeqStart, id.SeqEnd = i, i
+			fold.Claims = append(fold.Claims, claims.Claim{Identity: id, State: claims.Settled})
+		}
+		submit(fold)
 	}
 	n := 0
 	for f := b.g.Next(b.now); f != nil; f = b.g.Next(b.now) {

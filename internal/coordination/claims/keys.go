@@ -1,6 +1,7 @@
 package claims
 
 import (
+	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -16,7 +17,8 @@ import (
 //	epoch                          the epoch that the store belongs to
 //	filled                         the same, once everything that the regions had is in the store
 //	claims/<agent>/<boot>/<start>  a claim; agent and boot in hex, start with 20 digits
-//	folded/<agent>/<boot>          what is folded of a boot
+//	folded/<agent>/<boot>          the heads that have what is folded of a boot
+//	forgotten/<2 hex digits>       written when heads of a boot are forgotten whose path has a SHA-256 that begins so
 type Keys string
 
 // ErrNotAKey: a key that Keys did not write.
@@ -35,7 +37,7 @@ func (k Keys) Filled() string { return string(k) + "filled" }
 // Claims begins the keys of all claims.
 func (k Keys) Claims() string { return string(k) + "claims/" }
 
-// Folded begins the keys of all summaries.
+// Folded begins the keys of the heads of all boots.
 func (k Keys) Folded() string { return string(k) + "folded/" }
 
 // Boot begins the keys of a boot's claims.
@@ -46,20 +48,30 @@ func (k Keys) Claim(b identity.Boot, start uint64) string {
 	return k.of(b).claim(start)
 }
 
-// Summary is the key of what is folded of a boot.
-func (k Keys) Summary(b identity.Boot) string { return k.Folded() + bootPath(b) }
+// Heads is the key of the heads that have what is folded of a boot.
+func (k Keys) Heads(b identity.Boot) string { return k.Folded() + bootPath(b) }
+
+// Forgottens begins the keys of what says that boots were forgotten.
+func (k Keys) Forgottens() string { return string(k) + "forgotten/" }
+
+// Forgotten is the key that changes when the boot's heads are forgotten, or those of some other boots. That there are few such keys
+// costs a boot a second look now and then; one for each boot would never go.
+func (k Keys) Forgotten(b identity.Boot) string {
+	sum := sha256.Sum256([]byte(bootPath(b)))
+	return k.Forgottens() + hex.EncodeToString(sum[:1])
+}
 
 // bootKeys are the keys of one boot.
 type bootKeys struct {
 	Keys
 	boot identity.Boot
 	// from and end are the range of its claims: "0" is what follows the slash that ends their prefix.
-	from, end, summary string
+	from, end, heads, forgotten string
 }
 
 func (k Keys) of(b identity.Boot) bootKeys {
 	p := k.Boot(b)
-	return bootKeys{Keys: k, boot: b, from: p, end: p[:len(p)-1] + "0", summary: k.Summary(b)}
+	return bootKeys{Keys: k, boot: b, from: p, end: p[:len(p)-1] + "0", heads: k.Heads(b), forgotten: k.Forgotten(b)}
 }
 
 // claim is the key of the claim that begins at start.
@@ -94,11 +106,11 @@ func (k Keys) ParseClaim(key string) (identity.Boot, uint64, error) {
 	return b, start, nil
 }
 
-// ParseSummary reads what Summary writes.
-func (k Keys) ParseSummary(key string) (identity.Boot, error) {
+// ParseHeads reads what Heads writes.
+func (k Keys) ParseHeads(key string) (identity.Boot, error) {
 	rest, ok := strings.CutPrefix(key, k.Folded())
 	b, err := parseBoot(rest)
-	if !ok || err != nil || k.Summary(b) != key {
+	if !ok || err != nil || k.Heads(b) != key {
 		return identity.Boot{}, fmt.Errorf("%w: %q", ErrNotAKey, key)
 	}
 	return b, nil

@@ -46,6 +46,8 @@ const (
 	Modified
 	// Holds: the key has Value.
 	Holds
+	// NotSince: the key was not changed after Revision, or is not there.
+	NotSince
 )
 
 // Put writes a key.

@@ -24,8 +24,12 @@ type draft struct {
 	deletes map[uint64]bool
 	// touched are the ranges that the part changes.
 	touched []identity.Batch
-	// folded is the summary that the part writes; nothing joins such a part.
-	folded *Summary
+	// heads are those that the part writes: of a boot of which the store knew none, by claims that have looked at all of them since a
+	// revision; or of a fold, which nothing joins.
+	heads   Heads
+	looked  int64
+	alone   bool
+	forgets bool
 }
 
 func newDraft(k bootKeys, epoch Epoch, base *view) *draft {
@@ -34,7 +38,7 @@ func newDraft(k bootKeys, epoch Epoch, base *view) *draft {
 
 // waits reports that an operation on id can't be decided in this part.
 func (d *draft) waits(id identity.Batch) bool {
-	return d.folded != nil || slices.ContainsFunc(d.touched, id.Intersects)
+	return d.alone || slices.ContainsFunc(d.touched, id.Intersects)
 }
 
 // relyOn guards a claim that an answer is made of.
@@ -59,16 +63,16 @@ func (d *draft) remove(c Claim) {
 
 // size is how many requests the part makes of the store, by the greatest of its lists.
 func (d *draft) size() int {
-	guards, writes := 1+len(d.on)+2*len(d.gaps), len(d.puts)+len(d.deletes)
-	if d.folded != nil {
-		writes++
-	}
-	return max(guards, writes, 2)
+	// One each more for the heads and for what says that they were forgotten.
+	return 2 + max(len(d.on)+2*len(d.gaps), len(d.puts)+len(d.deletes), 1)
 }
 
 // part is the transaction's part: its guards, and its writes.
 func (d *draft) part() Part {
-	p := Part{Guards: []Guard{{Key: d.keys.summary, Is: Modified, Revision: d.base.summaryAt}}}
+	p := Part{Guards: []Guard{{Key: d.keys.heads, Is: Modified, Revision: d.base.headsAt}}}
+	if d.looked > 0 {
+		p.Guards = append(p.Guards, Guard{Key: d.keys.forgotten, Is: NotSince, Revision: d.looked})
+	}
 	for _, start := range sorted(d.on) {
 		p.Guards = append(p.Guards, Guard{Key: d.keys.claim(start), Is: Modified, Revision: d.on[start]})
 	}
@@ -88,8 +92,13 @@ func (d *draft) part() Part {
 	for _, start := range sorted(d.deletes) {
 		p.Deletes = append(p.Deletes, d.keys.claim(start))
 	}
-	if d.folded != nil {
-		p.Puts = append(p.Puts, Put{Key: d.keys.summary, Value: d.folded.Marshal()})
+	switch {
+	case d.forgets:
+		p.Guards = append(p.Guards, Guard{Key: d.keys.from, End: d.keys.end, Is: Absent})
+		p.Deletes = append(p.Deletes, d.keys.heads)
+		p.Puts = append(p.Puts, Put{Key: d.keys.forgotten, Value: []byte{version}})
+	case d.heads != nil:
+		p.Puts = append(p.Puts, Put{Key: d.keys.heads, Value: d.heads.Marshal()})
 	}
 	return p
 }
@@ -98,9 +107,12 @@ func sorted[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Key
 
 // committed is the boot after the part was done at a revision; nil where that is not known.
 func (d *draft) committed(revision int64) *view {
-	v := &view{boot: d.base.boot, summary: d.base.summary, summaryAt: d.base.summaryAt, more: d.base.more}
-	if d.folded != nil {
-		v.summary, v.summaryAt = *d.folded, revision
+	if d.forgets {
+		return nil
+	}
+	v := &view{boot: d.base.boot, heads: d.base.heads, headsAt: d.base.headsAt, forgotten: d.base.forgotten, more: d.base.more}
+	if d.heads != nil {
+		v.heads, v.headsAt = d.heads, revision
 	}
 	for _, s := range d.base.claims {
 		start := s.Identity.SeqStart

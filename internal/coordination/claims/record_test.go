@@ -32,9 +32,8 @@ var (
 		"recovered": with(late, func(c *claims.Claim) { c.Recovered = true }), "bound": with(late, func(c *claims.Claim) { c.Bound = true }),
 		"last": with(late, func(c *claims.Claim) { c.Identity = batch(0, math.MaxUint64-1) }),
 	}
-	summaries = map[string]claims.Summary{
-		"one":  {Spans: []claims.Span{{Start: 0, End: 99, Home: "eu"}}, Count: 10},
-		"many": {Spans: []claims.Span{{Start: 5, End: 5, Home: "eu"}, {Start: 6, End: 9, Home: "us"}, {Start: 100, End: math.MaxUint64 - 1, Home: "eu"}}, Count: 3},
+	heads = map[string]claims.Heads{
+		"one": {{Region: "eu", Generation: 0}}, "many": {{Region: "asia", Generation: 300}, {Region: "eu", Generation: 1}, {Region: "us", Generation: math.MaxUint64}},
 	}
 )
 
@@ -68,9 +67,9 @@ func TestGoldenRecords(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}
-	for name, s := range summaries {
-		golden(t, "summary-"+name, s.Marshal())
-		if got, err := claims.ParseSummary(boot, s.Marshal()); err != nil || !reflect.DeepEqual(got, s) {
+	for name, s := range heads {
+		golden(t, "heads-"+name, s.Marshal())
+		if got, err := claims.ParseHeads(boot, s.Marshal()); err != nil || !reflect.DeepEqual(got, s) {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}
@@ -128,16 +127,11 @@ func TestRecordsThatAreNot(t *testing.T) {
 	if _, err := claims.ParseClaim(boot, 100, changed(0, 2)); !errors.Is(err, claims.ErrNewer) {
 		t.Errorf("version 2: %v", err)
 	}
-	eu, us := []byte{2, 'e', 'u'}, []byte{2, 'u', 's'}
-	join := func(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
 	for name, b := range map[string][]byte{
-		"empty": nil, "no homes": {1, 1, 0, 0}, "no spans": join([]byte{1, 1, 1}, eu, []byte{0}),
-		"a home twice": join([]byte{1, 2, 2}, eu, eu, []byte{1, 0, 0, 0}), "a home of no span": join([]byte{1, 2, 2}, eu, us, []byte{1, 0, 0, 0}),
-		"homes in another order": join([]byte{1, 2, 2}, eu, us, []byte{2, 0, 0, 1, 2, 0, 0}),
-		"spans that touch":       join([]byte{1, 2, 1}, eu, []byte{2, 0, 0, 0, 1, 0, 0}), "spans that overlap": join([]byte{1, 2, 1}, eu, []byte{2, 0, 1, 0, 0, 0, 0}),
-		"fewer identities than spans": join([]byte{1, 1, 1}, eu, []byte{2, 0, 0, 0, 2, 0, 0}), "a span too long": join([]byte{1, 1, 1}, eu, []byte{1, 5}, bytes.Repeat([]byte{0xff}, 9), []byte{1, 0}),
+		"empty": nil, "no heads": {1, 0}, "a head twice": {1, 2, 2, 'e', 'u', 1, 2, 'e', 'u', 1}, "heads in another order": {1, 2, 2, 'u', 's', 1, 2, 'e', 'u', 1},
+		"fewer heads than it says": {1, 2, 2, 'e', 'u', 1}, "no region": {1, 1, 0, 1}, "a longer form of a number": {1, 1, 2, 'e', 'u', 0x81, 0}, "a byte more": {1, 1, 2, 'e', 'u', 1, 0},
 	} {
-		if s, err := claims.ParseSummary(boot, b); !errors.Is(err, claims.ErrCorrupt) {
+		if s, err := claims.ParseHeads(boot, b); !errors.Is(err, claims.ErrCorrupt) {
 			t.Errorf("%s: %+v, %v", name, s, err)
 		}
 	}
@@ -152,7 +146,7 @@ func TestKeys(t *testing.T) {
 	if b, start, err := k.ParseClaim(key); err != nil || b != boot || start != 42 {
 		t.Errorf("%v %d %v", b, start, err)
 	}
-	if b, err := k.ParseSummary(k.Summary(boot)); err != nil || b != boot {
+	if b, err := k.ParseHeads(k.Heads(boot)); err != nil || b != boot {
 		t.Errorf("%v %v", b, err)
 	}
 	for _, bad := range []string{"", "/p/claims/", "/q" + key, key + "0", key[:len(key)-1], "/p/claims/686F73742d31/62/00000000000000000042", "/p/claims/62/00000000000000000042", "/p/claims//62/00000000000000000042", "/p/claims/6/62/00000000000000000042"} {
@@ -160,8 +154,8 @@ func TestKeys(t *testing.T) {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}
-	if _, err := k.ParseSummary(key); !errors.Is(err, claims.ErrNotAKey) {
-		t.Errorf("a claim's key is no summary's: %v", err)
+	if _, err := k.ParseHeads(key); !errors.Is(err, claims.ErrNotAKey) {
+		t.Errorf("a claim's key is not that of heads: %v", err)
 	}
 }
 
@@ -183,12 +177,12 @@ func FuzzParseClaim(f *testing.F) {
 	})
 }
 
-func FuzzParseSummary(f *testing.F) {
-	for _, s := range summaries {
+func FuzzParseHeads(f *testing.F) {
+	for _, s := range heads {
 		f.Add(s.Marshal())
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		s, err := claims.ParseSummary(boot, b)
+		s, err := claims.ParseHeads(boot, b)
 		if err != nil {
 			if !errors.Is(err, claims.ErrCorrupt) && !errors.Is(err, claims.ErrNewer) {
 				t.Fatal(err)
@@ -199,31 +193,4 @@ func FuzzParseSummary(f *testing.F) {
 			t.Fatalf("%x is written as %x", b, s.Marshal())
 		}
 	})
-}
-
-// TestSummaryTakesIdentitiesInAnyOrder: what is folded is found, and runs of one home are one span.
-func TestSummaryTakesIdentitiesInAnyOrder(t *testing.T) {
-	add := []claims.Span{{Start: 10, End: 19, Home: "a"}, {Start: 0, End: 4, Home: "a"}, {Start: 5, End: 9, Home: "a"}, {Start: 30, End: 30, Home: "a"}, {Start: 20, End: 29, Home: "b"}}
-	for i := range add {
-		var s claims.Summary
-		for j := range add {
-			was := s
-			s = s.With(add[(i+j)%len(add)])
-			if len(was.Spans) > 0 && reflect.DeepEqual(was, s) {
-				t.Fatal("nothing was added")
-			}
-		}
-		want := claims.Summary{Spans: []claims.Span{{Start: 0, End: 19, Home: "a"}, {Start: 20, End: 29, Home: "b"}, {Start: 30, End: 30, Home: "a"}}, Count: 5}
-		if !reflect.DeepEqual(s, want) {
-			t.Errorf("from %d: %+v", i, s)
-		}
-		for _, c := range []struct {
-			start, end uint64
-			spans      int
-		}{{0, 0, 1}, {19, 20, 2}, {31, 40, 0}, {0, 99, 3}, {30, 30, 1}} {
-			if got := len(s.Intersecting(c.start, c.end)); got != c.spans {
-				t.Errorf("%d-%d intersects %d spans", c.start, c.end, got)
-			}
-		}
-	}
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
 // MaxScan bounds the claims that one page of a scan reads.
@@ -15,7 +17,7 @@ const maxCursor = 2048
 // Scan asks for a page of the claims of all boots, in the order of their keys. It is how a reconciler finds what nobody goes
 // on with: claims that were settled in time never concern it.
 type Scan struct {
-	// Home is the region whose claims are wanted.
+	// Home is the region whose claims are wanted; empty is every region.
 	Home Region
 	// Retired: those of regions that are none of the epoch's, too. Nobody else looks for them.
 	Retired bool
@@ -44,8 +46,10 @@ type Page struct {
 
 // Validate refuses what can't be a scan. Errors wrap ErrInvalid.
 func (s Scan) Validate() error {
-	if err := s.Home.Validate(); err != nil {
-		return err
+	if s.Home != "" {
+		if err := s.Home.Validate(); err != nil {
+			return err
+		}
 	}
 	switch {
 	case len(s.States) == 0 || len(s.States) > int(Settled):
@@ -68,7 +72,7 @@ func (s Scan) Validate() error {
 
 // wants reports whether a claim is one of those that the scan is for.
 func (s Scan) wants(e Epoch, c Claim) bool {
-	if c.Home != s.Home && !(s.Retired && e.retired(c.Home)) {
+	if s.Home != "" && c.Home != s.Home && !(s.Retired && e.Retired(c.Home)) {
 		return false
 	}
 	since := c.DurableAt
@@ -93,7 +97,11 @@ func (g *Group) BeginScan(s Scan) (*Survey, error) {
 	if g.stopped != nil {
 		return nil, fmt.Errorf("scan claims: %w", g.stopped)
 	}
-	all := g.keys.Claims()
+	return g.survey(s, g.keys.Claims()), nil
+}
+
+// survey reads a page of the keys that begin with all.
+func (g *Group) survey(s Scan, all string) *Survey {
 	from := all
 	if s.After != "" {
 		from = after(all + s.After)
@@ -101,29 +109,75 @@ func (g *Group) BeginScan(s Scan) (*Survey, error) {
 	return &Survey{scan: s, floor: g.revision, Txn: Txn{
 		Guards: []Guard{{Key: g.keys.Epoch(), Is: Holds, Value: g.mark}},
 		Parts:  []Part{{Reads: []Range{{From: from, End: all[:len(all)-1] + "0", Limit: int64(s.Limit)}}}},
-	}}, nil
+	}}
 }
 
 // EndScan reads the page. A scan that finds another epoch, or a store that has forgotten, stops the Group as every other
 // transaction does.
 func (g *Group) EndScan(v *Survey, res Result, err error) (Page, []Done, error) {
+	entries, done, err := g.surveyed(v, res, err)
+	if err != nil {
+		return Page{}, done, err
+	}
+	return g.page(v.scan, entries), nil, nil
+}
+
+func (g *Group) surveyed(v *Survey, res Result, err error) ([]Entry, []Done, error) {
 	switch {
 	case err != nil:
 		// Nothing was to be changed, so nothing is unknown.
-		return Page{}, nil, fmt.Errorf("scan claims: %w: %v", ErrUnavailable, err) //nolint:errorlint // ErrUnknown must not be found in it
+		return nil, nil, fmt.Errorf("scan claims: %w: %v", ErrUnavailable, err) //nolint:errorlint // ErrUnknown must not be found in it
 	case g.remembers(res, v.floor) != nil:
 		err = g.remembers(res, v.floor)
 	case !res.Held:
 		err = fmt.Errorf("the store's is not %d", g.epoch.Number)
 	case len(res.Parts) != 1 || len(res.Parts[0].Reads) != 1:
-		return Page{}, nil, fmt.Errorf("scan claims: %w: the store read no range", ErrUnavailable)
+		return nil, nil, fmt.Errorf("scan claims: %w: the store read no range", ErrUnavailable)
 	}
 	if err != nil {
 		err = fmt.Errorf("%w: %w", ErrEpoch, err)
-		return Page{}, g.Stop(err), fmt.Errorf("scan claims: %w", err)
+		return nil, g.Stop(err), fmt.Errorf("scan claims: %w", err)
 	}
 	g.revision = max(g.revision, res.Revision)
-	return g.page(v.scan, res.Parts[0].Reads[0]), nil, nil
+	return res.Parts[0].Reads[0], nil, nil
+}
+
+// Known is a boot of which the store knows heads of folds.
+type Known struct {
+	Boot identity.Boot
+	// Modified is the revision at which they were noted last.
+	Modified int64
+}
+
+// BeginBoots gives the transaction of a page of the boots of which the store knows heads; EndBoots takes its result. Of the scan only
+// After and Limit count.
+func (g *Group) BeginBoots(s Scan) (*Survey, error) {
+	s.States = []State{Settled}
+	if err := s.Validate(); err != nil {
+		return nil, fmt.Errorf("scan boots: %w", err)
+	}
+	if g.stopped != nil {
+		return nil, fmt.Errorf("scan boots: %w", g.stopped)
+	}
+	return g.survey(s, g.keys.Folded()), nil
+}
+
+// EndBoots reads the page. revision is that of the store, and next where the next page begins; empty behind the last boot.
+func (g *Group) EndBoots(v *Survey, res Result, err error) (boots []Known, next string, revision int64, done []Done, _ error) {
+	entries, done, err := g.surveyed(v, res, err)
+	if err != nil {
+		return nil, "", 0, done, err
+	}
+	for _, e := range entries {
+		// What no release wrote stays.
+		if b, err := g.keys.ParseHeads(e.Key); err == nil {
+			boots = append(boots, Known{b, e.Modified})
+		}
+	}
+	if len(entries) == v.scan.Limit {
+		next = strings.TrimPrefix(entries[len(entries)-1].Key, g.keys.Folded())
+	}
+	return boots, next, res.Revision, nil, nil
 }
 
 func (g *Group) page(s Scan, entries []Entry) Page {

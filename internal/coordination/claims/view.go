@@ -19,10 +19,12 @@ type stored struct {
 type view struct {
 	boot identity.Boot
 	// claims by their start; none intersects another.
-	claims  []stored
-	summary Summary
-	// summaryAt is the revision of the summary; 0 is none.
-	summaryAt int64
+	claims []stored
+	// heads that have what is folded; headsAt is their revision, 0 where the store knows of none.
+	heads   Heads
+	headsAt int64
+	// forgotten is the revision at which heads of this boot, or of another one, were forgotten last.
+	forgotten int64
 	// more: there are further claims behind these, of which nothing is known.
 	more bool
 }
@@ -34,27 +36,31 @@ func (v *view) knows(id identity.Batch) bool {
 
 // reads are what a view is made from: the order is that of load.
 func reads(k bootKeys, most int) []Range {
-	return []Range{{From: k.summary}, {From: k.from, End: k.end, Limit: int64(most) + 1}}
+	return []Range{{From: k.heads}, {From: k.forgotten}, {From: k.from, End: k.end, Limit: int64(most) + 1}}
 }
 
 // load makes a view of what reads gave. Errors wrap ErrEpoch, ErrCorrupt or ErrNewer.
 func load(k bootKeys, epoch uint64, most int, got [][]Entry) (*view, error) {
 	b := k.boot
-	if len(got) != 2 {
-		return nil, fmt.Errorf("%w: the store read %d ranges, not 2", ErrCorrupt, len(got))
+	if len(got) != 3 {
+		return nil, fmt.Errorf("%w: the store read %d ranges, not 3", ErrCorrupt, len(got))
 	}
 	v := &view{boot: b}
 	for _, e := range got[0] {
-		s, err := ParseSummary(b, e.Value)
+		h, err := ParseHeads(b, e.Value)
 		if err != nil {
 			return nil, err
 		}
-		v.summary, v.summaryAt = s, e.Modified
-	}
-	if v.more = len(got[1]) > most; v.more {
-		got[1] = got[1][:most]
+		v.heads, v.headsAt = h, e.Modified
 	}
 	for _, e := range got[1] {
+		v.forgotten = e.Modified
+	}
+	found := got[2]
+	if v.more = len(found) > most; v.more {
+		found = found[:most]
+	}
+	for _, e := range found {
 		of, start, err := k.ParseClaim(e.Key)
 		if err != nil || of != b {
 			return nil, fmt.Errorf("%w: key %q among those of boot %s", ErrCorrupt, e.Key, b)
@@ -109,5 +115,10 @@ func (v *view) find(start uint64) (int, bool) {
 
 // weight is about the view's bytes in memory.
 func (v *view) weight() int64 {
-	return int64(256 + len(v.boot.Agent) + len(v.boot.Boot) + 256*len(v.claims) + 32*len(v.summary.Spans))
+	return int64(256 + len(v.boot.Agent) + len(v.boot.Boot) + 256*len(v.claims) + 40*len(v.heads))
+}
+
+// folds is what the store knows of the boot's folds, at a revision of an epoch.
+func (v *view) folds(epoch uint64, revision int64) Folds {
+	return Folds{Heads: v.heads, Modified: v.headsAt, Forgotten: v.forgotten, At: revision, Epoch: epoch}
 }

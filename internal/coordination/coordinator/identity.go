@@ -202,8 +202,6 @@ func answers(op claims.Op, a claims.Answer) error {
 		return fmt.Errorf("%s names the claim itself: %s", a.Outcome, c.Identity)
 	case a.Outcome == claims.RangeConflict && (c.Identity == op.Identity || !c.Identity.Intersects(op.Identity)):
 		return fmt.Errorf("%s names %s", a.Outcome, c.Identity)
-	case a.Outcome == claims.Folded && len(a.Spans) == 0:
-		return fmt.Errorf("%s without a span", a.Outcome)
 	}
 	return nil
 }
@@ -227,7 +225,7 @@ func decodeResult(r *coordinatorv1.ClaimResult) (linearizer.Result, error) {
 		return linearizer.Result{}, fmt.Errorf("outcome %s", r.GetOutcome())
 	}
 	c, err := decodeIdentityClaim(r.GetClaim())
-	return linearizer.Result{Answer: claims.Answer{Outcome: o, Epoch: r.GetEpoch(), Claim: c, Spans: decodeSpans(r.GetSpans())}}, err
+	return linearizer.Result{Answer: claims.Answer{Outcome: o, Epoch: r.GetEpoch(), Claim: c}}, err
 }
 
 // List reads what meets a range of sequence numbers of a boot.

@@ -18,7 +18,7 @@ var claimChanges = map[coordinatorv1.ClaimChange]claims.Kind{
 	coordinatorv1.ClaimChange_CLAIM_CHANGE_RELEASE:   claims.DoRelease,
 }
 
-// claimOutcomes of the core and what they are in the API. That of a fold does not travel.
+// claimOutcomes of the core and what they are in the API. Those of folds do not travel.
 var claimOutcomes = map[claims.Outcome]coordinatorv1.ClaimOutcome{
 	claims.Held:          coordinatorv1.ClaimOutcome_CLAIM_OUTCOME_HELD,
 	claims.Pending:       coordinatorv1.ClaimOutcome_CLAIM_OUTCOME_PENDING,
@@ -28,7 +28,6 @@ var claimOutcomes = map[claims.Outcome]coordinatorv1.ClaimOutcome{
 	claims.Contested:     coordinatorv1.ClaimOutcome_CLAIM_OUTCOME_CONTESTED,
 	claims.Moved:         coordinatorv1.ClaimOutcome_CLAIM_OUTCOME_MOVED,
 	claims.Released:      coordinatorv1.ClaimOutcome_CLAIM_OUTCOME_RELEASED,
-	claims.Folded:        coordinatorv1.ClaimOutcome_CLAIM_OUTCOME_FOLDED,
 }
 
 // invert is the map from values to keys.

@@ -99,6 +99,9 @@ func (s *IdentityServer) ScanClaims(ctx context.Context, r *coordinatorv1.ScanCl
 		Home: claims.Region(r.GetRegion()), Retired: r.GetRetired(), After: r.GetPageToken(),
 		Limit: int(cmp.Or(r.GetPageSize(), defaultScan)), Before: now - int64(min(r.GetOlderThanNs(), uint64(now))),
 	}
+	if err := q.Home.Validate(); err != nil {
+		return nil, refusal(err)
+	}
 	for _, st := range r.GetStates() {
 		// A number that does not fit must not become another state.
 		q.States = append(q.States, claims.State(max(min(st, math.MaxUint8), 0)))
@@ -128,5 +131,5 @@ func encodeResult(r linearizer.Result) *coordinatorv1.ClaimResult {
 		return &coordinatorv1.ClaimResult{Reason: claimRefusals[i].reason, Message: r.Err.Error()}
 	}
 	a := r.Answer
-	return &coordinatorv1.ClaimResult{Outcome: claimOutcomes[a.Outcome], Epoch: a.Epoch, Claim: encodeIdentityClaim(a.Claim), Spans: encodeSpans(a.Spans)}
+	return &coordinatorv1.ClaimResult{Outcome: claimOutcomes[a.Outcome], Epoch: a.Epoch, Claim: encodeIdentityClaim(a.Claim)}
 }

@@ -29,7 +29,7 @@ func linear(t *testing.T) *linearizer.Linearizer {
 	if _, err := store.Commit(bg, claims.Txn{Parts: []claims.Part{{Puts: []claims.Put{{Key: keys.Epoch(), Value: epoch.Marshal()}}}}}); err != nil {
 		t.Fatal(err)
 	}
-	l, err := linearizer.New(store, linearizer.Options{Config: claims.DefaultConfig(), Keys: keys, Epoch: epoch})
+	l, err := linearizer.New(store, linearizer.Options{Config: claims.DefaultConfig(), Keys: keys, Epoch: epoch, Folds: mem.NoFolds{Epoch: epoch.Number}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,13 +95,9 @@ func TestAnswersOfTheLinearizerTravel(t *testing.T) {
 	if err != nil || len(listed.Claims) != 2 || listed.Claims[0].Hash != blue.Hash || listed.Claims[1].Identity != claimOf(2).Identity || listed.Epoch != 3 {
 		t.Errorf("%+v, %v", listed, err)
 	}
-	if r := l.Do(bg, []claims.Op{{Kind: claims.DoFold, Identity: first.Identity, At: time.Unix(200, 0).UnixNano()}}); r[0].Err != nil || r[0].Answer.Count != 1 {
-		t.Fatalf("%+v", r)
-	}
 	span := []claims.Span{{Start: 0, End: 9, Home: "east"}}
-	if a := do(claims.Folded, first); !reflect.DeepEqual(a.Spans, span) {
-		t.Errorf("%+v", a)
-	}
+	folded := claims.Answer{Outcome: claims.Found, Epoch: 3, Spans: span}
+	c = serveClaims(t, scripted(func([]claims.Op) []linearizer.Result { return []linearizer.Result{{Answer: folded}} }))
 	if listed, err = c.List(bg, first.Identity); err != nil || !reflect.DeepEqual(listed.Spans, span) || len(listed.Claims) != 0 {
 		t.Errorf("%+v, %v", listed, err)
 	}
@@ -170,7 +166,7 @@ func TestWrongAnswersAreNotBelieved(t *testing.T) {
 		"decided, another hash":  with(claims.Decided, blue), "pending, another identity": with(claims.Pending, elsewhere),
 		"conflict with itself": with(claims.Conflict, func(*claims.Claim) {}), "conflict with another identity": with(claims.Conflict, func(c *claims.Claim) { blue(c); elsewhere(c) }),
 		"range conflict with itself": with(claims.RangeConflict, func(*claims.Claim) {}), "range conflict far away": with(claims.RangeConflict, far),
-		"folded into nothing": {Outcome: claims.Folded, Epoch: 3}, "no outcome": {Epoch: 3}, "the outcome of a fold": {Outcome: claims.FoldedAway, Epoch: 3},
+		"folded": {Outcome: claims.Folded, Epoch: 3}, "no outcome": {Epoch: 3}, "the outcome of a fold": {Outcome: claims.Applied, Epoch: 3},
 	} {
 		c := serveClaims(t, scripted(func([]claims.Op) []linearizer.Result { return []linearizer.Result{{Answer: a}} }))
 		if r := c.Do(bg, []claims.Op{op}); !errors.Is(r[0].Err, claims.ErrUnknown) {

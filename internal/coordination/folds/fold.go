@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"strings"
 
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
 	"lightmetrics.dev/lightmetrics/internal/layout"
@@ -21,15 +22,11 @@ type Store interface {
 	objstore.Replacer
 }
 
-// Region has a copy of every head.
+// Region has a head of each boot of its own, which is moved by If-Match: so each has all that the one before it had.
 type Region struct {
 	Name  claims.Region
 	Store Store
 }
-
-// epochShift: a generation has the epoch that it was made in above this bit. Another epoch may have another first region, and if both
-// made the same generation, a copy of one would be taken for the other.
-const epochShift = 32
 
 // tries bounds how often a head that others move is read again.
 const tries = 8
@@ -84,18 +81,24 @@ func readOrNone(ctx context.Context, s objstore.Getter, boot identity.Boot) (Hea
 
 // ReadPart reads a part that a head of the boot names.
 func ReadPart(ctx context.Context, s objstore.Getter, boot identity.Boot, p Part) ([]Entry, error) {
-	b, _, err := s.Get(ctx, layout.FoldPart(boot, p.Name), objstore.GetOptions{Limit: MaxObject})
+	b, err := readPart(ctx, s, boot, p)
 	if err != nil {
-		return nil, fmt.Errorf("read a part of folds: %w", err)
+		return nil, err
 	}
 	return ParsePart(boot, p, b)
 }
 
+func readPart(ctx context.Context, s objstore.Getter, boot identity.Boot, p Part) ([]byte, error) {
+	b, _, err := s.Get(ctx, layout.FoldPart(boot, p.Name), objstore.GetOptions{Limit: MaxObject})
+	if err != nil {
+		return nil, fmt.Errorf("read a part of folds: %w", err)
+	}
+	return b, nil
+}
+
 // Folder moves heads. It has no state: any number of them may work at once.
 type Folder struct {
-	// Epoch of the linearizer, which etcd's transactions compare.
-	Epoch uint64
-	// Regions of the epoch, in its order: heads are moved in the first, and copied to the others.
+	// Regions of the epoch. Heads are moved in all that answer.
 	Regions []Region
 	Retired Homes
 	// SealAt is how many entries of a tail become a part, up to the package's; 0 is that.
@@ -104,43 +107,63 @@ type Folder struct {
 
 // Moved is what became of a fold.
 type Moved struct {
-	// Generation of a head that has all the entries: etcd's may be set to it, and their claims deleted.
-	Generation uint64
-	// Copies is how many regions have such a head, the first one among them; Failed says why others have not.
-	Copies int
+	// Heads have all the entries, and all that was folded before: etcd may note them, and forget the claims. They are in two
+	// regions, where there are two.
+	Heads claims.Heads
+	// Region has Head, which is one of them, unless there is none in any region.
+	Region claims.Region
+	Head   Head
+	// Failed says why other regions have no such head.
 	Failed []error
 }
 
-// Fold adds entries, which are in order, to the head of a boot of which etcd knows generation g. When it returns nil the head is in
-// the first region, and in another one where there are several. To call it again, after any error or with the same entries, is
-// harmless. Errors wrap ErrContradiction, ErrBehind, ErrFull, ErrBusy, ErrCopies,
-// claims.ErrInvalid, claims.ErrEpoch or one of objstore.
-func (f Folder) Fold(ctx context.Context, boot identity.Boot, g uint64, add []Entry) (Moved, error) {
+// found is the head that a region has; its boot's, of generation 0, where it has none.
+type found struct {
+	Region
+	head Head
+	etag string
+}
+
+// Fold adds entries, which are in order, to the heads of a boot, of which etcd knows what it knows. To call it again, after any error
+// or with the same entries, is harmless; without entries it makes heads of what all regions have. Errors wrap ErrContradiction,
+// ErrBehind, ErrFull, ErrCopies, claims.ErrInvalid, or one of objstore.
+func (f Folder) Fold(ctx context.Context, boot identity.Boot, known claims.Folds, add []Entry) (Moved, error) {
 	fail := func(err error) (Moved, error) { return Moved{}, fmt.Errorf("fold boot %s: %w", boot, err) }
 	if err := f.check(add); err != nil {
 		return fail(err)
 	}
-	h, err := f.move(ctx, boot, g, add)
+	there, away, err := f.read(ctx, boot, known)
 	if err != nil {
 		return fail(err)
 	}
-	m := Moved{Generation: h.Generation, Copies: 1}
-	for _, r := range f.Regions[1:] {
-		if err := f.copyTo(ctx, r, h); err != nil {
+	m := Moved{Failed: away}
+	p := &parts{there: there, sealed: map[identity.Digest][]byte{}}
+	want, err := f.target(ctx, boot, p, add)
+	if err != nil {
+		return fail(err)
+	}
+	for _, r := range there {
+		h, err := f.move(ctx, p, r, want)
+		if err != nil {
 			m.Failed = append(m.Failed, fmt.Errorf("region %s: %w", r.Name, err))
 			continue
 		}
-		m.Copies++
+		m.Heads, m.Region, m.Head = append(m.Heads, claims.HeadAt{Region: r.Name, Generation: h.Generation}), r.Name, h
 	}
-	if m.Copies < min(2, len(f.Regions)) {
-		return fail(fmt.Errorf("%w: %d of %d: %w", ErrCopies, m.Copies, len(f.Regions), errors.Join(m.Failed...)))
+	if len(m.Heads) < min(2, len(f.Regions)) {
+		return fail(fmt.Errorf("%w: %d of %d: %w", ErrCopies, len(m.Heads), len(f.Regions), errors.Join(m.Failed...)))
 	}
+	sortHeads(m.Heads)
 	return m, nil
 }
 
+func sortHeads(h claims.Heads) {
+	slices.SortFunc(h, func(a, b claims.HeadAt) int { return strings.Compare(string(a.Region), string(b.Region)) })
+}
+
 func (f Folder) check(add []Entry) error {
-	if f.Epoch == 0 || f.Epoch >= 1<<epochShift || len(f.Regions) == 0 || f.Retired == nil || f.SealAt < 0 || f.SealAt > SealAt || len(add) > MaxAdd {
-		return fmt.Errorf("%w: epoch %d, %d regions, %d entries", claims.ErrInvalid, f.Epoch, len(f.Regions), len(add))
+	if len(f.Regions) == 0 || f.Retired == nil || f.SealAt < 0 || f.SealAt > SealAt || len(add) > MaxAdd {
+		return fmt.Errorf("%w: %d regions, %d entries", claims.ErrInvalid, len(f.Regions), len(add))
 	}
 	for i, e := range add {
 		if err := e.Home.Validate(); err != nil {
@@ -153,44 +176,91 @@ func (f Folder) check(add []Entry) error {
 	return nil
 }
 
-// move moves the head of the first region.
-func (f Folder) move(ctx context.Context, boot identity.Boot, g uint64, add []Entry) (Head, error) {
-	first := f.Regions[0]
-	for range tries {
-		was, etag, err := readOrNone(ctx, first.Store, boot)
+// read gives the heads of all regions that answer, if together they have everything that was folded: one of those that etcd knows
+// of is among them, or, where it knows of none, all but one answer. Two regions have each head before etcd forgets a claim, so one of
+// them is among all but one.
+func (f Folder) read(ctx context.Context, boot identity.Boot, known claims.Folds) (there []found, errs []error, _ error) {
+	enough := false
+	for _, r := range f.Regions {
+		h, etag, err := readOrNone(ctx, r.Store, boot)
 		if err != nil {
-			return Head{}, err
+			errs = append(errs, fmt.Errorf("region %s: %w", r.Name, err))
+			continue
 		}
-		h := was
-		if h.Generation>>epochShift > f.Epoch {
-			return Head{}, fmt.Errorf("%w: the head was moved in %d", claims.ErrEpoch, h.Generation>>epochShift)
+		there = append(there, found{r, h, etag})
+		if g, named := known.Heads.Of(r.Name); named && h.Generation >= g {
+			enough = true
+		} else if named {
+			errs = append(errs, fmt.Errorf("region %s has generation %d, etcd knows of %d", r.Name, h.Generation, g))
 		}
-		if h.Generation < g {
-			// The region is the first one since another was retired or added.
-			if h, err = f.gather(ctx, h); err != nil {
-				return Head{}, err
-			}
-			if h.Generation < g {
-				return Head{}, fmt.Errorf("%w: generation %d, etcd's is %d", ErrBehind, h.Generation, g)
-			}
-		}
-		if h, err = f.with(ctx, h, add); err != nil {
-			return Head{}, err
-		}
-		if h.equal(was) && h.Generation == was.Generation {
-			return was, nil
-		}
-		if !h.equal(was) {
-			h.Generation = max(h.Generation+1, f.Epoch<<epochShift)
-		}
-		h, err = f.write(ctx, first.Store, h, etag)
-		if err == nil || !passes(err) || ctx.Err() != nil {
-			return h, err
-		}
-		// Somebody else moved it, or nobody knows whether this move was made. Whatever is there now is what counts; what this one wrote may
-		// come later, and then its condition does not hold.
 	}
-	return Head{}, fmt.Errorf("%w: %d times", ErrBusy, tries)
+	if known.Modified == 0 {
+		enough = len(there) >= max(1, len(f.Regions)-1)
+	}
+	if !enough {
+		return nil, nil, fmt.Errorf("%w: %w", ErrBehind, errors.Join(errs...))
+	}
+	return there, errs, nil
+}
+
+// target is what every region is to have: everything that one of them has, and the entries.
+func (f Folder) target(ctx context.Context, boot identity.Boot, p *parts, add []Entry) (Head, error) {
+	want := Head{Boot: boot}
+	var err error
+	for _, r := range p.there {
+		if want, err = f.unite(ctx, p, want, r.head); err != nil {
+			return Head{}, err
+		}
+	}
+	if add, err = f.fresh(ctx, p, want, add); err == nil {
+		want.Tail, err = unite(want.Tail, add, f.Retired)
+	}
+	if err != nil {
+		return Head{}, err
+	}
+	return f.seal(want, p)
+}
+
+func (f Folder) seal(h Head, p *parts) (Head, error) {
+	at := f.SealAt
+	if at == 0 {
+		at = SealAt
+	}
+	h, body, err := h.seal(at)
+	if body != nil {
+		p.sealed[identity.Sum(body)] = body
+	}
+	return h, err
+}
+
+// move brings a region's head to what is wanted, united with what is there. Whatever the outcome of a write is: what is there then is
+// what counts, and what was written may come later, when its condition does not hold.
+func (f Folder) move(ctx context.Context, p *parts, r found, want Head) (Head, error) {
+	for try := 0; ; try++ {
+		next, err := f.unite(ctx, p, want, r.head)
+		if err != nil || next.equal(r.head) {
+			return r.head, err
+		}
+		if next, err = f.seal(next, p); err != nil {
+			return Head{}, err
+		}
+		next.Generation = r.head.Generation + 1
+		// Parts precede the head that names them.
+		if err = p.bring(ctx, r, next); err == nil {
+			err = write(ctx, r, next)
+		}
+		if err == nil {
+			return next, nil
+		}
+		if !passes(err) || ctx.Err() != nil || try == tries {
+			return Head{}, err
+		}
+		if r.head, r.etag, err = readOrNone(ctx, r.Store, want.Boot); err != nil {
+			return Head{}, err
+		}
+		// Others may have sealed parts meanwhile.
+		p.there = append(slices.DeleteFunc(slices.Clone(p.there), func(o found) bool { return o.Name == r.Name }), r)
+	}
 }
 
 // passes reports whether a write failed because of another one, or nobody knows whether it did.
@@ -199,48 +269,16 @@ func passes(err error) bool {
 		errors.Is(err, objstore.ErrConflict) || errors.Is(err, objstore.ErrUnknown)
 }
 
-// gather unites a head with the copies in all other regions, and brings the parts that it lacks. One that does not answer may have the
-// newest.
-func (f Folder) gather(ctx context.Context, h Head) (Head, error) {
-	for _, r := range f.Regions[1:] {
-		o, _, err := readOrNone(ctx, r.Store, h.Boot)
-		if err == nil {
-			err = bring(ctx, f.Regions[0].Store, r.Store, h, o)
-		}
-		if err == nil {
-			h, err = f.unite(ctx, f.Regions[0].Store, h, o)
-		}
-		if err != nil {
-			return Head{}, fmt.Errorf("region %s: %w", r.Name, err)
-		}
-	}
-	return h, nil
-}
-
-// with adds entries to the tail, but for those that parts have.
-func (f Folder) with(ctx context.Context, h Head, add []Entry) (Head, error) {
-	fresh, err := f.fresh(ctx, f.Regions[0].Store, h, add)
-	if err == nil {
-		h.Tail, err = unite(h.Tail, fresh, f.Retired)
-	}
-	return h, err
-}
-
-// fresh are the entries that the head's parts, read from a region, do not have, or with a home that is retired. Errors wrap
-// ErrContradiction or what reading the parts gave.
-func (f Folder) fresh(ctx context.Context, s objstore.Getter, h Head, add []Entry) ([]Entry, error) {
-	parts := map[identity.Digest][]Entry{}
+// fresh are the entries that the head's parts do not have, or with a home that is retired. Errors wrap ErrContradiction or what reading
+// the parts gave.
+func (f Folder) fresh(ctx context.Context, from *parts, h Head, add []Entry) ([]Entry, error) {
 	var out []Entry
 	for _, e := range add {
 		known := false
 		for _, p := range h.Meeting(e.Start, e.End) {
-			es, ok := parts[p.Name]
-			if !ok {
-				var err error
-				if es, err = ReadPart(ctx, s, h.Boot, p); err != nil {
-					return nil, err
-				}
-				parts[p.Name] = es
+			es, err := from.entries(ctx, h.Boot, p)
+			if err != nil {
+				return nil, err
 			}
 			for _, o := range meeting(es, e.Start, e.End) {
 				if !o.same(e) {
@@ -260,8 +298,11 @@ func (f Folder) fresh(ctx context.Context, s objstore.Getter, h Head, add []Entr
 	return out, nil
 }
 
-// unite merges what a region has into a head, whose parts the region has as well. A tail that was sealed since is not taken along.
-func (f Folder) unite(ctx context.Context, s objstore.Getter, h, there Head) (Head, error) {
+// unite merges what another region has into a head. A tail that was sealed since is not taken along.
+func (f Folder) unite(ctx context.Context, p *parts, h, there Head) (Head, error) {
+	if len(h.Parts) == 0 && len(h.Tail) == 0 || h.equal(there) {
+		return Head{Boot: h.Boot, Parts: there.Parts, Tail: there.Tail}, nil
+	}
 	tail := there.Tail
 	there.Tail = nil
 	next, err := Unite(h, there, f.Retired)
@@ -270,42 +311,95 @@ func (f Folder) unite(ctx context.Context, s objstore.Getter, h, there Head) (He
 	}
 	var extra []Entry
 	for _, e := range tail {
-		if !slices.Contains(h.Tail, e) {
+		if !slices.Contains(meeting(h.Tail, e.Start, e.End), e) {
 			extra = append(extra, e)
 		}
 	}
-	if extra, err = f.fresh(ctx, s, next, extra); err == nil {
+	if extra, err = f.fresh(ctx, p, next, extra); err == nil {
 		next.Tail, err = unite(next.Tail, extra, f.Retired)
 	}
 	return next, err
 }
 
-// write puts a head into a region, in the place of the one with the etag. Parts precede the head that names them.
-func (f Folder) write(ctx context.Context, s Store, h Head, etag string) (Head, error) {
-	at := f.SealAt
-	if at == 0 {
-		at = SealAt
+// parts are those of a boot that the heads of regions name, and that were sealed and are in none yet.
+type parts struct {
+	there  []found
+	sealed map[identity.Digest][]byte
+	read   map[identity.Digest][]Entry
+}
+
+func (p *parts) body(ctx context.Context, boot identity.Boot, of Part) ([]byte, error) {
+	if b := p.sealed[of.Name]; b != nil {
+		return b, nil
 	}
-	h, body, err := h.seal(at)
+	var errs []error
+	for _, r := range p.there {
+		if !r.head.names(of) {
+			continue
+		}
+		b, err := readPart(ctx, r.Store, boot, of)
+		if err == nil {
+			return b, nil
+		}
+		errs = append(errs, fmt.Errorf("region %s: %w", r.Name, err))
+	}
+	return nil, errors.Join(append(errs, fmt.Errorf("part %s is in no region that answers", of.Name))...)
+}
+
+func (p *parts) entries(ctx context.Context, boot identity.Boot, of Part) ([]Entry, error) {
+	if es, ok := p.read[of.Name]; ok {
+		return es, nil
+	}
+	b, err := p.body(ctx, boot, of)
 	if err != nil {
-		return Head{}, err
+		return nil, err
 	}
-	if body != nil {
-		if err := create(ctx, s, h.Boot, body); err != nil {
-			return Head{}, err
+	es, err := ParsePart(boot, of, b)
+	if p.read == nil {
+		p.read = map[identity.Digest][]Entry{}
+	}
+	p.read[of.Name] = es
+	return es, err
+}
+
+// bring creates the parts in a region that its head does not name yet.
+func (p *parts) bring(ctx context.Context, to found, next Head) error {
+	for _, of := range next.Parts {
+		if to.head.names(of) {
+			continue
+		}
+		b, err := p.body(ctx, next.Boot, of)
+		if err == nil {
+			_, err = ParsePart(next.Boot, of, b)
+		}
+		if err == nil {
+			err = create(ctx, to.Store, next.Boot, b)
+		}
+		if err != nil {
+			return err
 		}
 	}
+	return nil
+}
+
+func (h Head) names(of Part) bool {
+	return slices.ContainsFunc(h.Parts, func(o Part) bool { return o.Name == of.Name })
+}
+
+// write puts a head into a region, in the place of the one that was found.
+func write(ctx context.Context, r found, h Head) error {
 	o := objstore.PutOptions{ContentType: "application/octet-stream"}
 	key := layout.FoldHead(h.Boot)
-	if etag == "" {
-		_, err = s.Create(ctx, key, h.Marshal(), o)
+	var err error
+	if r.etag == "" {
+		_, err = r.Store.Create(ctx, key, h.Marshal(), o)
 	} else {
-		_, err = s.Replace(ctx, key, h.Marshal(), etag, o)
+		_, err = r.Store.Replace(ctx, key, h.Marshal(), r.etag, o)
 	}
 	if err != nil {
-		return Head{}, fmt.Errorf("move the head of folds: %w", err)
+		return fmt.Errorf("move the head of folds: %w", err)
 	}
-	return h, nil
+	return nil
 }
 
 // create writes a part. One that is there has these bytes, since they name it.
@@ -322,49 +416,4 @@ func create(ctx context.Context, s Store, boot identity.Boot, body []byte) error
 		}
 	}
 	return fmt.Errorf("write a part of folds: %w", err)
-}
-
-// bring copies the parts of a head that another one lacks.
-func bring(ctx context.Context, to Store, from objstore.Getter, has, all Head) error {
-	for _, p := range all.Parts {
-		if slices.ContainsFunc(has.Parts, func(o Part) bool { return o.Name == p.Name }) {
-			continue
-		}
-		b, _, err := from.Get(ctx, layout.FoldPart(all.Boot, p.Name), objstore.GetOptions{Limit: MaxObject})
-		if err != nil {
-			return fmt.Errorf("read a part of folds: %w", err)
-		}
-		if _, err := ParsePart(all.Boot, p, b); err != nil {
-			return err
-		}
-		if err := create(ctx, to, all.Boot, b); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// copyTo brings a head to a region, united with what is there.
-func (f Folder) copyTo(ctx context.Context, r Region, h Head) error {
-	for range tries {
-		was, etag, err := readOrNone(ctx, r.Store, h.Boot)
-		if err != nil {
-			return err
-		}
-		if err := bring(ctx, r.Store, f.Regions[0].Store, was, h); err != nil {
-			return err
-		}
-		next, err := f.unite(ctx, r.Store, h, was)
-		if err != nil {
-			return err
-		}
-		if next.equal(was) && next.Generation == was.Generation {
-			return nil
-		}
-		_, err = f.write(ctx, r.Store, next, etag)
-		if err == nil || !passes(err) || ctx.Err() != nil {
-			return err
-		}
-	}
-	return fmt.Errorf("%w: %d times", ErrBusy, tries)
 }

@@ -59,7 +59,7 @@ type Part struct {
 // Head is what is folded of a boot. Every head has all that the head before it had.
 type Head struct {
 	Boot identity.Boot
-	// Generation grows with each move; 0 is a boot of which nothing is folded.
+	// Generation grows with each move in its region; those of other regions have generations of their own. 0 is no head.
 	Generation uint64
 	// Parts in the order of their starts, and of their names where these are equal.
 	Parts []Part
@@ -84,12 +84,10 @@ const (
 var (
 	// ErrContradiction: two hashes of an identity, or two identities whose ranges meet. Nothing was written; somebody has to look.
 	ErrContradiction = errors.New("folds contradict each other")
-	// ErrBehind: no region that answers has a head as new as the one that etcd knows of.
-	ErrBehind = errors.New("the head of folds is older than the one that etcd knows of")
+	// ErrBehind: the regions that answer may lack something that was folded.
+	ErrBehind = errors.New("no head of folds that has everything can be read")
 	// ErrFull: the boot has as many parts as a head can name.
 	ErrFull = errors.New("the head of folds is full")
-	// ErrBusy: others moved the head again and again.
-	ErrBusy = errors.New("others keep moving the head of folds")
 	// ErrCopies: too few regions have the head. etcd has to keep its claims.
 	ErrCopies = errors.New("too few regions have the head of folds")
 )
@@ -144,12 +142,12 @@ func contradiction(a, b Entry) error {
 		a.Start, a.End, a.Home, a.Digest[:4], b.Start, b.End, b.Home, b.Digest[:4])
 }
 
-// Unite is the merge of two heads of a boot: it has everything that either has. Errors wrap ErrContradiction or ErrFull.
+// Unite is the merge of two heads of a boot: it has everything that either has, and no generation. Errors wrap ErrContradiction or ErrFull.
 func Unite(a, b Head, retired Homes) (Head, error) {
 	if a.Boot != b.Boot {
 		return Head{}, fmt.Errorf("%w: heads of boots %s and %s", claims.ErrInvalid, a.Boot, b.Boot)
 	}
-	out := Head{Boot: a.Boot, Generation: max(a.Generation, b.Generation), Parts: slices.Clone(a.Parts)}
+	out := Head{Boot: a.Boot, Parts: slices.Clone(a.Parts)}
 	for _, p := range b.Parts {
 		if !slices.ContainsFunc(a.Parts, func(o Part) bool { return o.Name == p.Name }) {
 			out.Parts = append(out.Parts, p)
@@ -197,6 +195,9 @@ func meeting(all []Entry, start, end uint64) []Entry {
 	return all[from:to]
 }
 
+// Meet reports whether an identity shares sequence numbers with one of these entries of its boot, which are in order.
+func Meet(all []Entry, id identity.Batch) bool { return len(meeting(all, id.SeqStart, id.SeqEnd)) > 0 }
+
 // seal moves a tail of so many entries into a part; nil where it is short.
 func (h Head) seal(at int) (Head, []byte, error) {
 	if len(h.Tail) < at {
@@ -206,8 +207,10 @@ func (h Head) seal(at int) (Head, []byte, error) {
 		return h, nil, fmt.Errorf("%w: %d parts", ErrFull, len(h.Parts))
 	}
 	p, body := sealed(h.Boot, h.Tail)
+	if h.Tail = nil; h.names(p) {
+		return h, nil, nil
+	}
 	h.Parts = append(slices.Clone(h.Parts), p)
 	slices.SortFunc(h.Parts, compareParts)
-	h.Tail = nil
 	return h, body, nil
 }

@@ -149,9 +149,9 @@ func FuzzParse(f *testing.F) {
 func TestUnion(t *testing.T) {
 	a := Head{Boot: boot, Generation: 4, Tail: []Entry{entry(1, 10, "eu"), entry(21, 30, "us")}}
 	b := Head{Boot: boot, Generation: 7, Tail: []Entry{entry(11, 20, "eu"), entry(21, 30, "us"), entry(31, 40, "asia")}}
-	want := Head{Boot: boot, Generation: 7, Tail: []Entry{entry(1, 10, "eu"), entry(11, 20, "eu"), entry(21, 30, "us"), entry(31, 40, "asia")}}
+	want := Head{Boot: boot, Tail: []Entry{entry(1, 10, "eu"), entry(11, 20, "eu"), entry(21, 30, "us"), entry(31, 40, "asia")}}
 	for _, pair := range [][2]Head{{a, b}, {b, a}, {want, a}, {b, want}} {
-		if got, err := Unite(pair[0], pair[1], living); err != nil || !got.equal(want) || got.Generation != 7 {
+		if got, err := Unite(pair[0], pair[1], living); err != nil || !got.equal(want) || got.Generation != 0 {
 			t.Errorf("%+v: %v", got, err)
 		}
 	}
@@ -188,30 +188,34 @@ func regionsOf(stores ...Store) []Region {
 	return out
 }
 
-// A long history: parts are sealed, heads stay small, all copies are the same, and every identity is found.
+// knows is what etcd knows after a fold.
+func knows(m Moved) claims.Folds { return claims.Folds{Heads: m.Heads, Modified: 1} }
+
+// A long history: parts are sealed, heads stay small, all regions have the same, and every identity is found.
 func TestALongHistory(t *testing.T) {
 	ctx := context.Background()
 	stores := []*counted{{Store: mem.New(nil)}, {Store: mem.New(nil)}}
-	f := Folder{Epoch: 1, Regions: regionsOf(stores[0], stores[1]), Retired: living}
+	f := Folder{Regions: regionsOf(stores[0], stores[1]), Retired: living}
 	const rounds, each = 40, 256
-	g := uint64(0)
+	var known claims.Folds
 	for i := range uint64(rounds) {
-		m, err := f.Fold(ctx, boot, g, run(i*each, each, "eu"))
-		if err != nil || m.Generation != max(g+1, 1<<32) || m.Copies != 2 {
+		m, err := f.Fold(ctx, boot, known, run(i*each, each, "eu"))
+		if want := (claims.Heads{{Region: "asia", Generation: i + 1}, {Region: "eu", Generation: i + 1}}); err != nil || !slices.Equal(m.Heads, want) {
 			t.Fatalf("%+v: %v", m, err)
 		}
-		g = m.Generation
+		known = knows(m)
 	}
 	h, err := Read(ctx, stores[0], boot)
 	if err != nil || len(h.Parts) != rounds*each/SealAt || len(h.Tail) != rounds*each%SealAt {
 		t.Fatalf("%d parts, %d in the tail: %v", len(h.Parts), len(h.Tail), err)
 	}
-	if o, err := Read(ctx, stores[1], boot); err != nil || !o.equal(h) || o.Generation != g {
-		t.Fatalf("the copy has %d parts and %d in the tail at %d: %v", len(o.Parts), len(o.Tail), o.Generation, err)
+	if o, err := Read(ctx, stores[1], boot); err != nil || !o.equal(h) {
+		t.Fatalf("the other region has %d parts and %d in the tail: %v", len(o.Parts), len(o.Tail), err)
 	}
-	l := NewLooker(f.Regions, living, 1<<20)
+	l := NewLooker(f, 1<<20)
 	for i := range uint64(rounds * each) {
-		if got, err := l.Look(ctx, batch(10*i+1, 10*i+10), hash(10*i+1, 10*i+10), g); err != nil || got.Verdict != Same || got.Entry.Home != "eu" || got.Generation != g {
+		got, err := l.Look(ctx, batch(10*i+1, 10*i+10), hash(10*i+1, 10*i+10), known)
+		if err != nil || got.Verdict != Same || got.Entry.Home != "eu" || !got.Looked.Suffices(known) {
 			t.Fatalf("%d: %+v, %v", i, got, err)
 		}
 	}
@@ -223,7 +227,7 @@ func TestALongHistory(t *testing.T) {
 		{batch(11, 20), hash(1, 10), OtherHash}, {batch(11, 19), hash(11, 19), OtherRange}, {batch(0, 1), hash(0, 1), OtherRange},
 		{batch(0, 0), hash(0, 0), Free}, {batch(10*rounds*each+1, math.MaxUint64), hash(0, 0), Free}, {batch(0, 1<<40), hash(0, 0), OtherRange},
 	} {
-		if got, err := l.Look(ctx, c.id, c.hash, g); err != nil || got.Verdict != c.want {
+		if got, err := l.Look(ctx, c.id, c.hash, known); err != nil || got.Verdict != c.want {
 			t.Errorf("%s: %+v, %v, want %s", c.id, got, err, c.want)
 		}
 	}
@@ -274,78 +278,118 @@ func (c *counted) Replace(ctx context.Context, key string, b []byte, etag string
 // Entries of parts are not added again, contradictions to them are refused, and a later home goes in front of theirs.
 func TestPartsAreMinded(t *testing.T) {
 	ctx := context.Background()
-	f := Folder{Epoch: 1, Regions: regionsOf(mem.New(nil), mem.New(nil)), Retired: living}
-	g := uint64(0)
+	f := Folder{Regions: regionsOf(mem.New(nil), mem.New(nil)), Retired: living}
+	var known claims.Folds
 	for i := range uint64(SealAt / 512) {
-		m, err := f.Fold(ctx, boot, g, run(512*i, 512, "us"))
+		m, err := f.Fold(ctx, boot, known, run(512*i, 512, "us"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		g = m.Generation
+		known = knows(m)
 	}
-	if m, err := f.Fold(ctx, boot, g, run(7, 3, "us")); err != nil || m.Generation != g {
+	if m, err := f.Fold(ctx, boot, known, run(7, 3, "us")); err != nil || !slices.Equal(m.Heads, known.Heads) {
 		t.Fatalf("what is folded: %+v, %v", m, err)
 	}
 	for _, e := range []Entry{{Start: 11, End: 20, Home: "us"}, entry(15, 16, "us"), entry(11, 20, "eu")} {
-		if _, err := f.Fold(ctx, boot, g, []Entry{e}); !errors.Is(err, ErrContradiction) {
+		if _, err := f.Fold(ctx, boot, known, []Entry{e}); !errors.Is(err, ErrContradiction) {
 			t.Errorf("%+v: %v", e, err)
 		}
 	}
-	if h, err := Read(ctx, f.Regions[0].Store, boot); err != nil || h.Generation != g || len(h.Tail) != 0 {
+	if h, err := Read(ctx, f.Regions[0].Store, boot); err != nil || h.Generation != known.Heads[0].Generation || len(h.Tail) != 0 {
 		t.Fatalf("a refused fold wrote: %d, %d in the tail, %v", h.Generation, len(h.Tail), err)
 	}
 	f.Retired = gone("us")
-	m, err := f.Fold(ctx, boot, g, []Entry{entry(11, 20, "eu")})
-	if err != nil || m.Generation != g+1 {
+	m, err := f.Fold(ctx, boot, known, []Entry{entry(11, 20, "eu")})
+	if err != nil || m.Heads[0].Generation != known.Heads[0].Generation+1 {
 		t.Fatalf("%+v, %v", m, err)
 	}
 	for _, id := range []uint64{1, 11} {
-		got, err := NewLooker(f.Regions, f.Retired, 1<<20).Look(ctx, batch(id, id+9), hash(id, id+9), m.Generation)
+		got, err := NewLooker(f, 1<<20).Look(ctx, batch(id, id+9), hash(id, id+9), knows(m))
 		if want := map[uint64]claims.Region{1: "us", 11: "eu"}[id]; err != nil || got.Verdict != Same || got.Entry.Home != want {
 			t.Errorf("%d: %+v, %v", id, got, err)
 		}
 	}
 }
 
-// Where the first region changes, the head is gathered from the others; where nobody has it, nothing is decided.
-func TestTheFirstRegionChanges(t *testing.T) {
+// A region that was away has everything after the next fold, parts too; one that is lost is not needed.
+func TestRegionsComeAndGo(t *testing.T) {
 	ctx := context.Background()
 	a, b, c := mem.New(nil), mem.New(nil), mem.New(nil)
-	f := Folder{Epoch: 1, Regions: regionsOf(a, b), Retired: living}
-	g := uint64(0)
+	f := Folder{Regions: regionsOf(a, b, refusing{c}), Retired: living}
+	var known claims.Folds
 	for i := range uint64(9) {
-		m, err := f.Fold(ctx, boot, g, run(256*i, 256, "eu"))
-		if err != nil {
-			t.Fatal(err)
+		m, err := f.Fold(ctx, boot, known, run(256*i, 256, "eu"))
+		if err != nil || len(m.Heads) != 2 || len(m.Failed) != 1 {
+			t.Fatalf("%+v: %v", m, err)
 		}
-		g = m.Generation
+		known = knows(m)
 	}
-	// c is added in front, and a is lost.
-	f = Folder{Epoch: 2, Regions: regionsOf(c, b), Retired: living}
-	l := NewLooker(f.Regions, living, 0)
-	if got, err := l.Look(ctx, batch(1, 10), hash(1, 10), g); err != nil || got.Verdict != Same {
-		t.Fatalf("the copy answers: %+v, %v", got, err)
+	// The one that was away is not taken for one that has everything.
+	f.Regions = regionsOf(refusing{a}, refusing{b}, c)
+	l := NewLooker(f, 0)
+	if _, err := l.Look(ctx, batch(1, 10), hash(1, 10), known); !errors.Is(err, ErrBehind) {
+		t.Fatalf("a region that has nothing: %v", err)
 	}
-	if _, err := l.Look(ctx, batch(1, 10), hash(1, 10), g+1); !errors.Is(err, ErrBehind) {
-		t.Fatalf("a generation that nobody has: %v", err)
+	if _, err := f.Fold(ctx, boot, known, run(5000, 1, "eu")); !errors.Is(err, ErrBehind) {
+		t.Fatalf("a fold over a region that has nothing: %v", err)
 	}
-	if _, err := f.Fold(ctx, boot, g+1, run(5000, 1, "eu")); !errors.Is(err, ErrBehind) {
-		t.Fatalf("a fold on a generation that nobody has: %v", err)
+	// Nor is a bucket that was put back to an older copy.
+	f.Regions = regionsOf(a, b, c)
+	older := claims.Folds{Heads: claims.Heads{{Region: "asia", Generation: 10}, {Region: "eu", Generation: 10}}, Modified: 1}
+	if _, err := NewLooker(f, 0).Look(ctx, batch(1, 10), hash(1, 10), older); !errors.Is(err, ErrBehind) {
+		t.Fatalf("generations that nobody has: %v", err)
 	}
-	m, err := f.Fold(ctx, boot, g, run(5000, 1, "eu"))
-	if err != nil || m.Generation != 2<<32 || m.Copies != 2 {
+	if _, err := f.Fold(ctx, boot, older, run(5000, 1, "eu")); !errors.Is(err, ErrBehind) {
+		t.Fatalf("a fold on generations that nobody has: %v", err)
+	}
+	// Now another one is lost.
+	f.Regions = regionsOf(refusing{a}, b, c)
+	m, err := f.Fold(ctx, boot, known, run(5000, 1, "eu"))
+	if err != nil || !slices.Equal(m.Heads, claims.Heads{{Region: "eu", Generation: 10}, {Region: "us", Generation: 1}}) {
 		t.Fatalf("%+v, %v", m, err)
 	}
-	for _, s := range []Store{c, b} {
-		got, err := NewLooker(regionsOf(s), living, 0).Look(ctx, batch(1, 10), hash(1, 10), m.Generation)
+	for i, s := range []Store{b, c} {
+		one := Folder{Regions: []Region{{[]claims.Region{"eu", "us"}[i], s}}, Retired: living}
+		got, err := NewLooker(one, 0).Look(ctx, batch(1, 10), hash(1, 10), knows(m))
 		if err != nil || got.Verdict != Same {
 			t.Errorf("%+v, %v", got, err)
 		}
 	}
-	// Whoever still works in the epoch before moves nothing.
-	f = Folder{Epoch: 1, Regions: regionsOf(b, c), Retired: living}
-	if _, err := f.Fold(ctx, boot, g, run(6000, 1, "eu")); !errors.Is(err, claims.ErrEpoch) {
-		t.Errorf("an epoch that is over: %v", err)
+}
+
+// Of a boot that etcd knows nothing of, all regions but one tell; where they differ they are made the same first.
+func TestABootThatEtcdDoesNotKnow(t *testing.T) {
+	ctx := context.Background()
+	a, b, c := mem.New(nil), mem.New(nil), mem.New(nil)
+	if _, err := (Folder{Regions: regionsOf(refusing{a}, b, c), Retired: living}).Fold(ctx, boot, claims.Folds{}, run(1, 1, "eu")); err != nil {
+		t.Fatal(err)
+	}
+	f := Folder{Regions: regionsOf(a, b, refusing{c}), Retired: living}
+	unknown := claims.Folds{Forgotten: 7, At: 9, Epoch: 1}
+	got, err := NewLooker(f, 0).Look(ctx, batch(11, 20), hash(11, 20), unknown)
+	if err != nil || got.Verdict != Same || got.Looked.Since != 9 || !slices.Equal(got.Looked.Heads, claims.Heads{{Region: "asia", Generation: 1}, {Region: "eu", Generation: 1}}) {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	f.Regions = regionsOf(a, refusing{b}, refusing{c})
+	if got, err := NewLooker(f, 0).Look(ctx, batch(11, 20), hash(11, 20), unknown); !errors.Is(err, ErrBehind) {
+		t.Fatalf("one of three: %+v, %v", got, err)
+	}
+	// What was remembered is enough until something was forgotten since.
+	f.Regions = regionsOf(a, b, c)
+	l := NewLooker(f, 1<<16)
+	for _, k := range []struct {
+		known claims.Folds
+		since int64
+	}{{claims.Folds{Forgotten: 7, At: 9, Epoch: 1}, 9}, {claims.Folds{Forgotten: 8, At: 12, Epoch: 1}, 9}, {claims.Folds{Forgotten: 13, At: 14, Epoch: 1}, 14}, {claims.Folds{Forgotten: 2, At: 3, Epoch: 2}, 3}} {
+		if got, err := l.Look(ctx, batch(21, 30), hash(21, 30), k.known); err != nil || got.Verdict != Free || got.Looked.Since != k.since {
+			t.Errorf("%+v: %+v, %v", k, got, err)
+		}
+	}
+	if looked, ok := l.Guess(batch(21, 30)); !ok || looked.Since != 3 {
+		t.Errorf("%+v, %v", looked, ok)
+	}
+	if looked, ok := l.Guess(batch(20, 30)); ok {
+		t.Errorf("what is folded is free: %+v", looked)
 	}
 }
 
@@ -360,37 +404,37 @@ func (refusing) Get(context.Context, string, objstore.GetOptions) ([]byte, objst
 func TestCopiesAreNeeded(t *testing.T) {
 	ctx := context.Background()
 	a, b, c := mem.New(nil), mem.New(nil), mem.New(nil)
-	f := Folder{Epoch: 1, Regions: regionsOf(a, refusing{b}, refusing{c}), Retired: living}
-	if _, err := f.Fold(ctx, boot, 0, run(1, 1, "eu")); !errors.Is(err, ErrCopies) || !errors.Is(err, objstore.ErrUnavailable) {
+	f := Folder{Regions: regionsOf(a, refusing{b}, refusing{c}), Retired: living}
+	known := claims.Folds{Heads: claims.Heads{{Region: "asia"}}, Modified: 1}
+	if _, err := f.Fold(ctx, boot, known, run(1, 1, "eu")); !errors.Is(err, ErrCopies) {
 		t.Errorf("two are away: %v", err)
 	}
 	f.Regions = regionsOf(a, refusing{b}, c)
-	if m, err := f.Fold(ctx, boot, 0, run(1, 1, "eu")); err != nil || m.Copies != 2 || len(m.Failed) != 1 || m.Generation != 1<<32 {
+	if m, err := f.Fold(ctx, boot, known, run(1, 1, "eu")); err != nil || len(m.Heads) != 2 || len(m.Failed) != 1 {
 		t.Errorf("one is away: %+v, %v", m, err)
 	}
-	f.Regions = regionsOf(refusing{a}, b, c)
-	if _, err := f.Fold(ctx, boot, 1<<32, run(2, 1, "eu")); !errors.Is(err, objstore.ErrUnavailable) {
-		t.Errorf("the first is away: %v", err)
-	}
-	f.Regions = regionsOf(a)
-	if m, err := f.Fold(ctx, boot, 1<<32, run(2, 1, "eu")); err != nil || m.Copies != 1 {
+	f.Regions = regionsOf(mem.New(nil))
+	if m, err := f.Fold(ctx, boot, claims.Folds{}, run(2, 1, "eu")); err != nil || len(m.Heads) != 1 {
 		t.Errorf("there is one: %+v, %v", m, err)
 	}
 }
 
-// What only a copy has stays there.
-func TestACopyKeepsWhatItHas(t *testing.T) {
+// What only one region has stays there, and comes to the others.
+func TestARegionKeepsWhatItHas(t *testing.T) {
 	ctx := context.Background()
 	a, b := mem.New(nil), mem.New(nil)
-	own := Head{Boot: boot, Generation: 1 << 32, Tail: run(100, 1, "eu")}
+	own := Head{Boot: boot, Generation: 7, Tail: run(100, 1, "eu")}
 	if _, err := b.Create(ctx, layout.FoldHead(boot), own.Marshal(), objstore.PutOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := (Folder{Epoch: 1, Regions: regionsOf(a, b), Retired: living}).Fold(ctx, boot, 0, run(1, 1, "eu")); err != nil {
-		t.Fatal(err)
+	m, err := (Folder{Regions: regionsOf(a, b), Retired: living}).Fold(ctx, boot, claims.Folds{}, run(1, 1, "eu"))
+	if err != nil || !slices.Equal(m.Heads, claims.Heads{{Region: "asia", Generation: 1}, {Region: "eu", Generation: 8}}) {
+		t.Fatalf("%+v, %v", m, err)
 	}
-	if h, err := Read(ctx, b, boot); err != nil || len(h.Tail) != 2 {
-		t.Errorf("%+v, %v", h, err)
+	for _, s := range []Store{a, b} {
+		if h, err := Read(ctx, s, boot); err != nil || len(h.Tail) != 2 {
+			t.Errorf("%+v, %v", h, err)
+		}
 	}
 }
 
@@ -398,12 +442,13 @@ func TestACopyKeepsWhatItHas(t *testing.T) {
 func TestUnreadableFolds(t *testing.T) {
 	ctx := context.Background()
 	s := mem.New(nil)
-	f := Folder{Epoch: 1, Regions: regionsOf(s), Retired: living, SealAt: 2}
-	if _, err := f.Fold(ctx, boot, 0, run(0, 2, "eu")); err != nil {
+	f := Folder{Regions: regionsOf(s), Retired: living, SealAt: 2}
+	m, err := f.Fold(ctx, boot, claims.Folds{}, run(0, 2, "eu"))
+	if err != nil {
 		t.Fatal(err)
 	}
 	look := func() error {
-		_, err := NewLooker(f.Regions, living, 1<<16).Look(ctx, batch(1, 10), hash(1, 10), 1)
+		_, err := NewLooker(f, 1<<16).Look(ctx, batch(1, 10), hash(1, 10), knows(m))
 		return err
 	}
 	if err := look(); err != nil {

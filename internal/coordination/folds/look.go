@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
 	"lightmetrics.dev/lightmetrics/internal/platform/lru"
@@ -35,66 +36,167 @@ func (v Verdict) String() string {
 // Found is what folds say about an identity.
 type Found struct {
 	Verdict Verdict
-	// Generation of the head that says so: a claim that relies on it is guarded by etcd's not being later.
-	Generation uint64
+	// Looked is what says so. A claim that relies on it has it along.
+	Looked claims.Looked
 	// Entry that decided, unless Free.
 	Entry Entry
 }
 
-// Looker looks identities up, with a bounded cache of heads and parts. Not safe for concurrent use.
+// Looker looks identities up, with a bounded cache of heads and parts. It is safe for concurrent use.
 type Looker struct {
-	regions []Region
-	retired Homes
-	heads   *lru.Cache[identity.Boot, Head]
-	parts   *lru.Cache[identity.Digest, []Entry]
+	folder Folder
+
+	mu    sync.Mutex
+	heads *lru.Cache[identity.Boot, seen]
+	parts *lru.Cache[identity.Digest, []Entry]
 }
 
-// NewLooker reads heads from the first region of the epoch's list, and from the others where that does not answer. cacheBytes bounds
-// what is remembered.
-func NewLooker(regions []Region, retired Homes, cacheBytes int64) *Looker {
-	return &Looker{regions: regions, retired: retired, heads: lru.New[identity.Boot, Head](cacheBytes / 2), parts: lru.New[identity.Digest, []Entry](cacheBytes / 2)}
+// seen is a head that was read, or several in one, and which.
+type seen struct {
+	Head
+	claims.Looked
+}
+
+// NewLooker reads heads from the folder's regions, in their order: the nearest one first. cacheBytes bounds what is remembered.
+func NewLooker(f Folder, cacheBytes int64) *Looker {
+	return &Looker{folder: f, heads: lru.New[identity.Boot, seen](cacheBytes / 2), parts: lru.New[identity.Digest, []Entry](cacheBytes / 2)}
 }
 
 // weights of what is cached, in bytes.
 const headWeight, partWeight, entryWeight = 256, 64, 64
 
-// Look says what folds say about an identity with a hash, by a head of generation g or later: g is what etcd said of the boot before
-// this call. What can't be read is an error, never an answer: it wraps ErrBehind, ErrCorrupt, ErrNewer or one of objstore.
-func (l *Looker) Look(ctx context.Context, id identity.Batch, hash identity.Digest, g uint64) (Found, error) {
-	boot := id.BootOf()
-	h, ok := l.heads.Get(boot)
-	if !ok || h.Generation < g {
-		if g == 0 {
-			return Found{Verdict: Free}, nil
-		}
-		var err error
-		if h, err = l.fetch(ctx, boot, g); err != nil {
-			return Found{}, fmt.Errorf("look %s up in folds: %w", id, err)
-		}
-		l.heads.Put(boot, h, int64(headWeight+partWeight*len(h.Parts)+entryWeight*len(h.Tail)))
+func (l *Looker) remember(s seen) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.heads.Put(s.Boot, s, int64(headWeight+partWeight*len(s.Parts)+entryWeight*len(s.Tail)))
+}
+
+func (l *Looker) remembered(boot identity.Boot) (seen, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.heads.Get(boot)
+}
+
+// Moved remembers a head that was moved.
+func (l *Looker) Moved(m Moved) {
+	g, _ := m.Heads.Of(m.Region)
+	l.remember(seen{m.Head, claims.Looked{Heads: claims.Heads{{Region: m.Region, Generation: g}}}})
+}
+
+// Guess says what the last heads were that were looked at, if the identity is free in what is remembered of them. Whether that is
+// enough the claim finds out.
+func (l *Looker) Guess(id identity.Batch) (claims.Looked, bool) {
+	s, ok := l.remembered(id.BootOf())
+	if !ok || len(meeting(s.Tail, id.SeqStart, id.SeqEnd)) > 0 {
+		return claims.Looked{}, false
 	}
-	f, err := l.find(ctx, h, id, DigestOf(hash))
+	for _, p := range s.Meeting(id.SeqStart, id.SeqEnd) {
+		l.mu.Lock()
+		es, ok := l.parts.Get(p.Name)
+		l.mu.Unlock()
+		if !ok || len(meeting(es, id.SeqStart, id.SeqEnd)) > 0 {
+			return claims.Looked{}, false
+		}
+	}
+	return s.Looked, true
+}
+
+// Look says what folds say about an identity with a hash, by heads that have everything that is folded of its boot: known is what etcd
+// said before this call. What can't be read is an error, never an answer: it wraps ErrBehind, ErrCorrupt, ErrNewer or one of objstore.
+func (l *Looker) Look(ctx context.Context, id identity.Batch, hash identity.Digest, known claims.Folds) (Found, error) {
+	s, err := l.see(ctx, id.BootOf(), known)
 	if err != nil {
 		return Found{}, fmt.Errorf("look %s up in folds: %w", id, err)
 	}
-	f.Generation = h.Generation
+	f, err := l.find(ctx, s.Head, id, DigestOf(hash))
+	if err != nil {
+		return Found{}, fmt.Errorf("look %s up in folds: %w", id, err)
+	}
+	f.Looked = s.Looked
 	return f, nil
 }
 
-// fetch reads a head of generation g or later. Every copy of that generation has what the first region's has.
-func (l *Looker) fetch(ctx context.Context, boot identity.Boot, g uint64) (Head, error) {
-	var errs []error
-	for _, r := range l.regions {
+// Meeting gives the entries that share sequence numbers with a range, up to a bound, by heads as for Look.
+func (l *Looker) Meeting(ctx context.Context, id identity.Batch, known claims.Folds, most int) ([]Entry, error) {
+	s, err := l.see(ctx, id.BootOf(), known)
+	if err != nil {
+		return nil, fmt.Errorf("list folds of %s: %w", id, err)
+	}
+	out := meeting(s.Tail, id.SeqStart, id.SeqEnd)
+	for _, p := range s.Head.Meeting(id.SeqStart, id.SeqEnd) {
+		if len(out) >= most {
+			break
+		}
+		es, err := l.part(ctx, s.Boot, p)
+		if err == nil {
+			out, err = unite(out, meeting(es, id.SeqStart, id.SeqEnd), l.folder.Retired)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list folds of %s: %w", id, err)
+		}
+	}
+	return out[:min(len(out), most):min(len(out), most)], nil
+}
+
+// see gives heads that have everything, from the cache or fresh.
+func (l *Looker) see(ctx context.Context, boot identity.Boot, known claims.Folds) (seen, error) {
+	if s, ok := l.remembered(boot); ok && s.Suffices(known) {
+		return s, nil
+	}
+	fetch := l.fetchAll
+	if known.Modified > 0 {
+		fetch = l.fetch
+	}
+	s, err := fetch(ctx, boot, known)
+	if err == nil {
+		l.remember(s)
+	}
+	return s, err
+}
+
+// fetch reads one of the heads that etcd knows of: each has everything.
+func (l *Looker) fetch(ctx context.Context, boot identity.Boot, known claims.Folds) (seen, error) {
+	errs := []error{ErrBehind}
+	for _, r := range l.folder.Regions {
+		g, named := known.Heads.Of(r.Name)
+		if !named {
+			continue
+		}
 		h, _, err := readOrNone(ctx, r.Store, boot)
-		if err == nil && h.Generation < g {
-			err = fmt.Errorf("%w: generation %d, etcd's is %d", ErrBehind, h.Generation, g)
+		if err == nil && h.Generation >= g {
+			return seen{h, claims.Looked{Heads: claims.Heads{{Region: r.Name, Generation: h.Generation}}}}, nil
 		}
 		if err == nil {
-			return h, nil
+			err = fmt.Errorf("generation %d, etcd knows of %d", h.Generation, g)
 		}
 		errs = append(errs, fmt.Errorf("region %s: %w", r.Name, err))
 	}
-	return Head{}, errors.Join(errs...)
+	return seen{}, errors.Join(errs...)
+}
+
+// fetchAll reads the heads of all regions that answer. Where they differ, all are brought to what any of them has, and read again: only
+// of heads that are equal is it known that each has everything, and that who has seen one has seen them all.
+func (l *Looker) fetchAll(ctx context.Context, boot identity.Boot, known claims.Folds) (seen, error) {
+	for range tries {
+		there, _, err := l.folder.read(ctx, boot, known)
+		if err != nil {
+			return seen{}, err
+		}
+		s := seen{there[0].head, claims.Looked{Since: known.At, Epoch: known.Epoch}}
+		for _, r := range there {
+			if r.head.equal(s.Head) {
+				s.Heads = append(s.Heads, claims.HeadAt{Region: r.Name, Generation: r.head.Generation})
+			}
+		}
+		if len(s.Heads) == len(there) {
+			sortHeads(s.Heads)
+			return s, nil
+		}
+		if _, err := l.folder.Fold(ctx, boot, known, nil); err != nil {
+			return seen{}, err
+		}
+	}
+	return seen{}, fmt.Errorf("%w: others moved heads %d times", ErrBehind, tries)
 }
 
 func (l *Looker) find(ctx context.Context, h Head, id identity.Batch, d Digest) (Found, error) {
@@ -106,7 +208,7 @@ func (l *Looker) find(ctx context.Context, h Head, id identity.Batch, d Digest) 
 			switch {
 			case e.same(want) && found.Verdict == Same:
 				var err error
-				if found.Entry, err = l.retired.later(found.Entry, e); err != nil {
+				if found.Entry, err = l.folder.Retired.later(found.Entry, e); err != nil {
 					return err
 				}
 			case e.same(want):
@@ -135,13 +237,18 @@ func (l *Looker) find(ctx context.Context, h Head, id identity.Batch, d Digest) 
 }
 
 func (l *Looker) part(ctx context.Context, boot identity.Boot, p Part) ([]Entry, error) {
-	if es, ok := l.parts.Get(p.Name); ok {
+	l.mu.Lock()
+	es, ok := l.parts.Get(p.Name)
+	l.mu.Unlock()
+	if ok {
 		return es, nil
 	}
 	var errs []error
-	for _, r := range l.regions {
+	for _, r := range l.folder.Regions {
 		es, err := ReadPart(ctx, r.Store, boot, p)
 		if err == nil {
+			l.mu.Lock()
+			defer l.mu.Unlock()
 			l.parts.Put(p.Name, es, int64(partWeight+entryWeight*len(es)))
 			return es, nil
 		}
@@ -150,10 +257,30 @@ func (l *Looker) part(ctx context.Context, boot identity.Boot, p Part) ([]Entry,
 	return nil, errors.Join(errs...)
 }
 
-// Claim is the claim that an entry stands for, as far as it is known: a fold has a digest of the hash.
-func (f Found) Claim(boot identity.Boot) claims.Claim {
-	return claims.Claim{
-		Identity: identity.Batch{Agent: boot.Agent, Boot: boot.Boot, SeqStart: f.Entry.Start, SeqEnd: f.Entry.End},
-		State:    claims.Settled, Home: f.Entry.Home,
+// Identity of an entry of a boot.
+func (e Entry) Identity(boot identity.Boot) identity.Batch {
+	return identity.Batch{Agent: boot.Agent, Boot: boot.Boot, SeqStart: e.Start, SeqEnd: e.End}
+}
+
+// All gives every entry of a boot, by the heads of all regions: each has to answer, and has them all when this returns. So nothing that
+// is found is missed by whoever reads only some of the regions later.
+func (l *Looker) All(ctx context.Context, boot identity.Boot) ([]Entry, error) {
+	s, err := l.fetchAll(ctx, boot, claims.Folds{})
+	if err == nil && len(s.Heads) < len(l.folder.Regions) {
+		err = fmt.Errorf("%w: %d of %d regions answer", ErrBehind, len(s.Heads), len(l.folder.Regions))
 	}
+	if err != nil {
+		return nil, fmt.Errorf("read folds of boot %s: %w", boot, err)
+	}
+	out := s.Tail
+	for _, p := range s.Parts {
+		es, err := l.part(ctx, boot, p)
+		if err == nil {
+			out, err = unite(out, es, l.folder.Retired)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read folds of boot %s: %w", boot, err)
+		}
+	}
+	return out, nil
 }

@@ -16,26 +16,25 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// world is one boot in etcd and in three regions. Whoever makes a request may be overtaken there: by others who fold and claim from
-// begin to end, by writes that come late, by a move of the epoch with another first region.
+// world is one boot in etcd and in three regions. Whoever makes a request may be overtaken there: by others who fold, claim and forget
+// from begin to end, and by writes that come late.
 type world struct {
 	t    *testing.T
 	rng  *rand.Rand
 	mems []*mem.Store
-	// etcd: the epoch with the order of its regions, the boot's generation, and its settled claims.
-	epoch  uint64
-	order  []int
-	gen    uint64
-	etcd   map[identity.Batch]claims.Claim
-	truth  map[identity.Batch]claims.Claim // everything that was ever told accepted
-	late   []func()
-	away   int // the region that does not answer; -1 is none
-	depth  int
-	calm   bool
-	looker map[uint64]*Looker
-	folds  int
-	faults map[string]int
-	seed   uint64
+	// etcd: its revision, what it knows of the boot's folds, and the boot's settled claims.
+	revision int64
+	known    claims.Folds
+	etcd     map[identity.Batch]claims.Claim
+	truth    map[identity.Batch]claims.Claim // everything that was ever told accepted
+	late     []func()
+	away     int // bits of the regions that do not answer
+	depth    int
+	calm     bool
+	lookers  []*Looker
+	folds    int
+	faults   map[string]int
+	seed     uint64
 }
 
 var errCrash = errors.New("the process died")
@@ -53,7 +52,7 @@ func (s wire) before() error {
 	}
 	w.step()
 	switch {
-	case w.away == s.i:
+	case w.away>>s.i&1 == 1:
 		return fmt.Errorf("away: %w", objstore.ErrUnavailable)
 	case w.rng.IntN(60) == 0:
 		w.faults["crash"]++
@@ -122,13 +121,8 @@ func (w *world) step() {
 		w.late = slices.Delete(w.late, i, i+1)
 		do()
 	}
-	switch n := w.rng.IntN(120); {
-	case n < 3:
-		w.away = w.rng.IntN(6) - 3
-	case n == 3:
-		w.faults["epoch"]++
-		w.epoch++
-		w.rng.Shuffle(len(w.order), func(i, j int) { w.order[i], w.order[j] = w.order[j], w.order[i] })
+	if w.rng.IntN(40) == 0 {
+		w.away = []int{0, 0, 0, 1, 2, 4, 3, 5, 6}[w.rng.IntN(9)]
 	}
 	if w.depth < 2 && w.rng.IntN(8) == 0 {
 		w.depth++
@@ -137,21 +131,41 @@ func (w *world) step() {
 	}
 }
 
-func (w *world) regions() []Region {
-	var out []Region
-	for _, i := range w.order {
-		out = append(out, Region{claims.Region([]string{"asia", "eu", "us"}[i]), wire{w, i}})
+func (w *world) folder() Folder {
+	f := Folder{Retired: living, SealAt: 6}
+	for _, i := range w.rng.Perm(len(w.mems)) {
+		f.Regions = append(f.Regions, Region{claims.Region([]string{"asia", "eu", "us"}[i]), wire{w, i}})
 	}
-	return out
+	return f
+}
+
+// ask is what etcd says of the boot.
+func (w *world) ask() claims.Folds {
+	k := w.known
+	k.At, k.Epoch = w.revision, 1
+	return k
 }
 
 // one process does one thing.
 func (w *world) one() {
-	if w.rng.IntN(3) == 0 {
+	switch n := w.rng.IntN(12); {
+	case n < 4:
 		w.fold(w.rng.IntN(4) == 0)
+	case n == 4:
+		w.forget()
+	default:
+		w.claim()
+	}
+}
+
+// forget is what becomes of a boot that is idle.
+func (w *world) forget() {
+	if len(w.etcd) > 0 || w.known.Modified == 0 {
 		return
 	}
-	w.claim()
+	w.faults["forgotten"]++
+	w.revision++
+	w.known = claims.Folds{Forgotten: w.revision}
 }
 
 // claim is a claim that is settled at once, as step by step as a coordinator makes it.
@@ -159,12 +173,8 @@ func (w *world) claim() {
 	start := uint64(w.rng.IntN(60))
 	id := batch(start, start+uint64(w.rng.IntN(3)))
 	h := identity.Sum([]byte{byte(w.rng.IntN(2))})
-	e, g := w.epoch, w.gen
-	l := w.looker[e]
-	if l == nil || w.rng.IntN(20) == 0 {
-		l = NewLooker(w.regions(), living, 1<<16)
-		w.looker[e] = l
-	}
+	l := w.lookers[w.rng.IntN(len(w.lookers))]
+	known := w.ask()
 	for other, c := range w.etcd {
 		if id.Intersects(other) && (id != other || c.Hash != h) {
 			return // a conflict, by a claim
@@ -173,27 +183,36 @@ func (w *world) claim() {
 	if _, there := w.etcd[id]; there {
 		return
 	}
-	f, err := l.Look(context.Background(), id, h, g)
-	if err != nil {
-		return
+	var f Found
+	if looked, ok := l.Guess(id); ok && w.rng.IntN(2) == 0 {
+		f = Found{Verdict: Free, Looked: looked}
+		w.faults["guessed"]++
+	} else {
+		var err error
+		if f, err = l.Look(context.Background(), id, h, known); err != nil {
+			return
+		}
+		if !f.Looked.Suffices(known) {
+			w.t.Fatalf("seed %d: %+v was looked at, and etcd had said %+v", w.seed, f.Looked, known)
+		}
 	}
-	told, known := w.truth[id]
+	told, there := w.truth[id]
 	switch f.Verdict {
 	case Same:
-		if !known || told.Hash != h || told.Home != f.Entry.Home {
+		if !there || told.Hash != h || told.Home != f.Entry.Home {
 			w.t.Fatalf("seed %d: %s is told to be folded with a home that is %s; it is %+v", w.seed, id, f.Entry.Home, told)
 		}
 	case OtherHash:
-		if !known || told.Hash == h {
+		if !there || told.Hash == h {
 			w.t.Fatalf("seed %d: %s is told to have another hash; it is %+v", w.seed, id, told)
 		}
 	case OtherRange:
-		if known {
+		if there {
 			w.t.Fatalf("seed %d: %s is told to meet another; it is %+v", w.seed, id, told)
 		}
 	case Free:
-		// The claim's transaction: epoch and generation are what they were, the head was not older, and no claim meets it.
-		if w.epoch != e || w.gen != g {
+		// The claim's transaction: what was looked at is enough, and no claim meets it.
+		if !f.Looked.Suffices(w.ask()) {
 			return
 		}
 		for other := range w.etcd {
@@ -203,17 +222,21 @@ func (w *world) claim() {
 		}
 		for other, c := range w.truth {
 			if id.Intersects(other) {
-				w.t.Fatalf("seed %d: %s is free, and %s was told accepted: %+v; etcd has generation %x, the head %x", w.seed, id, other, c, w.gen, f.Generation)
+				w.t.Fatalf("seed %d: %s is free, and %s was told accepted: %+v; etcd knows of %+v, looked at was %+v", w.seed, id, other, c, w.known, f.Looked)
 			}
 		}
 		c := claims.Claim{Identity: id, Hash: h, State: claims.Settled, Home: claims.Region([]string{"asia", "eu", "us"}[w.rng.IntN(3)])}
 		w.etcd[id], w.truth[id] = c, c
+		w.revision++
+		if w.known.Modified == 0 {
+			w.known.Heads, w.known.Modified = f.Looked.Heads, w.revision
+		}
 	}
 }
 
 // fold is steps 1 to 4 of a folder; it may die between 3 and 4.
 func (w *world) fold(dies bool) {
-	e, g := w.epoch, w.gen
+	known := w.ask()
 	var ids []identity.Batch
 	for id := range w.etcd {
 		ids = append(ids, id)
@@ -228,15 +251,23 @@ func (w *world) fold(dies bool) {
 		}
 		add = append(add, en)
 	}
-	m, err := Folder{Epoch: e, Regions: w.regions(), Retired: living, SealAt: 6}.Fold(context.Background(), boot, g, add)
+	m, err := w.folder().Fold(context.Background(), boot, known, add)
 	if errors.Is(err, ErrContradiction) || errors.Is(err, ErrCorrupt) || w.calm && err != nil {
 		w.t.Fatal(err)
 	}
-	if err != nil || dies || w.epoch != e || w.gen != g {
+	if err != nil || dies || w.known.Modified != known.Modified || len(ids) == 0 {
 		return
 	}
-	w.folds++
-	w.gen = m.Generation
+	for _, id := range ids {
+		if _, there := w.etcd[id]; !there {
+			return
+		}
+	}
+	if w.folds++; w.rng.IntN(2) == 0 {
+		w.lookers[w.rng.IntN(len(w.lookers))].Moved(m)
+	}
+	w.revision++
+	w.known.Heads, w.known.Modified = m.Heads, w.revision
 	for _, id := range ids {
 		delete(w.etcd, id)
 	}
@@ -256,11 +287,15 @@ func (w *world) run(steps int) {
 	if len(w.etcd) > 0 {
 		w.t.Fatalf("seed %d: %d claims stay in etcd", w.seed, len(w.etcd))
 	}
-	for i := range w.mems {
-		l := NewLooker([]Region{{"one", wire{w, i}}}, living, 1<<16)
+	if w.rng.IntN(2) == 0 {
+		w.forget()
+	}
+	known := w.ask()
+	for range w.mems {
+		l := NewLooker(w.folder(), 1<<16)
 		for id, c := range w.truth {
-			if f, err := l.Look(context.Background(), id, c.Hash, w.gen); err != nil || f.Verdict != Same || f.Entry.Home != c.Home {
-				w.t.Fatalf("seed %d: region %d says %+v (%v) of %s, which is %+v", w.seed, i, f, err, id, c)
+			if f, err := l.Look(context.Background(), id, c.Hash, known); err != nil || f.Verdict != Same || f.Entry.Home != c.Home {
+				w.t.Fatalf("seed %d: %+v (%v) is said of %s, which is %+v", w.seed, f, err, id, c)
 			}
 		}
 	}
@@ -273,16 +308,18 @@ func TestSimulation(t *testing.T) {
 	}
 	folded, told, faults := 0, 0, map[string]int{}
 	for seed := range uint64(schedules) {
-		w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 75)), epoch: 1, order: []int{0, 1, 2}, etcd: map[identity.Batch]claims.Claim{}, truth: map[identity.Batch]claims.Claim{}, away: -1, looker: map[uint64]*Looker{}, faults: faults}
+		w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 75)), revision: 1, etcd: map[identity.Batch]claims.Claim{}, truth: map[identity.Batch]claims.Claim{}, faults: faults, seed: seed}
 		for range 3 {
 			w.mems = append(w.mems, mem.New(nil))
 		}
-		w.seed = seed
+		for range 3 {
+			w.lookers = append(w.lookers, NewLooker(w.folder(), 1<<12))
+		}
 		w.run(60)
 		folded, told = folded+w.folds, told+len(w.truth)
 	}
 	t.Logf("%d folds, %d identities, %v", folded, told, faults)
-	if folded < schedules || told < schedules || len(faults) != 7 {
+	if folded < schedules || told < schedules || len(faults) != 8 {
 		t.Errorf("%d folds, %d identities, faults %v", folded, told, faults)
 	}
 }

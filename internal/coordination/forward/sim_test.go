@@ -177,6 +177,7 @@ func (l linear) Change(_ context.Context, op claims.Op) (ans claims.Answer, err 
 // change does an operation at once.
 func (w *world) change(epoch claims.Epoch, op claims.Op) (claims.Answer, error) {
 	g := claims.NewGroup(claims.DefaultConfig(), simKeys, epoch, 0)
+	op.Looked, _ = claimsmem.NoFolds{Epoch: w.epoch.Number}.Guess(op.Identity)
 	if _, err := g.Submit(w.now, op); err != nil {
 		return claims.Answer{}, err
 	}

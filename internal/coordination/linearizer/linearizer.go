@@ -15,6 +15,8 @@ type Options struct {
 	Config claims.Config
 	Keys   claims.Keys
 	Epoch  claims.Epoch
+	// Folds of the epoch's regions.
+	Folds Folds
 	// Revision that the store has told of.
 	Revision int64
 	// Now is the clock; nil is time.Now.
@@ -28,6 +30,8 @@ type Linearizer struct {
 	kv      claims.KV
 	now     func() time.Time
 	observe func(int, time.Duration, error)
+	folds   Folds
+	looks   chan struct{} // a place for each that looks at folds
 
 	flying sync.WaitGroup
 	// ctx is that of transactions, which outlive the callers whose operations they have.
@@ -69,20 +73,22 @@ func New(kv claims.KV, o Options) (*Linearizer, error) {
 	if err := o.Epoch.Validate(); err != nil {
 		return nil, err
 	}
+	if o.Folds == nil {
+		return nil, fmt.Errorf("%w: a linearizer without folds", claims.ErrInvalid)
+	}
 	if o.Now == nil {
 		o.Now = time.Now
 	}
 	if o.Observe == nil {
 		o.Observe = func(int, time.Duration, error) {}
 	}
-	l := &Linearizer{kv: kv, now: o.Now, observe: o.Observe, group: claims.NewGroup(o.Config, o.Keys, o.Epoch, o.Revision), calls: map[claims.Ticket]slot{}}
+	l := &Linearizer{kv: kv, now: o.Now, observe: o.Observe, folds: o.Folds, looks: make(chan struct{}, maxLooks), group: claims.NewGroup(o.Config, o.Keys, o.Epoch, o.Revision), calls: map[claims.Ticket]slot{}}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	return l, nil
 }
 
-// Do does operations and gives their results in the same order; they may be done in any order but for those of one boot.
-// When ctx ends, what was not sent is not done, and of the rest the outcome is unknown.
-func (l *Linearizer) Do(ctx context.Context, ops []claims.Op) []Result {
+// do does operations as they are.
+func (l *Linearizer) do(ctx context.Context, ops []claims.Op) []Result {
 	c := &call{results: make([]Result, len(ops)), done: make(chan struct{})}
 	tickets := make([]claims.Ticket, len(ops))
 	l.mu.Lock()
@@ -180,7 +186,7 @@ const maxScans = 4
 // Scan reads a page of claims. Errors wrap claims.ErrInvalid, ErrEpoch, ErrFull where too many scans are under way, or
 // ErrUnavailable.
 func (l *Linearizer) Scan(ctx context.Context, s claims.Scan) (claims.Page, error) {
-	v, err := l.beginScan(s)
+	v, err := l.begin(s, (*claims.Group).BeginScan)
 	if err != nil {
 		return claims.Page{}, err
 	}
@@ -194,13 +200,30 @@ func (l *Linearizer) Scan(ctx context.Context, s claims.Scan) (claims.Page, erro
 	return page, err
 }
 
-func (l *Linearizer) beginScan(s claims.Scan) (*claims.Survey, error) {
+// Boots reads a page of the boots of which etcd knows heads of folds, with etcd's revision; next is where the next page begins. Errors
+// are those of Scan.
+func (l *Linearizer) Boots(ctx context.Context, after string) (boots []claims.Known, next string, revision int64, _ error) {
+	v, err := l.begin(claims.Scan{After: after, Limit: claims.MaxScan}, (*claims.Group).BeginBoots)
+	if err != nil {
+		return nil, "", 0, err
+	}
+	defer l.flying.Done()
+	res, err := l.kv.Commit(ctx, v.Txn)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.scans--
+	boots, next, revision, ends, err := l.group.EndBoots(v, res, err)
+	l.deliver(ends)
+	return boots, next, revision, err
+}
+
+func (l *Linearizer) begin(s claims.Scan, begin func(*claims.Group, claims.Scan) (*claims.Survey, error)) (*claims.Survey, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.scans >= maxScans {
 		return nil, fmt.Errorf("scan claims: %w: %d scans are under way", claims.ErrFull, l.scans)
 	}
-	v, err := l.group.BeginScan(s)
+	v, err := begin(l.group, s)
 	if err == nil {
 		l.scans++
 		l.flying.Add(1)

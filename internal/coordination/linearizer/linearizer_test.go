@@ -44,7 +44,7 @@ func open(t *testing.T, kv claims.KV, store *mem.Store) *linearizer.Linearizer {
 	if _, err := store.Commit(context.Background(), claims.Txn{Parts: []claims.Part{{Puts: []claims.Put{{Key: keys.Epoch(), Value: epoch.Marshal()}}}}}); err != nil {
 		t.Fatal(err)
 	}
-	l, err := linearizer.New(kv, linearizer.Options{Config: claims.DefaultConfig(), Keys: keys, Epoch: epoch})
+	l, err := linearizer.New(kv, linearizer.Options{Config: claims.DefaultConfig(), Keys: keys, Epoch: epoch, Folds: mem.NoFolds{Epoch: 1}})
 	if err != nil {
 		t.Fatal(err)
 	}

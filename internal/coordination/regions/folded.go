@@ -2,126 +2,121 @@ package regions
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
-	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
+	"lightmetrics.dev/lightmetrics/internal/coordination/folds"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
-	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// Folded decides about a claim for an identity whose sequence numbers are folded. A span does not say where its identities begin and
-// end, and a manifest in it may have been left behind by a claim that was given up. So the manifests tell, as in a recovery: of all
-// that share sequence numbers, the one that was decided has the highest stamp.
-//
-// The answer is Decided, Conflict or RangeConflict, and of any other operation than a claim Moved. Errors wrap claims.ErrUnavailable.
-func Folded(ctx context.Context, stores map[claims.Region]Store, op claims.Op, a claims.Answer) (claims.Answer, error) {
-	if op.Kind != claims.DoClaim {
-		// Only a claim asks for a decision; whoever completes or releases finds that the claim is not its own any more.
-		a.Outcome = claims.Moved
-		return a, nil
-	}
-	s := a.Spans[0]
-	l := listing{Region: Region{s.Home, stores[s.Home]}}
-	if l.Store == nil {
-		return a, fmt.Errorf("%w: folded: %w: no bucket of region %s", claims.ErrUnavailable, ErrRegionSettings, s.Home)
-	}
-	// Who is refused is told by which frame: without its hash no record of the conflict can be written, and the sender would try again for ever.
-	by, hash := identity.Batch{Agent: op.Identity.Agent, Boot: op.Identity.Boot, SeqStart: s.Start, SeqEnd: s.End}, identity.Digest{}
-	// All numbers of an identity are in one span.
-	if s.Start <= op.Identity.SeqStart && op.Identity.SeqEnd <= s.End {
-		top, err := l.highest(ctx, op.Identity)
-		if err != nil {
-			return a, fmt.Errorf("%w: folded: %w", claims.ErrUnavailable, err)
-		}
-		if by = top.id; by == op.Identity {
-			a.Claim = claims.Claim{Identity: by, Hash: top.hash, State: claims.Settled, Home: s.Home, Stamp: top.stamp}
-			if a.Outcome = claims.Decided; top.hash != op.Hash {
-				a.Outcome = claims.Conflict
-			}
-			return a, nil
-		}
-		hash = top.hash
-	} else {
-		// Whose the numbers are that the span has, the first of them tells.
-		first := identity.Batch{Agent: by.Agent, Boot: by.Boot, SeqStart: max(s.Start, op.Identity.SeqStart)}
-		first.SeqEnd = first.SeqStart
-		top, err := l.highest(ctx, first)
-		if err != nil {
-			return a, fmt.Errorf("%w: folded: %w", claims.ErrUnavailable, err)
-		}
-		// What reaches beyond the span was not decided.
-		if s.Start <= top.id.SeqStart && top.id.SeqEnd <= s.End {
-			by, hash = top.id, top.hash
-		}
-	}
-	a.Outcome, a.Claim = claims.RangeConflict, claims.Claim{Identity: by, Hash: hash, State: claims.Settled, Home: s.Home}
-	return a, nil
+// Folded decides about identities that are folded. It is safe for concurrent use.
+type Folded struct {
+	*folds.Looker
+	stores map[claims.Region]Store
 }
 
-// maxMeeting bounds the manifests that one identity is compared with. More than one are there only where claims of a boot were
-// given up for others with other ranges.
-const maxMeeting = 64
+// foldsCache bounds what is remembered of folds, in bytes.
+const foldsCache = 256 << 20
 
-// highest gives the manifest with the highest stamp of those that share a sequence number with an identity.
-func (l *listing) highest(ctx context.Context, id identity.Batch) (manifest, error) {
-	// What reaches into the identity begins before it by less than the longest batch.
-	from := id.SeqStart - min(id.SeqStart, uint64(frame.DefaultLimits().Records))
-	o := objstore.ListOptions{Prefix: layout.AcceptedBoot(id.BootOf()), StartAfter: layout.BootFrom(layout.AcceptedPrefix, id.BootOf(), from)}
-	var meet []identity.Batch
-	for info, err := range objstore.List(ctx, l.Store, o) {
-		var other identity.Batch
-		if err == nil {
-			other, err = layout.ParseAccepted(info.Key)
-		}
-		if err != nil {
-			return manifest{}, &RegionError{"list manifests", l.Name, err}
-		}
-		if other.SeqStart > id.SeqEnd {
-			break
-		}
-		if other.Intersects(id) {
-			meet = append(meet, other)
-		}
+// Folded looks at the folds of the epoch's regions, in the order of the settings.
+func (k *Keeper) Folded(e claims.Epoch) *Folded {
+	f := &Folded{Looker: folds.NewLooker(k.Folder(e), foldsCache), stores: map[claims.Region]Store{}}
+	for _, r := range k.cfg.Regions {
+		f.stores[r.Name] = r.Store
 	}
-	if len(meet) == 0 || len(meet) > maxMeeting {
-		return manifest{}, &RegionError{"list manifests", l.Name, fmt.Errorf("%d meet %s, which is settled", len(meet), id)}
-	}
-	var top manifest
-	for i, other := range meet {
-		l.id = other
-		m, err := l.read(ctx)
-		if err != nil {
-			return manifest{}, &RegionError{"read a manifest", l.Name, err}
-		}
-		// One alone needs no stamp.
-		if len(meet) > 1 {
-			if m.stamp, err = l.affirmed(ctx, m); err != nil {
-				return manifest{}, err
-			}
-		}
-		if i == 0 || m.before(top) < 0 {
-			top = m
-		}
-	}
-	return top, nil
+	return f
 }
 
-// affirmed is the highest stamp that a manifest stands for.
-func (l *listing) affirmed(ctx context.Context, m manifest) (accepted.Stamp, error) {
-	for info, err := range objstore.List(ctx, l.Store, objstore.ListOptions{Prefix: layout.Affirmations(m.id)}) {
-		var s accepted.Stamp
-		if err == nil {
-			_, s, err = layout.ParseAffirmation(info.Key)
-		}
-		if err != nil {
-			return s, &RegionError{"list affirmations", l.Name, err}
-		}
-		if s.Compare(m.stamp) > 0 {
-			m.stamp = s
+// Folder moves the folds of the epoch's regions.
+func (k *Keeper) Folder(e claims.Epoch) folds.Folder {
+	f := folds.Folder{Retired: e.Retired}
+	for _, r := range k.cfg.Regions {
+		if !e.Retired(r.Name) {
+			f.Regions = append(f.Regions, folds.Region{Name: r.Name, Store: r.Store})
 		}
 	}
-	return m.stamp, nil
+	return f
+}
+
+// Decide answers a claim that may be folded, by what etcd said of the boot's folds: DECIDED, CONFLICT or RANGE CONFLICT; or no
+// outcome, and what was looked at, where the identity is free. What can't be read is an error.
+func (f *Folded) Decide(ctx context.Context, op claims.Op, known claims.Folds) (claims.Answer, claims.Looked, error) {
+	found, err := f.Look(ctx, op.Identity, op.Hash, known)
+	if err != nil || found.Verdict == folds.Free {
+		return claims.Answer{}, found.Looked, err
+	}
+	id := found.Entry.Identity(op.Identity.BootOf())
+	a := claims.Answer{Outcome: claims.Decided, Claim: claims.Claim{
+		Identity: id, Hash: op.Hash, State: claims.Settled, Home: found.Entry.Home,
+		// A fold has no stamp. The claim is settled in every epoch.
+		Stamp: claims.Stamp{Epoch: known.Epoch},
+	}}
+	if found.Verdict == folds.Same {
+		return a, claims.Looked{}, nil
+	}
+	if a.Outcome = claims.Conflict; found.Verdict == folds.OtherRange {
+		a.Outcome = claims.RangeConflict
+	}
+	// Who is refused is told by which frame: without its hash no record of the conflict can be written, and the sender would try again
+	// for ever.
+	a.Claim.Hash, err = f.frame(ctx, id, found.Entry)
+	return a, claims.Looked{}, err
+}
+
+// frame is the whole hash of an entry, which has a part of it: the manifest of its home tells.
+func (f *Folded) frame(ctx context.Context, id identity.Batch, e folds.Entry) (identity.Digest, error) {
+	s, there := f.stores[e.Home]
+	if !there {
+		return identity.Digest{}, &RegionError{"read a manifest", e.Home, fmt.Errorf("%w: its bucket is in no settings", ErrRegionSettings)}
+	}
+	m, err := readManifest(ctx, s, id)
+	if err == nil && folds.DigestOf(m.FrameSHA256) != e.Digest {
+		err = accept.ManifestKind.Corrupt(layout.Accepted(id), "it has the hash %s, and another one is folded", m.FrameSHA256)
+	}
+	if err != nil {
+		return identity.Digest{}, &RegionError{"read a manifest", e.Home, err}
+	}
+	return m.FrameSHA256, nil
+}
+
+// maxSpans bounds the entries that a list of spans is made of.
+const maxSpans = 10_000
+
+// Spans lists the runs of sequence numbers with the same home that are folded of a range, of its first identities where there are
+// many.
+func (f *Folded) Spans(ctx context.Context, id identity.Batch, known claims.Folds) ([]claims.Span, error) {
+	es, err := f.Meeting(ctx, id, known, maxSpans)
+	if err != nil {
+		return nil, err
+	}
+	var out []claims.Span
+	for _, e := range es {
+		if n := len(out) - 1; n >= 0 && out[n].Home == e.Home && out[n].End+1 == e.Start {
+			out[n].End = e.End
+			continue
+		}
+		out = append(out, claims.Span{Start: e.Start, End: e.End, Home: e.Home})
+	}
+	return out, nil
+}
+
+// readManifest reads the manifest of an identity.
+func readManifest(ctx context.Context, s objstore.Getter, id identity.Batch) (accept.Manifest, error) {
+	key := layout.Accepted(id)
+	b, _, err := s.Get(ctx, key, objstore.GetOptions{Limit: accept.MaxObjectBytes})
+	if errors.Is(err, objstore.ErrNotFound) {
+		return accept.Manifest{}, fmt.Errorf("%q is not there: %w", key, err)
+	}
+	if err != nil {
+		return accept.Manifest{}, err
+	}
+	m, err := accept.ParseManifest(b)
+	if err == nil && m.Identity != id {
+		err = accept.ManifestKind.Corrupt(key, "it names the identity %s", m.Identity)
+	}
+	return m, accept.ManifestKind.Wrap(key, err)
 }

@@ -4,103 +4,133 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 
 	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
+	"lightmetrics.dev/lightmetrics/internal/coordination/folds"
 	"lightmetrics.dev/lightmetrics/internal/coordination/regions"
-	"lightmetrics.dev/lightmetrics/pkg/frame"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-func (w *world) stores() map[claims.Region]regions.Store {
-	out := map[claims.Region]regions.Store{}
-	for n := range w.buckets {
-		out[n] = bucket{w, n}
+// fold folds identities of boot "boot" with frames, all of one home, as if they were settled; it gives what etcd then knows.
+func (w *world) fold(k *regions.Keeper, e claims.Epoch, home claims.Region, frames map[identity.Batch]string) claims.Folds {
+	w.t.Helper()
+	var add []folds.Entry
+	for id, f := range frames {
+		add = append(add, folds.Entry{Start: id.SeqStart, End: id.SeqEnd, Home: home, Digest: folds.DigestOf(identity.Sum([]byte(f)))})
 	}
-	return out
+	slices.SortFunc(add, func(a, b folds.Entry) int { return int(a.Start) - int(b.Start) })
+	m, err := k.Folder(e).Fold(context.Background(), batch("boot", 1, 1).BootOf(), claims.Folds{}, add)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return claims.Folds{Heads: m.Heads, Modified: 1, Epoch: e.Number}
 }
 
-// folded decides about a claim of frame "a" for an identity of which these spans are folded.
-func (w *world) folded(id identity.Batch, spans ...claims.Span) (claims.Answer, error) {
-	op := claims.Op{Kind: claims.DoClaim, Identity: id, Hash: identity.Sum([]byte("a"))}
-	return regions.Folded(context.Background(), w.stores(), op, claims.Answer{Outcome: claims.Folded, Spans: spans})
-}
-
-// What is folded is told from what claims that were given up left behind: later than them, or affirmed later.
+// What is folded answers; who is refused is told by which frame, as the home's manifest has it.
 func TestFolded(t *testing.T) {
-	long := uint64(frame.DefaultLimits().Records)
-	span := func(from, to uint64) claims.Span { return claims.Span{Start: from, End: to, Home: "eu"} }
 	w := newWorld(t, "eu", "us")
 	w.manifest("eu", batch("boot", 1, 5), "a", accepted.Stamp{Epoch: 1, Fence: 10})
 	w.manifest("eu", batch("boot", 6, 9), "b", accepted.Stamp{Epoch: 1, Fence: 11})
-	w.manifest("eu", batch("boot", 4, 7), "a", accepted.Stamp{Epoch: 1, Fence: 9}) // left behind
-	// Completed for a later claim than the one that was given up after it.
-	w.manifest("eu", batch("boot", 20, 29), "a", accepted.Stamp{Epoch: 1, Fence: 20})
-	w.affirm("eu", batch("boot", 20, 29), accepted.Stamp{Epoch: 2, Fence: 3})
-	w.manifest("eu", batch("boot", 25, 31), "a", accepted.Stamp{Epoch: 1, Fence: 30})
-	// As long as a batch can be, and one within it that was left behind.
-	w.manifest("eu", batch("boot", 100, 99+long), "b", accepted.Stamp{Epoch: 1, Fence: 50})
-	w.manifest("eu", batch("boot", 99+long, 99+long), "a", accepted.Stamp{Epoch: 1, Fence: 40})
-	// The numbers of one that another home has in part.
-	w.manifest("eu", batch("two", 1, 4), "a", accepted.Stamp{Epoch: 1, Fence: 60})
+	w.manifest("eu", batch("boot", 20, 29), "c", accepted.Stamp{Epoch: 1, Fence: 12})
+	k := w.keeper("eu", "us")
+	o, err := k.Open(context.Background(), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := w.fold(k, o.Epoch, "eu", map[identity.Batch]string{batch("boot", 1, 5): "a", batch("boot", 6, 9): "b", batch("boot", 20, 29): "x", batch("boot", 30, 31): "a"})
+	f := k.Folded(o.Epoch)
+	decide := func(id identity.Batch) (claims.Answer, claims.Looked, error) {
+		return f.Decide(context.Background(), claims.Op{Kind: claims.DoClaim, Identity: id, Hash: identity.Sum([]byte("a"))}, known)
+	}
 	for _, c := range []struct {
-		id    identity.Batch
-		want  claims.Outcome
-		spans []claims.Span
+		id, by identity.Batch
+		want   claims.Outcome
+		frame  string
 	}{
-		{batch("boot", 1, 5), claims.Decided, []claims.Span{span(1, 9)}},
-		{batch("boot", 6, 9), claims.Conflict, []claims.Span{span(1, 9)}},
-		{batch("boot", 4, 7), claims.RangeConflict, []claims.Span{span(1, 9)}},
-		{batch("boot", 1, 9), claims.RangeConflict, []claims.Span{span(1, 9)}},
-		{batch("boot", 2, 2), claims.RangeConflict, []claims.Span{span(1, 9)}},
-		{batch("boot", 20, 29), claims.Decided, []claims.Span{span(20, 29)}},
-		{batch("boot", 25, 31), claims.RangeConflict, []claims.Span{span(20, 29)}},
-		{batch("boot", 99+long, 99+long), claims.RangeConflict, []claims.Span{span(100, 99+long)}},
-		{batch("two", 1, 4), claims.RangeConflict, []claims.Span{span(1, 2), {Start: 3, End: 4, Home: "us"}}},
+		{batch("boot", 1, 5), batch("boot", 1, 5), claims.Decided, "a"},
+		{batch("boot", 6, 9), batch("boot", 6, 9), claims.Conflict, "b"},
+		{batch("boot", 4, 7), batch("boot", 1, 5), claims.RangeConflict, "a"},
+		{batch("boot", 9, 12), batch("boot", 6, 9), claims.RangeConflict, "b"},
+		{batch("boot", 30, 31), batch("boot", 30, 31), claims.Decided, "a"},
 	} {
-		a, err := w.folded(c.id, c.spans...)
-		if err != nil || a.Outcome != c.want {
-			t.Errorf("%s: %s, want %s (%v)", c.id, a.Outcome, c.want, err)
-		}
-		if a.Outcome == claims.RangeConflict && (a.Claim.Identity == c.id || !a.Claim.Identity.Intersects(c.id)) {
-			t.Errorf("%s is refused because of %s", c.id, a.Claim.Identity)
-		}
-		// A conflict that does not name the other frame can't be recorded, or told.
-		if unknown := c.id.Boot == "two"; a.Claim.Hash.IsZero() != unknown {
-			t.Errorf("%s is refused because of %s with the hash %s", c.id, a.Claim.Identity, a.Claim.Hash)
-		}
-		if a.Claim.Home != "eu" || a.Claim.State != claims.Settled {
-			t.Errorf("%s: %+v", c.id, a.Claim)
+		a, _, err := decide(c.id)
+		if err != nil || a.Outcome != c.want || a.Claim.Identity != c.by || a.Claim.Hash != identity.Sum([]byte(c.frame)) || a.Claim.Home != "eu" || a.Claim.State != claims.Settled || a.Claim.Stamp.Epoch != o.Epoch.Number {
+			t.Errorf("%s: %+v, %v, want %s", c.id, a, err, c.want)
 		}
 	}
-	if a, _ := w.folded(batch("boot", 25, 31), span(20, 29)); a.Claim.Identity != batch("boot", 20, 29) || a.Claim.Hash != identity.Sum([]byte("a")) {
-		t.Errorf("%+v", a.Claim)
+	if a, looked, err := decide(batch("boot", 10, 19)); err != nil || a.Outcome != 0 || !looked.Suffices(known) {
+		t.Errorf("free: %+v, %+v, %v", a, looked, err)
 	}
-	if a, _ := w.folded(batch("boot", 1, 5), span(1, 9)); a.Claim.Stamp != (accepted.Stamp{Epoch: 1, Fence: 10}) || a.Claim.Hash != identity.Sum([]byte("a")) {
-		t.Errorf("%+v", a.Claim)
+	// A manifest of another frame than the one that is folded, one that is not there, and a head that nobody has.
+	for _, id := range []identity.Batch{batch("boot", 21, 22), batch("boot", 31, 32)} {
+		if a, _, err := decide(id); err == nil || a.Outcome == claims.Decided {
+			t.Errorf("%s: %+v, %v", id, a, err)
+		}
+	}
+	known.Heads[0].Generation++
+	known.Heads[1].Generation++
+	if a, _, err := decide(batch("boot", 10, 19)); !errors.Is(err, folds.ErrBehind) {
+		t.Errorf("%+v, %v", a, err)
+	}
+	known.Heads[0].Generation--
+	spans, err := f.Spans(context.Background(), batch("boot", 5, 30), known)
+	if want := []claims.Span{{Start: 1, End: 9, Home: "eu"}, {Start: 20, End: 31, Home: "eu"}}; err != nil || !slices.Equal(spans, want) {
+		t.Errorf("%+v, %v", spans, err)
 	}
 }
 
-// Nobody guesses where the home does not answer, is none of the settings, or has less than it has settled.
-func TestFoldedIsNotKnown(t *testing.T) {
-	w := newWorld(t, "eu")
-	id := batch("boot", 1, 5)
-	for name, home := range map[string]claims.Region{"nothing is there": "eu", "no such region": "us"} {
-		if _, err := w.folded(id, claims.Span{Start: 1, End: 5, Home: home}); !errors.Is(err, claims.ErrUnavailable) {
-			t.Errorf("%s: %v", name, err)
+// A fold that one region alone has must not make a recovery leave an identity out: whoever reads the others later would find it free.
+func TestRecoveryWaitsForFolds(t *testing.T) {
+	w := newWorld(t, "asia", "eu", "us")
+	w.manifest("us", batch("boot", 1, 5), "a", accepted.Stamp{Epoch: 1, Fence: 10})
+	c := regions.Config{KV: etcd{w}, Keys: keys, Rand: w.rand, Now: func() int64 { return 7 }}
+	for _, n := range []claims.Region{"asia", "eu", "us"} {
+		c.Regions = append(c.Regions, regions.Region{Name: n, Store: w.buckets[n]})
+	}
+	c.Regions[0].Store = withoutFolds{w.buckets["asia"]}
+	k, err := regions.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o, err := k.Open(context.Background(), true); !errors.Is(err, folds.ErrBehind) {
+		t.Errorf("%+v, %v", o, err)
+	}
+}
+
+// withoutFolds does not answer for folds.
+type withoutFolds struct{ regions.Store }
+
+func (s withoutFolds) Get(ctx context.Context, key string, o objstore.GetOptions) ([]byte, objstore.Info, error) {
+	if strings.HasPrefix(key, layout.FoldsPrefix) {
+		return nil, objstore.Info{}, objstore.ErrUnavailable
+	}
+	return s.Store.Get(ctx, key, o)
+}
+
+// What is folded a recovery neither reads nor inserts, nor what lost to it; and every region has it then.
+func TestRecoveryLeavesOutWhatIsFolded(t *testing.T) {
+	w := newWorld(t, "eu", "us")
+	w.manifest("eu", batch("boot", 1, 5), "a", accepted.Stamp{Epoch: 1, Fence: 10})
+	w.manifest("us", batch("boot", 1, 5), "b", accepted.Stamp{Epoch: 1, Fence: 99}) // left behind
+	w.manifest("us", batch("boot", 5, 7), "b", accepted.Stamp{Epoch: 1, Fence: 99}) // left behind
+	w.manifest("us", batch("boot", 8, 9), "b", accepted.Stamp{Epoch: 1, Fence: 11})
+	h := folds.Head{Boot: batch("boot", 1, 1).BootOf(), Generation: 1, Tail: []folds.Entry{{Start: 1, End: 5, Home: "eu", Digest: folds.DigestOf(identity.Sum([]byte("a")))}}}
+	if _, err := w.buckets["us"].Create(context.Background(), layout.FoldHead(h.Boot), h.Marshal(), objstore.PutOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	o := w.open("eu", "us")
+	if o.Recovered.Claims != 1 || o.Recovered.Manifests != 1 {
+		t.Errorf("%+v", o.Recovered)
+	}
+	for r, s := range w.buckets {
+		if got, err := folds.Read(context.Background(), s, h.Boot); err != nil || !slices.Equal(got.Tail, h.Tail) {
+			t.Errorf("region %s has %+v, %v", r, got, err)
 		}
-	}
-	w.manifest("eu", id, "a", accepted.Stamp{Epoch: 1, Fence: 1})
-	w.before = func(string) error { return errDown }
-	var at *regions.RegionError
-	if _, err := w.folded(id, claims.Span{Start: 1, End: 5, Home: "eu"}); !errors.Is(err, claims.ErrUnavailable) || !errors.As(err, &at) || at.Region != "eu" {
-		t.Error(err)
-	}
-	// Only a claim asks.
-	a, err := regions.Folded(t.Context(), w.stores(), claims.Op{Kind: claims.DoComplete, Identity: id}, claims.Answer{Outcome: claims.Folded, Spans: []claims.Span{{Start: 1, End: 5, Home: "eu"}}})
-	if err != nil || a.Outcome != claims.Moved {
-		t.Errorf("%+v, %v", a, err)
 	}
 }
 

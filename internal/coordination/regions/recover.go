@@ -31,12 +31,12 @@ func (k *Keeper) recover(ctx context.Context, s *state, add []claims.Region) (Op
 	if err := f.begin(ctx, s); err != nil {
 		return Opened{}, err
 	}
-	for _, all := range []string{k.cfg.Keys.Claims(), k.cfg.Keys.Folded()} {
+	for _, all := range []string{k.cfg.Keys.Claims(), k.cfg.Keys.Folded(), k.cfg.Keys.Forgottens()} {
 		if err := f.drop(ctx, all); err != nil {
 			return Opened{}, err
 		}
 	}
-	if err := k.scan(ctx, e.Regions, f.boot); err != nil {
+	if err := k.scan(ctx, e, f.boot); err != nil {
 		return Opened{}, err
 	}
 	if err := f.flush(ctx); err != nil {

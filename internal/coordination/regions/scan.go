@@ -3,15 +3,12 @@ package regions
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"iter"
-	"slices"
 	"strings"
 
-	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
+	"lightmetrics.dev/lightmetrics/internal/coordination/folds"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -60,12 +57,13 @@ func (l *listing) advance(ctx context.Context) error {
 // boot is what the keys of its boot begin with: listings are in the order of these.
 func (l *listing) boot() string { return layout.AcceptedBoot(l.id.BootOf()) }
 
-// scan reads the manifests of all these regions and calls fn for each boot, in order, with what all of them have. The manifests
-// of one boot at a time are in memory, some 200 bytes each.
-func (k *Keeper) scan(ctx context.Context, regions []claims.Region, fn func(context.Context, []manifest) error) error {
+// scan reads the manifests of all these regions and calls fn for each boot, in order, with what all of them have and no fold has. The
+// manifests of one boot at a time are in memory, some 200 bytes each, and what is folded of it, some 60.
+func (k *Keeper) scan(ctx context.Context, e claims.Epoch, fn func(context.Context, []manifest) error) error {
+	looker := folds.NewLooker(k.Folder(e), 0)
 	var lists []*listing
 	for _, r := range k.cfg.Regions {
-		if !slices.Contains(regions, r.Name) {
+		if e.Retired(r.Name) {
 			continue
 		}
 		l := &listing{Region: r}
@@ -77,21 +75,26 @@ func (k *Keeper) scan(ctx context.Context, regions []claims.Region, fn func(cont
 		}
 	}
 	for {
-		boot := ""
+		boot, of := "", identity.Boot{}
 		for _, l := range lists {
 			if l.more && (boot == "" || l.boot() < boot) {
-				boot = l.boot()
+				boot, of = l.boot(), l.id.BootOf()
 			}
 		}
 		if boot == "" {
 			return nil
+		}
+		// What is folded was decided and settled. So was, for another frame, whatever else shares its sequence numbers.
+		folded, err := looker.All(ctx, of)
+		if err != nil {
+			return err
 		}
 		var found []manifest
 		for _, l := range lists {
 			if !l.more || l.boot() != boot {
 				continue
 			}
-			got, err := l.ofBoot(ctx, boot)
+			got, err := l.ofBoot(ctx, boot, folded)
 			if err != nil {
 				return err
 			}
@@ -103,8 +106,24 @@ func (k *Keeper) scan(ctx context.Context, regions []claims.Region, fn func(cont
 	}
 }
 
-// ofBoot reads the manifests of a boot, with the highest stamp that they stand for.
-func (l *listing) ofBoot(ctx context.Context, boot string) ([]manifest, error) {
+// ofBoot reads the manifests of a boot that meet nothing that is folded, with the highest stamp that they stand for.
+func (l *listing) ofBoot(ctx context.Context, boot string, folded []folds.Entry) ([]manifest, error) {
+	var found []manifest
+	for l.more && l.boot() == boot {
+		if !folds.Meet(folded, l.id) {
+			m, err := l.read(ctx)
+			if err != nil {
+				return nil, &RegionError{"read a manifest", l.Name, err}
+			}
+			found = append(found, m)
+		}
+		if err := l.advance(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if len(found) == 0 {
+		return nil, nil
+	}
 	affirmed := map[identity.Batch]accepted.Stamp{}
 	prefix := layout.AffirmedPrefix + strings.TrimPrefix(boot, layout.AcceptedPrefix)
 	for info, err := range objstore.List(ctx, l.Store, objstore.ListOptions{Prefix: prefix}) {
@@ -119,18 +138,9 @@ func (l *listing) ofBoot(ctx context.Context, boot string) ([]manifest, error) {
 			affirmed[id] = s
 		}
 	}
-	var found []manifest
-	for l.more && l.boot() == boot {
-		m, err := l.read(ctx)
-		if err != nil {
-			return nil, &RegionError{"read a manifest", l.Name, err}
-		}
-		if s := affirmed[m.id]; s.Compare(m.stamp) > 0 {
-			m.stamp = s
-		}
-		found = append(found, m)
-		if err := l.advance(ctx); err != nil {
-			return nil, err
+	for i := range found {
+		if s := affirmed[found[i].id]; s.Compare(found[i].stamp) > 0 {
+			found[i].stamp = s
 		}
 	}
 	return found, nil
@@ -139,20 +149,6 @@ func (l *listing) ofBoot(ctx context.Context, boot string) ([]manifest, error) {
 // read reads the manifest that comes next. One that can't be read stops the recovery: to leave it out could give its identity
 // to another frame.
 func (l *listing) read(ctx context.Context) (manifest, error) {
-	key := layout.Accepted(l.id)
-	b, _, err := l.Store.Get(ctx, key, objstore.GetOptions{Limit: accept.MaxObjectBytes})
-	if errors.Is(err, objstore.ErrNotFound) {
-		return manifest{}, fmt.Errorf("%q was listed, and is not there: %w", key, err)
-	}
-	if err != nil {
-		return manifest{}, err
-	}
-	m, err := accept.ParseManifest(b)
-	if err == nil && m.Identity != l.id {
-		err = accept.ManifestKind.Corrupt(key, "it names the identity %s", m.Identity)
-	}
-	if err != nil {
-		return manifest{}, accept.ManifestKind.Wrap(key, err)
-	}
-	return manifest{id: m.Identity, hash: m.FrameSHA256, region: l.Name, stamp: m.Stamp(), at: m.AcceptedAt}, nil
+	m, err := readManifest(ctx, l.Store, l.id)
+	return manifest{id: l.id, hash: m.FrameSHA256, region: l.Name, stamp: m.Stamp(), at: m.AcceptedAt}, err
 }

@@ -9,6 +9,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
+	"lightmetrics.dev/lightmetrics/internal/coordination/folds"
 	"lightmetrics.dev/lightmetrics/internal/coordination/regions"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
@@ -36,6 +37,9 @@ type client struct {
 	*actor
 	g *claims.Group
 	o regions.Opened
+	// folded are the folds as the coordinator sees them, and folder moves them.
+	folded *regions.Folded
+	folder folds.Folder
 }
 
 // serve opens epochs, and calls fn in each again and again until it is over.
@@ -48,14 +52,36 @@ func (a *actor) serve(fn func(*client)) {
 		}
 		cfg := claims.DefaultConfig()
 		cfg.Cluster = o.Cluster
-		c := &client{a, claims.NewGroup(cfg, keys, o.Epoch, o.Revision), o}
+		c := &client{a, claims.NewGroup(cfg, keys, o.Epoch, o.Revision), o, k.Folded(o.Epoch), k.Folder(o.Epoch)}
+		c.folder.SealAt = 4
 		for c.g.Stopped() == nil && a.pause() {
 			fn(c)
 		}
 	}
 }
 
+// do does an operation; a claim looks at folds, as a coordinator does for it.
 func (c *client) do(op claims.Op) (claims.Answer, error) {
+	if op.Kind == claims.DoClaim {
+		op.Looked, _ = c.folded.Guess(op.Identity)
+	}
+	for range 4 {
+		a, err := c.once(op)
+		if err != nil || a.Outcome != claims.Folded {
+			return a, err
+		}
+		b, looked, err := c.folded.Decide(context.Background(), op, a.Folds)
+		if err != nil || b.Outcome != 0 {
+			b.Epoch = a.Epoch
+			c.decidedByFolds++
+			return b, err
+		}
+		op.Looked = looked
+	}
+	return claims.Answer{}, claims.ErrBusy
+}
+
+func (c *client) once(op claims.Op) (claims.Answer, error) {
 	if op.ID.IsZero() {
 		c.ids++
 		op.ID[0] = 1
@@ -183,8 +209,6 @@ func (c *client) accept(id identity.Batch, sent identity.Digest) {
 				return
 			}
 			answer, err = c.do(claims.Op{Kind: claims.DoTakeOver, Identity: id, Hash: hash, Expect: cl.ID})
-		case claims.Folded:
-			answer, err = regions.Folded(context.Background(), c.stores(), claims.Op{Kind: claims.DoClaim, Identity: id, Hash: hash}, answer)
 		case claims.Decided:
 			c.decided(cl, sent)
 			return
@@ -315,9 +339,27 @@ func (a *actor) reconcile() {
 		}
 		if c.rnd.IntN(3) == 0 && !c.quiet {
 			id := identity.Batch{Agent: "a", Boot: []string{"b", "c", "old"}[c.rnd.IntN(3)]}
-			_, _ = c.do(claims.Op{Kind: claims.DoFold, Identity: id, At: c.now.UnixNano()})
+			c.fold(id)
 		}
 	})
+}
+
+// fold folds what is settled of a boot, or forgets the boot where nothing of it is left in etcd.
+func (c *client) fold(id identity.Batch) {
+	n, _, m, err := c.folder.Boot(context.Background(), id.BootOf(), folds.Due{Before: c.now.UnixNano(), Least: 1 + c.rnd.IntN(2)}, c.once)
+	if c.folds += n; n > 0 {
+		c.folded.Moved(m)
+	}
+	if n > 0 || err != nil || c.rnd.IntN(3) > 0 {
+		return
+	}
+	a, err := c.once(claims.Op{Kind: claims.DoFoldable, Identity: id})
+	if err == nil && a.Folds.Modified > 0 {
+		a, err = c.once(claims.Op{Kind: claims.DoForget, Identity: id, Base: a.Folds.Modified})
+		if err == nil && a.Outcome == claims.Applied {
+			c.forgotten++
+		}
+	}
 }
 
 func (c *client) goOn(cl claims.Claim) {

@@ -57,6 +57,8 @@ type sim struct {
 	entries map[claims.Region]map[identity.Batch]identity.Digest
 	answers int
 	kinds   [12]int
+	// folds counts claims that were folded, forgotten boots.
+	folds, forgotten, decidedByFolds int
 }
 
 // actor is a process.
@@ -450,16 +452,17 @@ func TestSimulation(t *testing.T) {
 	}
 	number("REGIONS_SIM_SCHEDULES", &seeds)
 	number("REGIONS_SIM_SEED", &first)
-	var answers, epochs, restores int
+	var answers, epochs, restores, folded, forgotten, byFolds int
 	var kinds [12]int
 	for seed := first; seed < first+seeds; seed++ {
 		w := simulateRegions(t, seed)
 		answers, epochs, restores = answers+w.answers, epochs+int(w.last), restores+int(w.cluster-1)
+		folded, forgotten, byFolds = folded+w.folds, forgotten+w.forgotten, byFolds+w.decidedByFolds
 		for i, n := range w.kinds {
 			kinds[i] += n
 		}
 	}
-	t.Logf("%d schedules, %d answers, %d epochs, %d restores", seeds, answers, epochs, restores)
+	t.Logf("%d schedules, %d answers, %d by folds, %d epochs, %d restores, %d claims folded, %d boots forgotten", seeds, answers, byFolds, epochs, restores, folded, forgotten)
 	for i, n := range kinds {
 		if n > 0 {
 			t.Logf("%s: %d", claims.Outcome(i), n)

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
 // Store is a claims.KV. It is safe for concurrent use.
@@ -20,6 +21,26 @@ type Store struct {
 }
 
 var _ claims.KV = (*Store)(nil)
+
+// NoFolds are the folds of regions in which nothing was ever folded; for tests.
+type NoFolds struct{ Epoch uint64 }
+
+// Guess always knows.
+func (f NoFolds) Guess(identity.Batch) (claims.Looked, bool) { return f.looked(), true }
+
+func (f NoFolds) looked() claims.Looked {
+	return claims.Looked{Heads: claims.Heads{{Region: "none"}}, Since: 1 << 62, Epoch: f.Epoch}
+}
+
+// Decide says that every identity is free.
+func (f NoFolds) Decide(context.Context, claims.Op, claims.Folds) (claims.Answer, claims.Looked, error) {
+	return claims.Answer{}, f.looked(), nil
+}
+
+// Spans has none.
+func (NoFolds) Spans(context.Context, identity.Batch, claims.Folds) ([]claims.Span, error) {
+	return nil, nil
+}
 
 // New makes an empty store.
 func New() *Store { return &Store{cluster: 1, revision: 1, entries: map[string]claims.Entry{}} }
@@ -103,6 +124,8 @@ func (s *Store) hold(g claims.Guard) bool {
 		return e.Modified == g.Revision // 0 for one that is not there
 	case claims.Holds:
 		return there && bytes.Equal(e.Value, g.Value)
+	case claims.NotSince:
+		return e.Modified <= g.Revision
 	}
 	return false
 }

@@ -172,8 +172,6 @@ const (
 	ClaimOutcome_CLAIM_OUTCOME_MOVED ClaimOutcome = 7
 	// There is no claim of the caller's.
 	ClaimOutcome_CLAIM_OUTCOME_RELEASED ClaimOutcome = 8
-	// The identity's sequence numbers are settled long ago: the manifest of the span's home region tells its hash.
-	ClaimOutcome_CLAIM_OUTCOME_FOLDED ClaimOutcome = 9
 )
 
 // Enum value maps for ClaimOutcome.
@@ -188,7 +186,6 @@ var (
 		6: "CLAIM_OUTCOME_CONTESTED",
 		7: "CLAIM_OUTCOME_MOVED",
 		8: "CLAIM_OUTCOME_RELEASED",
-		9: "CLAIM_OUTCOME_FOLDED",
 	}
 	ClaimOutcome_value = map[string]int32{
 		"CLAIM_OUTCOME_UNSPECIFIED":    0,
@@ -200,7 +197,6 @@ var (
 		"CLAIM_OUTCOME_CONTESTED":      6,
 		"CLAIM_OUTCOME_MOVED":          7,
 		"CLAIM_OUTCOME_RELEASED":       8,
-		"CLAIM_OUTCOME_FOLDED":         9,
 	}
 )
 
@@ -613,8 +609,6 @@ type ClaimResult struct {
 	Epoch uint64 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// The claim that decided, if there is one.
 	Claim *IdentityClaim `protobuf:"bytes,3,opt,name=claim,proto3" json:"claim,omitempty"`
-	// Of FOLDED: the spans that the identity meets.
-	Spans []*ClaimSpan `protobuf:"bytes,4,rep,name=spans,proto3" json:"spans,omitempty"`
 	// Of a change that was refused: why. With CLAIMS_UNKNOWN it may have been made.
 	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
 	// The same for people.
@@ -670,13 +664,6 @@ func (x *ClaimResult) GetEpoch() uint64 {
 func (x *ClaimResult) GetClaim() *IdentityClaim {
 	if x != nil {
 		return x.Claim
-	}
-	return nil
-}
-
-func (x *ClaimResult) GetSpans() []*ClaimSpan {
-	if x != nil {
-		return x.Spans
 	}
 	return nil
 }
@@ -1681,14 +1668,13 @@ const file_lightmetrics_coordinator_v1_identity_proto_rawDesc = "" +
 	"\tseq_start\x18\x01 \x01(\x04R\bseqStart\x12\x17\n" +
 	"\aseq_end\x18\x02 \x01(\x04R\x06seqEnd\x12\x1f\n" +
 	"\vhome_region\x18\x03 \x01(\tR\n" +
-	"homeRegion\"\x9a\x02\n" +
+	"homeRegion\"\xe2\x01\n" +
 	"\vClaimResult\x12C\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2).lightmetrics.coordinator.v1.ClaimOutcomeR\aoutcome\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12@\n" +
-	"\x05claim\x18\x03 \x01(\v2*.lightmetrics.coordinator.v1.IdentityClaimR\x05claim\x12<\n" +
-	"\x05spans\x18\x04 \x03(\v2&.lightmetrics.coordinator.v1.ClaimSpanR\x05spans\x12\x16\n" +
+	"\x05claim\x18\x03 \x01(\v2*.lightmetrics.coordinator.v1.IdentityClaimR\x05claim\x12\x16\n" +
 	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x18\n" +
-	"\amessage\x18\x06 \x01(\tR\amessage\"Z\n" +
+	"\amessage\x18\x06 \x01(\tR\amessageJ\x04\b\x04\x10\x05\"Z\n" +
 	"\x13ChangeClaimsRequest\x12C\n" +
 	"\achanges\x18\x01 \x03(\v2).lightmetrics.coordinator.v1.ClaimRequestR\achanges\"Z\n" +
 	"\x14ChangeClaimsResponse\x12B\n" +
@@ -1771,7 +1757,7 @@ const file_lightmetrics_coordinator_v1_identity_proto_rawDesc = "" +
 	"\x17CLAIM_STATE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13CLAIM_STATE_CLAIMED\x10\x01\x12\x17\n" +
 	"\x13CLAIM_STATE_DURABLE\x10\x02\x12\x17\n" +
-	"\x13CLAIM_STATE_SETTLED\x10\x03*\xa5\x02\n" +
+	"\x13CLAIM_STATE_SETTLED\x10\x03*\x8b\x02\n" +
 	"\fClaimOutcome\x12\x1d\n" +
 	"\x19CLAIM_OUTCOME_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12CLAIM_OUTCOME_HELD\x10\x01\x12\x19\n" +
@@ -1781,8 +1767,7 @@ const file_lightmetrics_coordinator_v1_identity_proto_rawDesc = "" +
 	"\x1cCLAIM_OUTCOME_RANGE_CONFLICT\x10\x05\x12\x1b\n" +
 	"\x17CLAIM_OUTCOME_CONTESTED\x10\x06\x12\x17\n" +
 	"\x13CLAIM_OUTCOME_MOVED\x10\a\x12\x1a\n" +
-	"\x16CLAIM_OUTCOME_RELEASED\x10\b\x12\x18\n" +
-	"\x14CLAIM_OUTCOME_FOLDED\x10\t2\xba\x05\n" +
+	"\x16CLAIM_OUTCOME_RELEASED\x10\b2\xba\x05\n" +
 	"\x0fIdentityService\x12s\n" +
 	"\fChangeClaims\x120.lightmetrics.coordinator.v1.ChangeClaimsRequest\x1a1.lightmetrics.coordinator.v1.ChangeClaimsResponse\x12m\n" +
 	"\n" +
@@ -1839,35 +1824,34 @@ var file_lightmetrics_coordinator_v1_identity_proto_depIdxs = []int32{
 	1,  // 3: lightmetrics.coordinator.v1.IdentityClaim.state:type_name -> lightmetrics.coordinator.v1.ClaimState
 	2,  // 4: lightmetrics.coordinator.v1.ClaimResult.outcome:type_name -> lightmetrics.coordinator.v1.ClaimOutcome
 	5,  // 5: lightmetrics.coordinator.v1.ClaimResult.claim:type_name -> lightmetrics.coordinator.v1.IdentityClaim
-	6,  // 6: lightmetrics.coordinator.v1.ClaimResult.spans:type_name -> lightmetrics.coordinator.v1.ClaimSpan
-	4,  // 7: lightmetrics.coordinator.v1.ChangeClaimsRequest.changes:type_name -> lightmetrics.coordinator.v1.ClaimRequest
-	7,  // 8: lightmetrics.coordinator.v1.ChangeClaimsResponse.results:type_name -> lightmetrics.coordinator.v1.ClaimResult
-	5,  // 9: lightmetrics.coordinator.v1.ListClaimsResponse.claims:type_name -> lightmetrics.coordinator.v1.IdentityClaim
-	6,  // 10: lightmetrics.coordinator.v1.ListClaimsResponse.spans:type_name -> lightmetrics.coordinator.v1.ClaimSpan
-	1,  // 11: lightmetrics.coordinator.v1.ScanClaimsRequest.states:type_name -> lightmetrics.coordinator.v1.ClaimState
-	5,  // 12: lightmetrics.coordinator.v1.ScanClaimsResponse.claims:type_name -> lightmetrics.coordinator.v1.IdentityClaim
-	15, // 13: lightmetrics.coordinator.v1.ListRegionsResponse.regions:type_name -> lightmetrics.coordinator.v1.RegionRecord
-	3,  // 14: lightmetrics.coordinator.v1.IdentityRecord.identity:type_name -> lightmetrics.coordinator.v1.ClaimIdentity
-	11, // 15: lightmetrics.coordinator.v1.TraceIdentityResponse.claims:type_name -> lightmetrics.coordinator.v1.ListClaimsResponse
-	20, // 16: lightmetrics.coordinator.v1.TraceIdentityResponse.records:type_name -> lightmetrics.coordinator.v1.IdentityRecord
-	22, // 17: lightmetrics.coordinator.v1.TraceIdentityResponse.unread:type_name -> lightmetrics.coordinator.v1.TraceIdentityResponse.UnreadEntry
-	8,  // 18: lightmetrics.coordinator.v1.IdentityService.ChangeClaims:input_type -> lightmetrics.coordinator.v1.ChangeClaimsRequest
-	10, // 19: lightmetrics.coordinator.v1.IdentityService.ListClaims:input_type -> lightmetrics.coordinator.v1.ListClaimsRequest
-	12, // 20: lightmetrics.coordinator.v1.IdentityService.ScanClaims:input_type -> lightmetrics.coordinator.v1.ScanClaimsRequest
-	14, // 21: lightmetrics.coordinator.v1.IdentityService.ListRegions:input_type -> lightmetrics.coordinator.v1.ListRegionsRequest
-	17, // 22: lightmetrics.coordinator.v1.IdentityService.AddRegion:input_type -> lightmetrics.coordinator.v1.AddRegionRequest
-	19, // 23: lightmetrics.coordinator.v1.IdentityService.TraceIdentity:input_type -> lightmetrics.coordinator.v1.TraceIdentityRequest
-	9,  // 24: lightmetrics.coordinator.v1.IdentityService.ChangeClaims:output_type -> lightmetrics.coordinator.v1.ChangeClaimsResponse
-	11, // 25: lightmetrics.coordinator.v1.IdentityService.ListClaims:output_type -> lightmetrics.coordinator.v1.ListClaimsResponse
-	13, // 26: lightmetrics.coordinator.v1.IdentityService.ScanClaims:output_type -> lightmetrics.coordinator.v1.ScanClaimsResponse
-	16, // 27: lightmetrics.coordinator.v1.IdentityService.ListRegions:output_type -> lightmetrics.coordinator.v1.ListRegionsResponse
-	18, // 28: lightmetrics.coordinator.v1.IdentityService.AddRegion:output_type -> lightmetrics.coordinator.v1.AddRegionResponse
-	21, // 29: lightmetrics.coordinator.v1.IdentityService.TraceIdentity:output_type -> lightmetrics.coordinator.v1.TraceIdentityResponse
-	24, // [24:30] is the sub-list for method output_type
-	18, // [18:24] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	4,  // 6: lightmetrics.coordinator.v1.ChangeClaimsRequest.changes:type_name -> lightmetrics.coordinator.v1.ClaimRequest
+	7,  // 7: lightmetrics.coordinator.v1.ChangeClaimsResponse.results:type_name -> lightmetrics.coordinator.v1.ClaimResult
+	5,  // 8: lightmetrics.coordinator.v1.ListClaimsResponse.claims:type_name -> lightmetrics.coordinator.v1.IdentityClaim
+	6,  // 9: lightmetrics.coordinator.v1.ListClaimsResponse.spans:type_name -> lightmetrics.coordinator.v1.ClaimSpan
+	1,  // 10: lightmetrics.coordinator.v1.ScanClaimsRequest.states:type_name -> lightmetrics.coordinator.v1.ClaimState
+	5,  // 11: lightmetrics.coordinator.v1.ScanClaimsResponse.claims:type_name -> lightmetrics.coordinator.v1.IdentityClaim
+	15, // 12: lightmetrics.coordinator.v1.ListRegionsResponse.regions:type_name -> lightmetrics.coordinator.v1.RegionRecord
+	3,  // 13: lightmetrics.coordinator.v1.IdentityRecord.identity:type_name -> lightmetrics.coordinator.v1.ClaimIdentity
+	11, // 14: lightmetrics.coordinator.v1.TraceIdentityResponse.claims:type_name -> lightmetrics.coordinator.v1.ListClaimsResponse
+	20, // 15: lightmetrics.coordinator.v1.TraceIdentityResponse.records:type_name -> lightmetrics.coordinator.v1.IdentityRecord
+	22, // 16: lightmetrics.coordinator.v1.TraceIdentityResponse.unread:type_name -> lightmetrics.coordinator.v1.TraceIdentityResponse.UnreadEntry
+	8,  // 17: lightmetrics.coordinator.v1.IdentityService.ChangeClaims:input_type -> lightmetrics.coordinator.v1.ChangeClaimsRequest
+	10, // 18: lightmetrics.coordinator.v1.IdentityService.ListClaims:input_type -> lightmetrics.coordinator.v1.ListClaimsRequest
+	12, // 19: lightmetrics.coordinator.v1.IdentityService.ScanClaims:input_type -> lightmetrics.coordinator.v1.ScanClaimsRequest
+	14, // 20: lightmetrics.coordinator.v1.IdentityService.ListRegions:input_type -> lightmetrics.coordinator.v1.ListRegionsRequest
+	17, // 21: lightmetrics.coordinator.v1.IdentityService.AddRegion:input_type -> lightmetrics.coordinator.v1.AddRegionRequest
+	19, // 22: lightmetrics.coordinator.v1.IdentityService.TraceIdentity:input_type -> lightmetrics.coordinator.v1.TraceIdentityRequest
+	9,  // 23: lightmetrics.coordinator.v1.IdentityService.ChangeClaims:output_type -> lightmetrics.coordinator.v1.ChangeClaimsResponse
+	11, // 24: lightmetrics.coordinator.v1.IdentityService.ListClaims:output_type -> lightmetrics.coordinator.v1.ListClaimsResponse
+	13, // 25: lightmetrics.coordinator.v1.IdentityService.ScanClaims:output_type -> lightmetrics.coordinator.v1.ScanClaimsResponse
+	16, // 26: lightmetrics.coordinator.v1.IdentityService.ListRegions:output_type -> lightmetrics.coordinator.v1.ListRegionsResponse
+	18, // 27: lightmetrics.coordinator.v1.IdentityService.AddRegion:output_type -> lightmetrics.coordinator.v1.AddRegionResponse
+	21, // 28: lightmetrics.coordinator.v1.IdentityService.TraceIdentity:output_type -> lightmetrics.coordinator.v1.TraceIdentityResponse
+	23, // [23:29] is the sub-list for method output_type
+	17, // [17:23] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_lightmetrics_coordinator_v1_identity_proto_init() }
