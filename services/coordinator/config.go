@@ -46,7 +46,8 @@ type RebalanceConfig struct {
 type IdentityConfig struct {
 	Regions       []RegionConfig `koanf:"regions" help:"list in the file: name and store of each region, whose collectors accept with this coordinator; empty: no linearizer"`
 	Prefix        string         `koanf:"prefix" help:"prefix of claims in etcd, the same in all regions; etcd.prefix, of shards and pending work, is each region's own" needs:"regions"`
-	SettleHorizon time.Duration  `koanf:"settle_horizon" help:"what was settled for so long is kept as spans of sequence numbers" needs:"regions"`
+	SettleHorizon time.Duration  `koanf:"settle_horizon" help:"claims that are settled for so long move into the regions' buckets, many of an agent's boot at once" needs:"regions"`
+	Idle          time.Duration  `koanf:"idle" help:"a boot without batches for so long has no claims left, and etcd forgets it" needs:"regions"`
 }
 
 // RegionConfig is one region and its bucket.
@@ -77,6 +78,9 @@ func (c IdentityConfig) Validate() error {
 	if c.SettleHorizon < time.Second || c.SettleHorizon > 30*24*time.Hour {
 		errs = append(errs, errors.New("identity.settle_horizon: must be 1s to 720h"))
 	}
+	if c.Idle < c.SettleHorizon || c.Idle > 30*24*time.Hour {
+		errs = append(errs, errors.New("identity.idle: must be settle_horizon to 720h"))
+	}
 	seen := map[string]string{}
 	for i, r := range c.Regions {
 		at := fmt.Sprintf("identity.regions[%d]", i)
@@ -102,7 +106,7 @@ func DefaultConfig() Config {
 	return Config{
 		Base: service.DefaultBase("127.0.0.1:4780", "127.0.0.1:4781"), Store: s3.DefaultConfig(),
 		Etcd:       etcd.DefaultConfig(),
-		Identity:   IdentityConfig{Prefix: etcd.DefaultConfig().Prefix, SettleHorizon: 5 * time.Minute},
+		Identity:   IdentityConfig{Prefix: etcd.DefaultConfig().Prefix, SettleHorizon: 5 * time.Minute, Idle: 6 * time.Hour},
 		Lease:      LeaseConfig{Worker: 10 * time.Second, Leader: 5 * time.Second},
 		Rebalance:  RebalanceConfig{QuietPeriod: 2 * time.Second, MaxDelay: 10 * time.Second},
 		MaxStreams: 1024,

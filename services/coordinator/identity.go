@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
+	"lightmetrics.dev/lightmetrics/internal/coordination/folds"
 	"lightmetrics.dev/lightmetrics/internal/coordination/linearizer"
 	"lightmetrics.dev/lightmetrics/internal/coordination/regions"
 	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
@@ -21,12 +22,12 @@ import (
 // identities is the identity linearizer of this coordinator: it opens epochs, serves one at a time, and answers nothing in
 // between. Any number of coordinators serve the same epoch at once; each transaction compares it.
 type identities struct {
-	keeper  *regions.Keeper
-	kv      claims.KV
-	keys    claims.Keys
-	buckets map[claims.Region]regions.Store
-	horizon time.Duration
-	leading func() bool
+	keeper *regions.Keeper
+	kv     claims.KV
+	keys   claims.Keys
+	// horizon and idle are those of the settings.
+	horizon, idle time.Duration
+	leading       func() bool
 	// restores counts how often etcd was seen to have forgotten.
 	restores func() int64
 	now      func() time.Time
@@ -44,7 +45,15 @@ type identities struct {
 type opened struct {
 	regions.Opened
 	l *linearizer.Linearizer
+	// folded is what is folded, and folder folds.
+	folded *regions.Folded
+	folder folds.Folder
+	// marks are revisions that etcd had; a boot that was noted at an earlier one than that of long ago is idle.
+	marks []mark
 }
+
+// claimKeys is where the linearizer's keys begin, behind the prefix.
+const claimKeys = "/identity/v2/"
 
 const (
 	// checkEvery is how often an open epoch is compared with the buckets. A transaction finds out by itself when etcd has another.
@@ -56,7 +65,7 @@ const (
 )
 
 func newIdentities(c IdentityConfig, buckets map[claims.Region]regions.Store, kv claims.KV, prefix string, leading func() bool, restores func() int64, now func() time.Time, log *slog.Logger, m *identityMetrics) (*identities, error) {
-	v := &identities{kv: kv, keys: claims.Keys(prefix + "/identity/v1/"), buckets: buckets, horizon: c.SettleHorizon, leading: leading, restores: restores, now: now, log: log, m: m, opening: make(chan struct{}, 1)}
+	v := &identities{kv: kv, keys: claims.Keys(prefix + claimKeys), horizon: c.SettleHorizon, idle: c.Idle, leading: leading, restores: restores, now: now, log: log, m: m, opening: make(chan struct{}, 1)}
 	cfg := regions.Config{KV: kv, Keys: v.keys, Rand: rand.Reader, Now: func() int64 { return now().UnixNano() }, Progress: m.progress}
 	for _, r := range c.Regions {
 		name := claims.Region(r.Name)
@@ -144,12 +153,13 @@ func (v *identities) alone(ctx context.Context, fn func() (regions.Opened, error
 func (v *identities) serve(ctx context.Context, o regions.Opened) error {
 	c := claims.DefaultConfig()
 	c.Cluster = o.Cluster
-	l, err := linearizer.New(v.kv, linearizer.Options{Config: c, Keys: v.keys, Epoch: o.Epoch, Revision: o.Revision, Now: v.now, Observe: v.m.transaction})
+	folded := v.keeper.Folded(o.Epoch)
+	l, err := linearizer.New(v.kv, linearizer.Options{Config: c, Keys: v.keys, Epoch: o.Epoch, Folds: folded, Revision: o.Revision, Now: v.now, Observe: v.m.transaction})
 	if err != nil {
 		return err
 	}
 	failpoint.Hit("coordinator.identity.open.before")
-	v.open.Store(&opened{o, l})
+	v.open.Store(&opened{Opened: o, l: l, folded: folded, folder: v.keeper.Folder(o.Epoch)})
 	v.log.Info("the identity linearizer is open", "epoch", o.Epoch.Number, "regions", o.Epoch.Regions, "cluster", fmt.Sprintf("%x", o.Cluster),
 		"recovered_claims", o.Recovered.Claims, "recovered_boots", o.Recovered.Boots)
 	defer l.Close()
@@ -204,9 +214,6 @@ func (v *identities) Do(ctx context.Context, ops []claims.Op) []linearizer.Resul
 	out := o.l.Do(ctx, ops)
 	v.makeRoom(ctx, o, ops, out)
 	for i, op := range ops {
-		if out[i].Err == nil && out[i].Answer.Outcome == claims.Folded {
-			out[i] = v.decideFolded(ctx, op, out[i].Answer)
-		}
 		v.m.operation(op, out[i])
 	}
 	return out
@@ -223,21 +230,21 @@ func (v *identities) notOpenNow() error {
 // makeRoom folds claims of boots that have too many, and tries what they refused once more: a sender that catches up must not
 // wait for the horizon.
 func (v *identities) makeRoom(ctx context.Context, o *opened, ops []claims.Op, out []linearizer.Result) {
-	folds := map[identity.Boot]bool{}
+	boots := map[identity.Boot]bool{}
 	var again []claims.Op
 	var at []int
 	for i, op := range ops {
 		if !errors.Is(out[i].Err, claims.ErrTooMany) {
 			continue
 		}
-		folds[op.Identity.BootOf()] = true
+		boots[op.Identity.BootOf()] = true
 		again, at = append(again, op), append(at, i)
 	}
 	if len(again) == 0 {
 		return
 	}
-	for b := range folds {
-		_, _ = v.foldBoot(ctx, o.l, b, v.now()) // what is not folded is refused again
+	for b := range boots {
+		_, _ = v.foldBoot(ctx, o, b, folds.Due{Before: v.now().UnixNano(), Least: 1}) // what is not folded is refused again
 	}
 	for i, r := range o.l.Do(ctx, again) {
 		out[at[i]] = r

@@ -41,8 +41,10 @@ func (r *running) claimAlways() {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for seq := uint64(1001); ctx.Err() == nil; seq += 10 {
-			c.Do(ctx, []claims.Op{op(claims.DoClaim, seq, "x", "eu", 7, 0)})
-			c.Do(ctx, []claims.Op{op(claims.DoRelease, seq, "x", "eu", 7, 0)})
+			a := c.Do(ctx, []claims.Op{op(claims.DoClaim, seq, "x", "eu", 7, 0)})[0].Answer
+			if a.Epoch > 0 {
+				c.Do(ctx, []claims.Op{op(claims.DoRelease, seq, "x", "eu", 7, a.Epoch)})
+			}
 		}
 	})
 	r.t.Cleanup(func() { cancel(); wg.Wait() })

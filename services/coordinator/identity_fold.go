@@ -2,36 +2,43 @@ package coordinator
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
-	"lightmetrics.dev/lightmetrics/internal/coordination/linearizer"
-	"lightmetrics.dev/lightmetrics/internal/coordination/regions"
+	"lightmetrics.dev/lightmetrics/internal/coordination/folds"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// foldEvery is how often settled claims are looked for that may be folded.
-const foldEvery = 30 * time.Second
+const (
+	// foldEvery is the least time between two rounds that look for claims which may be folded; rounds take a tenth of the time at
+	// most.
+	foldEvery = 30 * time.Second
+	foldDuty  = 10
+	// foldLeast is how many settled claims of a boot are folded at once: a fold takes two requests of each region.
+	foldLeast = 64
+	// foldMost bounds the folds of one boot in a row; each takes up to claims.MaxFoldable claims.
+	foldMost = 4
+	// maxMarks bounds the marks of an epoch.
+	maxMarks = 64
+)
 
-// foldMost bounds the folds of one boot in a row; each takes up to 32 claims.
-const foldMost = 32
-
-// decideFolded decides about an identity whose sequence numbers are folded, by the manifests of their home.
-func (v *identities) decideFolded(ctx context.Context, op claims.Op, a claims.Answer) linearizer.Result {
-	a, err := regions.Folded(ctx, v.buckets, op, a)
-	if err != nil {
-		return linearizer.Result{Err: &claims.Error{Op: op.Kind, Key: op.Identity, Err: err}}
-	}
-	return linearizer.Result{Answer: a}
+// mark is a revision that etcd had at a time.
+type mark struct {
+	at       time.Time
+	revision int64
 }
 
-// fold folds settled claims while this coordinator leads. Two that fold at once, while the leader changes, do no harm.
+// fold folds settled claims, and forgets idle boots, while this coordinator leads. Two that fold at once, while the leader changes, do no
+// harm.
 func (v *identities) fold(ctx context.Context) error {
-	tick := time.NewTicker(foldEvery)
-	defer tick.Stop()
 	for {
+		began := time.Now()
 		if o := v.open.Load(); o != nil && v.leading() {
 			n, err := v.foldOld(ctx, o)
+			if err == nil {
+				err = v.forgetIdle(ctx, o)
+			}
 			switch {
 			case err != nil && ctx.Err() == nil:
 				v.log.Warn("claims could not be folded; the next round tries again", "error", err)
@@ -39,56 +46,112 @@ func (v *identities) fold(ctx context.Context) error {
 				v.log.Debug("claims were folded", "claims", n)
 			}
 		}
+		pause := time.NewTimer(max(foldEvery, foldDuty*time.Since(began)))
 		select {
 		case <-ctx.Done():
+			pause.Stop()
 			return ctx.Err()
-		case <-tick.C:
+		case <-pause.C:
 		}
 	}
 }
 
-// foldOld folds what was settled before the horizon.
+// foldOld folds what was settled before the horizon. A boot that fails does not keep others from it.
 func (v *identities) foldOld(ctx context.Context, o *opened) (int, error) {
-	before, total := v.now().Add(-v.horizon), 0
-	for i, home := range o.Epoch.Regions {
-		s := claims.Scan{Home: home, Retired: i == 0, States: []claims.State{claims.Settled}, Before: max(before.UnixNano(), 0), Limit: claims.MaxScan}
-		for {
-			p, err := o.l.Scan(ctx, s)
-			if err != nil {
-				return total, err
+	now, total := v.now(), 0
+	due := folds.Due{Before: max(now.Add(-v.horizon).UnixNano(), 0), Least: foldLeast, Old: max(now.Add(-v.idle).UnixNano(), 0)}
+	s := claims.Scan{States: []claims.State{claims.Settled}, Before: due.Before, Limit: claims.MaxScan}
+	var failed error
+	var last identity.Boot
+	for {
+		p, err := o.l.Scan(ctx, s)
+		if err != nil {
+			return total, errors.Join(err, failed)
+		}
+		for _, c := range p.Claims {
+			b := c.Identity.BootOf()
+			if b == last {
+				continue
 			}
-			var last identity.Boot
-			for _, c := range p.Claims {
-				if b := c.Identity.BootOf(); b != last {
-					last = b
-					n, err := v.foldBoot(ctx, o.l, b, before)
-					if total += n; err != nil {
-						return total, err
-					}
-				}
+			last = b
+			n, err := v.foldBoot(ctx, o, b, due)
+			if total += n; err != nil {
+				failed = err
 			}
-			if s.After = p.Next; s.After == "" {
-				break
+			if ctx.Err() != nil || o.l.Stopped() != nil {
+				return total, errors.Join(failed, ctx.Err())
 			}
+		}
+		if s.After = p.Next; s.After == "" {
+			return total, failed
 		}
 	}
-	return total, nil
 }
 
-// foldBoot folds the settled claims of a boot that became durable before a time.
-func (v *identities) foldBoot(ctx context.Context, l *linearizer.Linearizer, b identity.Boot, before time.Time) (int, error) {
+// foldBoot folds the settled claims of a boot that is due.
+func (v *identities) foldBoot(ctx context.Context, o *opened, b identity.Boot, due folds.Due) (int, error) {
 	total := 0
+	do := func(op claims.Op) (claims.Answer, error) {
+		r := o.l.Do(ctx, []claims.Op{op})[0]
+		return r.Answer, r.Err
+	}
 	for range foldMost {
-		op := claims.Op{Kind: claims.DoFold, Identity: identity.Batch{Agent: b.Agent, Boot: b.Boot, SeqStart: 1, SeqEnd: 1}, At: before.UnixNano()}
-		r := l.Do(ctx, []claims.Op{op})[0]
-		if r.Err != nil {
-			return total, r.Err
+		n, more, m, err := o.folder.Boot(ctx, b, due, do)
+		total += n
+		v.m.folded.Add(float64(n))
+		if err != nil {
+			v.m.foldsFail.Inc()
+			return total, err
 		}
-		total += r.Answer.Count
-		v.m.folded.Add(float64(r.Answer.Count))
-		if r.Answer.Count == 0 {
+		if len(m.Failed) > 0 {
+			v.m.foldsAway.Inc()
+		}
+		if n > 0 {
+			o.folded.Moved(m)
+		}
+		if !more {
 			break
 		}
 	}
 	return total, nil
+}
+
+// forgetIdle forgets boots whose folds were not touched for long, so that etcd does not keep every boot that ever was.
+func (v *identities) forgetIdle(ctx context.Context, o *opened) error {
+	now, before := v.now(), int64(0)
+	for _, m := range o.marks {
+		if now.Sub(m.at) >= v.idle {
+			before = m.revision
+		}
+	}
+	for after := ""; ; {
+		boots, next, revision, err := o.l.Boots(ctx, after)
+		if err != nil {
+			return err
+		}
+		if after == "" && (len(o.marks) == 0 || now.Sub(o.marks[len(o.marks)-1].at) >= v.idle/(maxMarks-4)) {
+			// One that is older than the one before it and long ago says nothing more.
+			for len(o.marks) > 1 && now.Sub(o.marks[1].at) >= v.idle || len(o.marks) >= maxMarks {
+				o.marks = o.marks[1:]
+			}
+			o.marks = append(o.marks, mark{now, revision})
+		}
+		var ops []claims.Op
+		for _, k := range boots {
+			if k.Modified <= before {
+				ops = append(ops, claims.Op{Kind: claims.DoForget, Identity: identity.Batch{Agent: k.Boot.Agent, Boot: k.Boot.Boot, SeqStart: 1, SeqEnd: 1}, Base: k.Modified})
+			}
+		}
+		for _, r := range o.l.Do(ctx, ops) {
+			if r.Err != nil {
+				return r.Err
+			}
+			if r.Answer.Outcome == claims.Applied {
+				v.m.forgotten.Inc()
+			}
+		}
+		if after = next; after == "" {
+			return nil
+		}
+	}
 }

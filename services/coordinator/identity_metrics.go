@@ -19,6 +19,9 @@ type identityMetrics struct {
 	failed     prometheus.Counter
 	opens      *prometheus.CounterVec // result
 	folded     prometheus.Counter
+	forgotten  prometheus.Counter
+	foldsAway  prometheus.Counter
+	foldsFail  prometheus.Counter
 	manifests  prometheus.Gauge
 	claims     prometheus.Gauge
 }
@@ -38,7 +41,10 @@ func newIdentityMetrics() *identityMetrics {
 			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 14)}),
 		failed:    counter("transactions_failed_total", "Transactions without an answer."),
 		opens:     prometheus.NewCounterVec(prometheus.CounterOpts{Name: p + "opens_total", Help: "Attempts to open the epoch, by result: ok, failed."}, []string{"result"}),
-		folded:    counter("folded_total", "Settled claims that became part of a span."),
+		folded:    counter("folded_total", "Settled claims that moved into the regions' buckets."),
+		forgotten: counter("forgotten_boots_total", "Boots without claims that etcd has forgotten."),
+		foldsAway: counter("folds_partial_total", "Folds that did not reach every region."),
+		foldsFail: counter("folds_failed_total", "Folds that failed; etcd keeps their claims."),
 		manifests: gauge("recovery_manifests", "Manifests that the last recovery has read so far."),
 		claims:    gauge("recovery_claims", "Claims that the last recovery has inserted so far."),
 	}
@@ -61,7 +67,7 @@ func (m *identityMetrics) register(reg prometheus.Registerer, v func() *identiti
 			return 0
 		})
 	}
-	reg.MustRegister(m.operations, m.ops, m.took, m.failed, m.opens, m.folded, m.manifests, m.claims,
+	reg.MustRegister(m.operations, m.ops, m.took, m.failed, m.opens, m.folded, m.forgotten, m.foldsAway, m.foldsFail, m.manifests, m.claims,
 		of("open", "1 while this coordinator answers for identities.", func(*opened) float64 { return 1 }),
 		of("epoch", "Epoch of the claims; 0 while it is not open.", func(o *opened) float64 { return float64(o.Epoch.Number) }),
 		of("waiting", "Operations that are not answered.", func(o *opened) float64 { return float64(o.l.Waiting()) }))

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
@@ -150,7 +152,7 @@ func TestFoldedIdentities(t *testing.T) {
 	t.Parallel()
 	buckets := threeBuckets()
 	cfg := withRegions(quick(t.TempDir()), buckets)
-	cfg.Identity.SettleHorizon = time.Second
+	cfg.Identity.SettleHorizon, cfg.Identity.Idle = time.Second, time.Second
 	s := startRegions(t, cfg, buckets)
 	s.openedEpoch(1)
 	c := s.claims()
@@ -178,18 +180,15 @@ func TestFoldedIdentities(t *testing.T) {
 	whole := op(claims.DoClaim, 1, "x", "us", 9, 0)
 	whole.Identity.SeqEnd = 30
 	ask(t, c, whole, claims.RangeConflict)
-	// Where the home does not answer nobody guesses.
-	s.back.Load().identities.buckets["eu"] = away{buckets["eu"]}
-	if r := c.Do(t.Context(), []claims.Op{op(claims.DoClaim, 11, "x", "us", 9, 0)})[0]; !errors.Is(r.Err, claims.ErrUnavailable) {
-		t.Errorf("%+v", r)
-	}
-}
-
-// away is a bucket that does not answer.
-type away struct{ regions.Store }
-
-func (away) Get(context.Context, string, objstore.GetOptions) ([]byte, objstore.Info, error) {
-	return nil, objstore.Info{}, objstore.ErrUnavailable
+	// Etcd forgets the boot when it is idle; the buckets still know it.
+	until(t, "the boot to be forgotten", func() bool {
+		v := s.back.Load().identities
+		must(t, v.forgetIdle(t.Context(), v.open.Load()))
+		return testutil.ToFloat64(v.m.forgotten) > 0
+	})
+	ask(t, c, op(claims.DoClaim, 11, "y", "us", 9, 0), claims.Conflict)
+	ask(t, c, op(claims.DoClaim, 11, "x", "us", 9, 0), claims.Decided)
+	ask(t, c, op(claims.DoClaim, 41, "x", "us", 9, 0), claims.Held)
 }
 
 // A sender that catches up has more batches than a boot has room for claims: they are folded before the horizon.

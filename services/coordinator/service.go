@@ -203,7 +203,7 @@ func (s *Service) connect(ctx context.Context) error {
 	}
 	if len(s.cfg.Identity.Regions) > 0 {
 		// Not the leader of the shards: each region has one of these, under a prefix of its own.
-		b.recoverer = &etcd.Election{Client: c, Key: s.cfg.Identity.Prefix + "/identity/v1/recoverer", ID: s.ID(), TTL: s.cfg.Lease.Leader, Log: s.log}
+		b.recoverer = &etcd.Election{Client: c, Key: s.cfg.Identity.Prefix + claimKeys + "recoverer", ID: s.ID(), TTL: s.cfg.Lease.Leader, Log: s.log}
 		if b.identities, err = newIdentities(s.cfg.Identity, s.regions, etcd.NewClaimStore(c), s.cfg.Identity.Prefix, b.recoverer.Chosen, c.Restores, s.now, s.log, s.im); err != nil {
 			return err
 		}

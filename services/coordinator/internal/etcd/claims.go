@@ -90,6 +90,8 @@ func compares(guards []claims.Guard) []clientv3.Cmp {
 			out[i] = clientv3.Compare(clientv3.ModRevision(g.Key), "=", g.Revision)
 		case g.Is == claims.Holds:
 			out[i] = clientv3.Compare(clientv3.Value(g.Key), "=", string(g.Value))
+		case g.Is == claims.NotSince:
+			out[i] = clientv3.Compare(clientv3.ModRevision(g.Key), "<", g.Revision+1)
 		case g.End != "":
 			// No key has revision 0; a range without keys compares as one.
 			out[i] = clientv3.Compare(clientv3.ModRevision(g.Key), "=", 0).WithRange(g.End)

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
+	"lightmetrics.dev/lightmetrics/internal/coordination/claims/mem"
 	"lightmetrics.dev/lightmetrics/internal/coordination/linearizer"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
@@ -114,7 +115,7 @@ type claimed struct{ rate, p50, p99, cpu float64 }
 func claimFor(b *testing.B, kv claims.KV, keys claims.Keys, ops, flights, clients, batch int, op func() claims.Op) claimed {
 	cfg := claims.DefaultConfig()
 	cfg.MaxOps, cfg.MaxFlights, cfg.MaxClaims = ops, flights, 1<<20
-	l, err := linearizer.New(kv, linearizer.Options{Config: cfg, Keys: keys, Epoch: firstEpoch})
+	l, err := linearizer.New(kv, linearizer.Options{Config: cfg, Keys: keys, Epoch: firstEpoch, Folds: mem.NoFolds{Epoch: firstEpoch.Number}})
 	if err != nil {
 		b.Fatal(err)
 	}

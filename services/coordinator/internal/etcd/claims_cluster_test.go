@@ -12,6 +12,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
+	"lightmetrics.dev/lightmetrics/internal/coordination/claims/mem"
 	"lightmetrics.dev/lightmetrics/internal/coordination/coordinator"
 	"lightmetrics.dev/lightmetrics/internal/coordination/linearizer"
 	"lightmetrics.dev/lightmetrics/internal/harness/history"
@@ -40,7 +41,7 @@ func (m *manifests) create(r claims.Region, id identity.Batch, hash identity.Dig
 // serveIdentities serves IdentityService over an etcd, each with a linearizer of its own, as coordinators do.
 func serveIdentities(t *testing.T, kv claims.KV, keys claims.Keys, epoch claims.Epoch) *coordinator.Claims {
 	t.Helper()
-	lin, err := linearizer.New(kv, linearizer.Options{Config: claims.DefaultConfig(), Keys: keys, Epoch: epoch})
+	lin, err := linearizer.New(kv, linearizer.Options{Config: claims.DefaultConfig(), Keys: keys, Epoch: epoch, Folds: mem.NoFolds{Epoch: epoch.Number}})
 	must(t, err)
 	listen, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
