@@ -62,27 +62,33 @@ func (v *identities) foldOld(ctx context.Context, o *opened) (int, error) {
 	due := folds.Due{Before: max(now.Add(-v.horizon).UnixNano(), 0), Least: foldLeast, Old: max(now.Add(-v.idle).UnixNano(), 0)}
 	s := claims.Scan{States: []claims.State{claims.Settled}, Before: due.Before, Limit: claims.MaxScan}
 	var failed error
-	var last identity.Boot
+	var of identity.Boot
+	var settled []claims.Claim // of that boot, as far as they are needed to say whether it is due
+	flush := func() {
+		if due.Is(settled) {
+			n, err := v.foldBoot(ctx, o, of, due)
+			if total += n; err != nil {
+				failed = err
+			}
+		}
+		settled = settled[:0]
+	}
 	for {
 		p, err := o.l.Scan(ctx, s)
 		if err != nil {
 			return total, errors.Join(err, failed)
 		}
 		for _, c := range p.Claims {
-			b := c.Identity.BootOf()
-			if b == last {
-				continue
+			if b := c.Identity.BootOf(); b != of {
+				flush()
+				of = b
 			}
-			last = b
-			n, err := v.foldBoot(ctx, o, b, due)
-			if total += n; err != nil {
-				failed = err
-			}
-			if ctx.Err() != nil || o.l.Stopped() != nil {
+			if settled = append(settled, c); ctx.Err() != nil || o.l.Stopped() != nil {
 				return total, errors.Join(failed, ctx.Err())
 			}
 		}
 		if s.After = p.Next; s.After == "" {
+			flush()
 			return total, failed
 		}
 	}

@@ -146,7 +146,7 @@ func (k *caller) fold(a claims.Answer) {
 		if err != nil {
 			w.failf("%v", err)
 		}
-		op := claims.Op{Kind: claims.DoFold, Identity: k.id, Base: a.Folds.Modified, Heads: m.Heads, Claims: a.Claims}
+		op := claims.Op{Kind: claims.DoFold, Identity: k.id, Base: a.Folds.Modified, Heads: m.Heads, Above: m.Head.Above(), Claims: a.Claims}
 		k.next = func() {
 			k.submit(op, func(b claims.Answer) {
 				if b.Outcome == claims.Applied {

@@ -152,8 +152,9 @@ type Op struct {
 	Looked Looked
 	// Base is the revision at which DoFold and DoForget found the boot's heads; 0 is none.
 	Base int64
-	// Heads, of DoFold, have Claims, which are in order.
+	// Heads, of DoFold, have Claims, which are in order, and nothing from Above on.
 	Heads  Heads
+	Above  uint64
 	Claims []Claim
 }
 

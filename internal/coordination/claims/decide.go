@@ -2,7 +2,10 @@ package claims
 
 import (
 	"fmt"
+	"math"
 	"slices"
+
+	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
 // decision is an answer that holds if the part of its draft is done.
@@ -78,7 +81,7 @@ func (d *draft) onNothing(op Op, most int) (decision, error) {
 	if d.base.more || len(d.base.claims)+len(d.puts) >= most {
 		return decision{}, fmt.Errorf("%w: %d", ErrTooMany, most)
 	}
-	if !d.seen(op.Looked) {
+	if !d.seen(op.Identity, op.Looked) {
 		return decision{Answer: Answer{Outcome: Folded, Epoch: d.epoch.Number, Folds: d.folds()}}, nil
 	}
 	return d.writes(Held, Claim{
@@ -89,16 +92,16 @@ func (d *draft) onNothing(op Op, most int) (decision, error) {
 
 // seen reports whether a claim has looked at everything that may be folded of the boot. Where the store knows of no heads, the part
 // notes those that the claim has looked at.
-func (d *draft) seen(l Looked) bool {
+func (d *draft) seen(id identity.Batch, l Looked) bool {
 	switch {
 	case d.base.headsAt > 0:
-		return l.Suffices(d.folds())
+		return above(id, d.base.above) || l.Suffices(d.folds())
 	case d.heads != nil:
-		return l.Heads.covers(d.heads)
+		return above(id, d.above) || l.Heads.covers(d.heads)
 	case !l.Suffices(d.folds()):
 		return false
 	}
-	d.heads, d.looked = l.Heads, l.Since
+	d.heads, d.above, d.looked = l.Heads, l.Above, l.Since
 	return true
 }
 
@@ -250,11 +253,16 @@ func (d *draft) fold(op Op) decision {
 		d.remove(c)
 	}
 	if d.alone = true; !noted {
-		d.heads = op.Heads
+		d.heads, d.above = op.Heads, op.Above
 	}
 	a := d.answer(Applied, Claim{})
 	a.changes = true
 	return a
+}
+
+// above reports that an identity begins where nothing is folded. The last number of all has none above it.
+func above(id identity.Batch, from uint64) bool {
+	return id.SeqStart >= from && from != math.MaxUint64
 }
 
 // folds is what the part was decided by; at adds when it was so.

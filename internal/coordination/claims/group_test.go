@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"testing"
 	"time"
@@ -334,7 +335,7 @@ func (b *bench) foldable(at time.Time) claims.Answer {
 func (b *bench) fold(o claims.Outcome, a claims.Answer, generation uint64) {
 	b.t.Helper()
 	heads := claims.Heads{{Region: "east", Generation: generation}, {Region: "west", Generation: generation + 7}}
-	b.want(o, claims.Op{Kind: claims.DoFold, Identity: batch(0, 0), Base: a.Folds.Modified, Heads: heads, Claims: a.Claims})
+	b.want(o, claims.Op{Kind: claims.DoFold, Identity: batch(0, 0), Base: a.Folds.Modified, Heads: heads, Above: 1000, Claims: a.Claims})
 }
 
 func TestFolding(t *testing.T) {
@@ -377,6 +378,9 @@ func TestFolding(t *testing.T) {
 	for _, g := range []uint64{1, 2} {
 		b.want(claims.Held, b.claim(ranged(50+10*g, 59+10*g), func(o *claims.Op) { o.Looked = claims.Looked{Heads: claims.Heads{{Region: "east", Generation: g}}} }))
 	}
+	// Nor need anybody look who claims what lies above everything that is folded.
+	b.want(claims.Folded, b.claim(ranged(999, 1001), func(o *claims.Op) { o.Looked = claims.Looked{} }))
+	b.want(claims.Held, b.claim(ranged(1000, 1001), func(o *claims.Op) { o.Looked = claims.Looked{} }))
 	b.want(claims.Decided, as(claims.DoComplete, open))
 	a, err := b.do(claims.Op{Kind: claims.DoLookup, Identity: batch(15, 45)})
 	if err != nil || len(a.Claims) != 2 || a.Folds.Modified == 0 || a.Folds.At < a.Folds.Modified {
@@ -398,6 +402,15 @@ func TestFolding(t *testing.T) {
 	found.Folds.Modified--
 	b.fold(claims.Moved, found, 2)
 	b.fold(claims.Applied, found, 1)
+}
+
+// TestAboveEverything: where numbers end, nothing is above.
+func TestAboveEverything(t *testing.T) {
+	b := newBench(t)
+	c := b.settled(10, 19)
+	a := b.foldable(b.now.Add(1))
+	b.want(claims.Applied, claims.Op{Kind: claims.DoFold, Identity: c.Identity, Base: a.Folds.Modified, Heads: claims.Heads{{Region: "east", Generation: 1}}, Above: math.MaxUint64})
+	b.want(claims.Folded, b.claim(ranged(math.MaxUint64, math.MaxUint64), func(o *claims.Op) { o.Looked = claims.Looked{} }))
 }
 
 // TestForgetting: of a boot without claims nothing stays in the store, and who has looked before does not claim by that.

@@ -67,6 +67,8 @@ type Folds struct {
 	// Heads that have everything that is folded, each of them. None: the boot is new, or nothing was heard of it for long. Then
 	// the buckets tell, read after revision Forgotten.
 	Heads Heads
+	// Above: nothing is folded from this sequence number on. Most claims are for such numbers, and need not look at anything.
+	Above uint64
 	// Modified is the revision of Heads; 0 is none.
 	Modified int64
 	// Forgotten is the revision at which something was forgotten that may have been this boot; 0 is never.
@@ -80,6 +82,8 @@ type Folds struct {
 type Looked struct {
 	// Heads that were read. What is in any of them was looked at.
 	Heads Heads
+	// Above: none of them has anything from this sequence number on.
+	Above uint64
 	// Since: they have everything that was folded up to this revision of the store in this Epoch, whatever the store knows. 0: they
 	// may not.
 	Since int64
@@ -135,9 +139,10 @@ func (v *view) foldable(before int64) []Claim {
 	return out
 }
 
-// Marshal is the value of a boot's heads.
-func (h Heads) Marshal() []byte {
-	b := append(make([]byte, 0, 2+16*len(h)), version, byte(len(h)))
+// Marshal is the value of a boot's heads, which have nothing from a sequence number on.
+func (h Heads) Marshal(above uint64) []byte {
+	b := append(make([]byte, 0, 12+16*len(h)), version)
+	b = append(binary.AppendUvarint(b, above), byte(len(h)))
 	for _, a := range h {
 		b = append(append(b, byte(len(a.Region))), a.Region...)
 		b = binary.AppendUvarint(b, a.Generation)
@@ -145,11 +150,11 @@ func (h Heads) Marshal() []byte {
 	return b
 }
 
-// ParseHeads reads the value of a boot's heads. Errors wrap ErrCorrupt or ErrNewer.
-func ParseHeads(boot identity.Boot, value []byte) (Heads, error) {
+// ParseHeads reads what Marshal writes. Errors wrap ErrCorrupt or ErrNewer.
+func ParseHeads(boot identity.Boot, value []byte) (h Heads, above uint64, _ error) {
 	d := decoder{b: value}
 	d.version()
-	var h Heads
+	above = d.uvarint()
 	n := int(d.byte())
 	for i := 0; i < n && d.err == nil; i++ {
 		h = append(h, HeadAt{Region: d.region(), Generation: d.uvarint()})
@@ -161,9 +166,9 @@ func ParseHeads(boot identity.Boot, value []byte) (Heads, error) {
 		d.fail("%v", err)
 	}
 	if err := d.end(); err != nil {
-		return nil, fmt.Errorf("heads of boot %s: %w", boot, err)
+		return nil, 0, fmt.Errorf("heads of boot %s: %w", boot, err)
 	}
-	return h, nil
+	return h, above, nil
 }
 
 // Span is a run of sequence numbers of folded identities with the same home.

@@ -54,7 +54,10 @@ func TestMutantsAreCaught(t *testing.T) {
 		{Name: "a head of another region has everything", File: "heads.go", Old: "return there && g >= o.Generation", New: "return !there || g >= o.Generation", By: "TestSimulation|TestFolding"},
 		{Name: "what was looked at before is enough", File: "heads.go", Old: "l.Since > 0 && l.Since >= f.Forgotten && ", New: "l.Since > 0 && ", By: "TestForgetting"},
 		{Name: "what was looked at in another epoch is enough", File: "heads.go", Old: " && l.Epoch == f.Epoch\n", New: "\n", By: "TestSimulation|TestForgetting"},
-		{Name: "what is folded is free", File: "decide.go", Old: "	if !d.seen(op.Looked) {", New: "	if d.seen(op.Looked); false {", By: "TestSimulation"},
+		{Name: "what is folded is free", File: "decide.go", Old: "	if !d.seen(op.Identity, op.Looked) {", New: "	if d.seen(op.Identity, op.Looked); false {", By: "TestSimulation"},
+		{Name: "nothing is folded from the first number on", File: "part.go", Old: "d.heads.Marshal(d.above)", New: "d.heads.Marshal(0)", By: "TestSimulation|TestFolding"},
+		{Name: "above every number is free", File: "decide.go", Old: " && from != math.MaxUint64", New: " && math.MaxUint64 > 0", By: "TestAboveEverything"},
+		{Name: "claims that end above what is folded are free", File: "decide.go", Old: "return id.SeqStart >= from", New: "return id.SeqEnd >= from", By: "TestSimulation|TestFolding"},
 		{Name: "a partial view decides", File: "decide.go", Old: "if !d.base.knows(op.Identity) {", New: "if false {", By: "TestMany"},
 		{Name: "one transaction forgets several boots by one key", File: "flight.go", Old: "forgotten[l.keys.forgotten] = true", New: "_ = forgotten", By: "TestForgettingOf"},
 		// Grouping.

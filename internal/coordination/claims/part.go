@@ -27,6 +27,7 @@ type draft struct {
 	// heads are those that the part writes: of a boot of which the store knew none, by claims that have looked at all of them since a
 	// revision; or of a fold, which nothing joins.
 	heads   Heads
+	above   uint64
 	looked  int64
 	alone   bool
 	forgets bool
@@ -98,7 +99,7 @@ func (d *draft) part() Part {
 		p.Deletes = append(p.Deletes, d.keys.heads)
 		p.Puts = append(p.Puts, Put{Key: d.keys.forgotten, Value: []byte{version}})
 	case d.heads != nil:
-		p.Puts = append(p.Puts, Put{Key: d.keys.heads, Value: d.heads.Marshal()})
+		p.Puts = append(p.Puts, Put{Key: d.keys.heads, Value: d.heads.Marshal(d.above)})
 	}
 	return p
 }
@@ -110,9 +111,9 @@ func (d *draft) committed(revision int64) *view {
 	if d.forgets {
 		return nil
 	}
-	v := &view{boot: d.base.boot, heads: d.base.heads, headsAt: d.base.headsAt, forgotten: d.base.forgotten, more: d.base.more}
+	v := &view{boot: d.base.boot, heads: d.base.heads, above: d.base.above, headsAt: d.base.headsAt, forgotten: d.base.forgotten, more: d.base.more}
 	if d.heads != nil {
-		v.heads, v.headsAt = d.heads, revision
+		v.heads, v.above, v.headsAt = d.heads, d.above, revision
 	}
 	for _, s := range d.base.claims {
 		start := s.Identity.SeqStart

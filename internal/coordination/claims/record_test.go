@@ -68,8 +68,8 @@ func TestGoldenRecords(t *testing.T) {
 		}
 	}
 	for name, s := range heads {
-		golden(t, "heads-"+name, s.Marshal())
-		if got, err := claims.ParseHeads(boot, s.Marshal()); err != nil || !reflect.DeepEqual(got, s) {
+		golden(t, "heads-"+name, s.Marshal(300))
+		if got, above, err := claims.ParseHeads(boot, s.Marshal(300)); err != nil || above != 300 || !reflect.DeepEqual(got, s) {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}
@@ -128,10 +128,10 @@ func TestRecordsThatAreNot(t *testing.T) {
 		t.Errorf("version 2: %v", err)
 	}
 	for name, b := range map[string][]byte{
-		"empty": nil, "no heads": {1, 0}, "a head twice": {1, 2, 2, 'e', 'u', 1, 2, 'e', 'u', 1}, "heads in another order": {1, 2, 2, 'u', 's', 1, 2, 'e', 'u', 1},
-		"fewer heads than it says": {1, 2, 2, 'e', 'u', 1}, "no region": {1, 1, 0, 1}, "a longer form of a number": {1, 1, 2, 'e', 'u', 0x81, 0}, "a byte more": {1, 1, 2, 'e', 'u', 1, 0},
+		"empty": nil, "no heads": {1, 9, 0}, "a head twice": {1, 9, 2, 2, 'e', 'u', 1, 2, 'e', 'u', 1}, "heads in another order": {1, 9, 2, 2, 'u', 's', 1, 2, 'e', 'u', 1},
+		"fewer heads than it says": {1, 9, 2, 2, 'e', 'u', 1}, "no region": {1, 9, 1, 0, 1}, "a longer form of a number": {1, 9, 1, 2, 'e', 'u', 0x81, 0}, "a byte more": {1, 9, 1, 2, 'e', 'u', 1, 0},
 	} {
-		if s, err := claims.ParseHeads(boot, b); !errors.Is(err, claims.ErrCorrupt) {
+		if s, _, err := claims.ParseHeads(boot, b); !errors.Is(err, claims.ErrCorrupt) {
 			t.Errorf("%s: %+v, %v", name, s, err)
 		}
 	}
@@ -179,18 +179,18 @@ func FuzzParseClaim(f *testing.F) {
 
 func FuzzParseHeads(f *testing.F) {
 	for _, s := range heads {
-		f.Add(s.Marshal())
+		f.Add(s.Marshal(7))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		s, err := claims.ParseHeads(boot, b)
+		s, above, err := claims.ParseHeads(boot, b)
 		if err != nil {
 			if !errors.Is(err, claims.ErrCorrupt) && !errors.Is(err, claims.ErrNewer) {
 				t.Fatal(err)
 			}
 			return
 		}
-		if !bytes.Equal(s.Marshal(), b) {
-			t.Fatalf("%x is written as %x", b, s.Marshal())
+		if !bytes.Equal(s.Marshal(above), b) {
+			t.Fatalf("%x is written as %x", b, s.Marshal(above))
 		}
 	})
 }

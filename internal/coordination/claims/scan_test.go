@@ -127,7 +127,7 @@ func TestScansThatAreNone(t *testing.T) {
 	good := claims.Scan{Home: "east", States: []claims.State{claims.Claimed}, Limit: 1}
 	for name, change := range map[string]func(*claims.Scan){
 		"a region of capitals": func(s *claims.Scan) { s.Home = "EAST" },
-		"no state": func(s *claims.Scan) { s.States = nil }, "no such state": func(s *claims.Scan) { s.States = []claims.State{4} }, "state 0": func(s *claims.Scan) { s.States = []claims.State{0} },
+		"no state":             func(s *claims.Scan) { s.States = nil }, "no such state": func(s *claims.Scan) { s.States = []claims.State{4} }, "state 0": func(s *claims.Scan) { s.States = []claims.State{0} },
 		"a state twice": func(s *claims.Scan) { s.States = []claims.State{1, 1} }, "many states": func(s *claims.Scan) { s.States = []claims.State{1, 2, 3, 1} },
 		"nothing": func(s *claims.Scan) { s.Limit = 0 }, "too much": func(s *claims.Scan) { s.Limit = claims.MaxScan + 1 }, "a time before 1970": func(s *claims.Scan) { s.Before = -1 },
 		"a long cursor": func(s *claims.Scan) { s.After = strings.Repeat("6", 2049) },

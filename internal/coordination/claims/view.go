@@ -22,6 +22,7 @@ type view struct {
 	claims []stored
 	// heads that have what is folded; headsAt is their revision, 0 where the store knows of none.
 	heads   Heads
+	above   uint64
 	headsAt int64
 	// forgotten is the revision at which heads of this boot, or of another one, were forgotten last.
 	forgotten int64
@@ -47,11 +48,11 @@ func load(k bootKeys, epoch uint64, most int, got [][]Entry) (*view, error) {
 	}
 	v := &view{boot: b}
 	for _, e := range got[0] {
-		h, err := ParseHeads(b, e.Value)
+		h, above, err := ParseHeads(b, e.Value)
 		if err != nil {
 			return nil, err
 		}
-		v.heads, v.headsAt = h, e.Modified
+		v.heads, v.above, v.headsAt = h, above, e.Modified
 	}
 	for _, e := range got[1] {
 		v.forgotten = e.Modified
@@ -120,5 +121,5 @@ func (v *view) weight() int64 {
 
 // folds is what the store knows of the boot's folds, at a revision of an epoch.
 func (v *view) folds(epoch uint64, revision int64) Folds {
-	return Folds{Heads: v.heads, Modified: v.headsAt, Forgotten: v.forgotten, At: revision, Epoch: epoch}
+	return Folds{Heads: v.heads, Above: v.above, Modified: v.headsAt, Forgotten: v.forgotten, At: revision, Epoch: epoch}
 }

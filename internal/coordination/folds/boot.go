@@ -18,7 +18,8 @@ type Due struct {
 	Old int64
 }
 
-func (d Due) is(settled []claims.Claim) bool {
+// Is reports whether a boot is due that has these settled claims from before Before.
+func (d Due) Is(settled []claims.Claim) bool {
 	if len(settled) == 0 {
 		return false
 	}
@@ -34,7 +35,7 @@ func (d Due) is(settled []claims.Claim) bool {
 func (f Folder) Boot(ctx context.Context, boot identity.Boot, due Due, do func(claims.Op) (claims.Answer, error)) (n int, more bool, m Moved, err error) {
 	op := claims.Op{Kind: claims.DoFoldable, Identity: identity.Batch{Agent: boot.Agent, Boot: boot.Boot, SeqStart: 1, SeqEnd: 1}, At: due.Before}
 	a, err := do(op)
-	if err != nil || !due.is(a.Claims) {
+	if err != nil || !due.Is(a.Claims) {
 		return 0, false, Moved{}, err
 	}
 	add := make([]Entry, len(a.Claims))
@@ -46,7 +47,8 @@ func (f Folder) Boot(ctx context.Context, boot identity.Boot, due Due, do func(c
 	if m, err = f.Fold(ctx, boot, a.Folds, add); err != nil {
 		return 0, false, Moved{}, err
 	}
-	op.Kind, op.Base, op.Heads = claims.DoFold, a.Folds.Modified, m.Heads
+	// The head has everything that was folded before; and so has what etcd says of what is above it.
+	op.Kind, op.Base, op.Heads, op.Above = claims.DoFold, a.Folds.Modified, m.Heads, m.Head.Above()
 	for left := a.Claims; len(left) > 0; {
 		op.Claims = left[:min(len(left), claims.MaxFold)]
 		left = left[len(op.Claims):]

@@ -9,6 +9,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sort"
 
@@ -193,6 +194,23 @@ func meeting(all []Entry, start, end uint64) []Entry {
 		to++
 	}
 	return all[from:to]
+}
+
+// Above is the number from which on the head has nothing; the greatest of all where it may have any.
+func (h Head) Above() uint64 {
+	last := uint64(0)
+	for _, p := range h.Parts {
+		last = max(last, p.End)
+	}
+	if n := len(h.Tail); n > 0 {
+		last = max(last, h.Tail[n-1].End)
+	} else if len(h.Parts) == 0 {
+		return 0
+	}
+	if last == math.MaxUint64 {
+		return last
+	}
+	return last + 1
 }
 
 // Meet reports whether an identity shares sequence numbers with one of these entries of its boot, which are in order.

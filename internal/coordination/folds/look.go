@@ -80,7 +80,7 @@ func (l *Looker) remembered(boot identity.Boot) (seen, bool) {
 // Moved remembers a head that was moved.
 func (l *Looker) Moved(m Moved) {
 	g, _ := m.Heads.Of(m.Region)
-	l.remember(seen{m.Head, claims.Looked{Heads: claims.Heads{{Region: m.Region, Generation: g}}}})
+	l.remember(seen{m.Head, claims.Looked{Heads: claims.Heads{{Region: m.Region, Generation: g}}, Above: m.Head.Above()}})
 }
 
 // Guess says what the last heads were that were looked at, if the identity is free in what is remembered of them. Whether that is
@@ -164,7 +164,7 @@ func (l *Looker) fetch(ctx context.Context, boot identity.Boot, known claims.Fol
 		}
 		h, _, err := readOrNone(ctx, r.Store, boot)
 		if err == nil && h.Generation >= g {
-			return seen{h, claims.Looked{Heads: claims.Heads{{Region: r.Name, Generation: h.Generation}}}}, nil
+			return seen{h, claims.Looked{Heads: claims.Heads{{Region: r.Name, Generation: h.Generation}}, Above: h.Above()}}, nil
 		}
 		if err == nil {
 			err = fmt.Errorf("generation %d, etcd knows of %d", h.Generation, g)
@@ -182,7 +182,7 @@ func (l *Looker) fetchAll(ctx context.Context, boot identity.Boot, known claims.
 		if err != nil {
 			return seen{}, err
 		}
-		s := seen{there[0].head, claims.Looked{Since: known.At, Epoch: known.Epoch}}
+		s := seen{there[0].head, claims.Looked{Since: known.At, Epoch: known.Epoch, Above: there[0].head.Above()}}
 		for _, r := range there {
 			if r.head.equal(s.Head) {
 				s.Heads = append(s.Heads, claims.HeadAt{Region: r.Name, Generation: r.head.Generation})

@@ -52,7 +52,7 @@ func TestMutantsAreCaught(t *testing.T) {
 		// Of the linearizer, which the simulation must find.
 		{Name: "answers of another cluster count", File: "../claims/flight.go", Old: "case g.cfg.Cluster != 0 && r.Cluster != g.cfg.Cluster:", New: "case false:", By: "TestSimulation"},
 		{Name: "recovered claims are taken over", File: "../claims/decide.go", Old: "case (c.Recovered || c.Bound) && !rehome:", New: "case c.Bound && !rehome:", By: "TestSimulation"},
-		{Name: "what is folded is decided anew", File: "../claims/decide.go", Old: "	if !d.seen(op.Looked) {", New: "	if d.seen(op.Looked); false {", By: "TestSimulation"},
+		{Name: "what is folded is decided anew", File: "../claims/decide.go", Old: "	if !d.seen(op.Identity, op.Looked) {", New: "	if d.seen(op.Identity, op.Looked); false {", By: "TestSimulation"},
 		{Name: "a boot is forgotten without a trace", File: "../claims/part.go", Old: "p.Puts = append(p.Puts, Put{Key: d.keys.forgotten, Value: []byte{version}})", New: "", By: "TestSimulation"},
 	}})
 }
