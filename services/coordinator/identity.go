@@ -153,13 +153,17 @@ func (v *identities) alone(ctx context.Context, fn func() (regions.Opened, error
 func (v *identities) serve(ctx context.Context, o regions.Opened) error {
 	c := claims.DefaultConfig()
 	c.Cluster = o.Cluster
-	folded := v.keeper.Folded(o.Epoch)
+	folder := v.keeper.Folder(o.Epoch)
+	for i, r := range folder.Regions {
+		folder.Regions[i].Store = &foldStore{Store: r.Store, now: v.now}
+	}
+	folded := v.keeper.Folded(folder)
 	l, err := linearizer.New(v.kv, linearizer.Options{Config: c, Keys: v.keys, Epoch: o.Epoch, Folds: folded, Revision: o.Revision, Now: v.now, Observe: v.m.transaction})
 	if err != nil {
 		return err
 	}
 	failpoint.Hit("coordinator.identity.open.before")
-	v.open.Store(&opened{Opened: o, l: l, folded: folded, folder: v.keeper.Folder(o.Epoch)})
+	v.open.Store(&opened{Opened: o, l: l, folded: folded, folder: folder})
 	v.log.Info("the identity linearizer is open", "epoch", o.Epoch.Number, "regions", o.Epoch.Regions, "cluster", fmt.Sprintf("%x", o.Cluster),
 		"recovered_claims", o.Recovered.Claims, "recovered_boots", o.Recovered.Boots)
 	defer l.Close()

@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
 	"lightmetrics.dev/lightmetrics/internal/coordination/coordinator"
+	"lightmetrics.dev/lightmetrics/internal/coordination/folds"
 	"lightmetrics.dev/lightmetrics/internal/coordination/regions"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
@@ -299,5 +301,45 @@ func TestRegionsOfAnOperator(t *testing.T) {
 	if len(tr.GetRecords()) != 1 || tr.GetRecords()[0].GetKind() != regions.KindManifest || tr.GetRecords()[0].GetRegion() != "eu" || tr.GetRecords()[0].GetError() != "" ||
 		len(tr.GetClaims().GetClaims()) != 1 || !tr.GetClaims().GetClaims()[0].GetRecovered() || len(tr.GetUnread()) != 0 {
 		t.Errorf("%v", tr)
+	}
+}
+
+// silent is a bucket that never answers, as one behind a network that is cut off.
+type silent struct{ *mem.Store }
+
+func (s silent) Get(ctx context.Context, key string, o objstore.GetOptions) ([]byte, objstore.Info, error) {
+	if !strings.HasPrefix(key, layout.FoldsPrefix) {
+		return s.Store.Get(ctx, key, o)
+	}
+	<-ctx.Done()
+	return nil, objstore.Info{}, fmt.Errorf("%w: %w", objstore.ErrUnavailable, ctx.Err())
+}
+
+// A region that is cut off holds nobody up: neither boots that nobody has heard of, nor folds.
+func TestFoldsWithoutARegion(t *testing.T) {
+	t.Parallel()
+	buckets := threeBuckets()
+	with := stores(buckets)
+	with["asia"] = silent{buckets["asia"]}
+	cfg := withRegions(quick(t.TempDir()), buckets)
+	cfg.Identity.SettleHorizon, cfg.Identity.Idle = time.Second, time.Second
+	s := startStores(t, cfg, with)
+	s.openedEpoch(1)
+	c := s.claims()
+	settle(t, c, buckets["eu"], "eu", 1, "x")
+	until(t, "the claim to be folded", func() bool {
+		v := s.back.Load().identities
+		_, err := v.foldOld(t.Context(), v.open.Load())
+		must(t, err)
+		return testutil.ToFloat64(v.m.folded) > 0
+	})
+	if n := testutil.ToFloat64(s.back.Load().identities.m.foldsAway); n == 0 {
+		t.Error("the region that was away is not counted")
+	}
+	ask(t, c, op(claims.DoClaim, 1, "y", "us", 9, 0), claims.Conflict)
+	for _, r := range []claims.Region{"eu", "us"} {
+		if h, err := folds.Read(t.Context(), buckets[r], identity.Boot{Agent: "a", Boot: "b"}); err != nil || len(h.Tail) != 1 {
+			t.Errorf("%s: %+v, %v", r, h, err)
+		}
 	}
 }

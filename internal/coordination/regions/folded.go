@@ -22,9 +22,9 @@ type Folded struct {
 // foldsCache bounds what is remembered of folds, in bytes.
 const foldsCache = 256 << 20
 
-// Folded looks at the folds of the epoch's regions, in the order of the settings.
-func (k *Keeper) Folded(e claims.Epoch) *Folded {
-	f := &Folded{Looker: folds.NewLooker(k.Folder(e), foldsCache), stores: map[claims.Region]Store{}}
+// Folded looks at the folds that a folder of the keeper's moves.
+func (k *Keeper) Folded(of folds.Folder) *Folded {
+	f := &Folded{Looker: folds.NewLooker(of, foldsCache), stores: map[claims.Region]Store{}}
 	for _, r := range k.cfg.Regions {
 		f.stores[r.Name] = r.Store
 	}

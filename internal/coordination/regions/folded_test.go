@@ -43,7 +43,7 @@ func TestFolded(t *testing.T) {
 		t.Fatal(err)
 	}
 	known := w.fold(k, o.Epoch, "eu", map[identity.Batch]string{batch("boot", 1, 5): "a", batch("boot", 6, 9): "b", batch("boot", 20, 29): "x", batch("boot", 30, 31): "a"})
-	f := k.Folded(o.Epoch)
+	f := k.Folded(k.Folder(o.Epoch))
 	decide := func(id identity.Batch) (claims.Answer, claims.Looked, error) {
 		return f.Decide(context.Background(), claims.Op{Kind: claims.DoClaim, Identity: id, Hash: identity.Sum([]byte("a"))}, known)
 	}

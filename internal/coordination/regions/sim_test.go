@@ -202,14 +202,6 @@ func (r simRand) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func (a *actor) stores() map[claims.Region]regions.Store {
-	out := map[claims.Region]regions.Store{}
-	for _, r := range everywhere {
-		out[r] = simBucket{a, r}
-	}
-	return out
-}
-
 func (a *actor) keeper(names ...claims.Region) *regions.Keeper {
 	c := regions.Config{KV: simEtcd{a}, Keys: keys, Rand: simRand{a.rnd}, Now: func() int64 { return a.now.UnixNano() }}
 	for _, n := range names {

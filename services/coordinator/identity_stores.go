@@ -1,0 +1,62 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/coordination/regions"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+)
+
+const (
+	// foldPatience is how long one request of a fold, or of a look-up, waits for a region. Others have what it has; senders wait
+	// behind it.
+	foldPatience = 3 * time.Second
+	// foldPause is how long a region that did not answer is not asked.
+	foldPause = 2 * time.Second
+)
+
+// foldStore is the bucket of a region as folds use it: one that is cut off holds nobody up for long. It is safe for concurrent use.
+type foldStore struct {
+	regions.Store
+	now func() time.Time
+
+	mu    sync.Mutex
+	until time.Time // it is not asked before
+}
+
+func (s *foldStore) Get(ctx context.Context, key string, o objstore.GetOptions) (body []byte, info objstore.Info, err error) {
+	err = s.do(ctx, func(ctx context.Context) error { body, info, err = s.Store.Get(ctx, key, o); return err })
+	return body, info, err
+}
+
+func (s *foldStore) Create(ctx context.Context, key string, body []byte, o objstore.PutOptions) (info objstore.Info, err error) {
+	err = s.do(ctx, func(ctx context.Context) error { info, err = s.Store.Create(ctx, key, body, o); return err })
+	return info, err
+}
+
+func (s *foldStore) Replace(ctx context.Context, key string, body []byte, etag string, o objstore.PutOptions) (info objstore.Info, err error) {
+	err = s.do(ctx, func(ctx context.Context) error { info, err = s.Store.Replace(ctx, key, body, etag, o); return err })
+	return info, err
+}
+
+func (s *foldStore) do(ctx context.Context, request func(context.Context) error) error {
+	s.mu.Lock()
+	wait := s.until.Sub(s.now())
+	s.mu.Unlock()
+	if wait > 0 {
+		return fmt.Errorf("%w: it did not answer before, and is asked again in %s", objstore.ErrUnavailable, wait.Round(time.Millisecond))
+	}
+	bounded, cancel := context.WithTimeout(ctx, foldPatience)
+	defer cancel()
+	err := request(bounded)
+	if ctx.Err() == nil && (bounded.Err() != nil || errors.Is(err, objstore.ErrUnavailable)) {
+		s.mu.Lock()
+		s.until = s.now().Add(foldPause)
+		s.mu.Unlock()
+	}
+	return err
+}
