@@ -168,7 +168,12 @@ func (g *Group) lost(done []Done, p flightPart, err error) []Done {
 func (g *Group) committed(done []Done, p flightPart, revision int64) []Done {
 	p.leave()
 	for i, w := range p.ops {
-		done = g.end(done, w, p.decisions[i].at(revision), p.errs[i])
+		a := p.decisions[i].at(revision)
+		if p.guess && a.Folds.Modified == 0 {
+			// What was forgotten before was not read.
+			a.Folds.Forgotten = a.Folds.At
+		}
+		done = g.end(done, w, a, p.errs[i])
 	}
 	if v := p.draft.committed(revision); v != nil {
 		g.views.Put(p.line.keys.boot, v, v.weight())
