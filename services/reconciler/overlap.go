@@ -6,11 +6,15 @@ import (
 	"math"
 	"slices"
 
+	"google.golang.org/grpc/codes"
+
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/resolution"
 	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/derived/history"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/internal/record"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -70,6 +74,9 @@ func (g server) GetOverlap(ctx context.Context, req *reconcilerv1.GetOverlapRequ
 	if err != nil {
 		return nil, err
 	}
+	if list, err = g.ofThisRegion(ctx, list); err != nil {
+		return nil, err
+	}
 	// Those that can't be read come last: nobody knows what counts for them.
 	slices.SortFunc(list, func(a, b *covering) int {
 		if (a.err == nil) != (b.err == nil) {
@@ -118,6 +125,30 @@ func (g server) covering(ctx context.Context, boot identity.Boot, seq uint64) (i
 		}
 	}
 	return ids, seen <= maxOverlapKeys, nil
+}
+
+// ofThisRegion leaves out the batches that this region does not count, where there are several: copies of what another region
+// counts, those that lost, and what is not decided. Their manifests may be older than that of the batch that counts. One whose
+// manifest can't be read stays, since it may be the one.
+func (g server) ofThisRegion(ctx context.Context, list []*covering) ([]*covering, error) {
+	if g.s.cfg.Region == "" {
+		return list, nil
+	}
+	var readable []accepted.Batch
+	for _, c := range list {
+		if c.err == nil {
+			readable = append(readable, c.m.Batch())
+		}
+	}
+	authority, err := g.s.journal.authority(ctx)
+	if err != nil {
+		return nil, err
+	}
+	counted, err := history.Reader{Store: g.s.store, Authority: authority}.Counted(ctx, readable)
+	if errors.Is(err, history.ErrIncomplete) {
+		return nil, rpc.Failure{Code: codes.Unavailable, Reason: rpc.ReasonNotReady, Message: err.Error(), RetryAfter: g.s.cfg.Queue.RetryMax}.Err()
+	}
+	return slices.DeleteFunc(list, func(c *covering) bool { return c.err == nil && !counted[c.id] }), err
 }
 
 // compareAll decodes the frames, two at a time, and compares each with the one that counts.

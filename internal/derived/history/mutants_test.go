@@ -20,6 +20,9 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "an incomplete journal answers", File: "history.go", Old: "if err == nil && !w.begin.Covers(head.Lost) {", New: "if false {", By: "TestAnIncomplete|TestALostFile"},
 			{Name: "a file that is lost meanwhile is not told", File: "history.go", Old: "if err == nil && !begin.Covers(polled.Lost) {", New: "if false {", By: "TestALostFile"},
 			{Name: "what was given is forgotten", File: "once.go", Old: "len(o.new) >= o.limit", New: "len(o.new) >= 3", By: "TestNothing"},
+			{Name: "another frame of the identity counts", File: "counted.go", Old: "ok && d == e.SHA256", New: "ok && !d.IsZero()", By: "TestCounted"},
+			{Name: "the last batch's time is left out", File: "counted.go", Old: "Range{first, last + 1}", New: "Range{first, last}", By: "TestCounted"},
+			{Name: "the reading goes on when all are found", File: "counted.go", Old: "len(counted) == len(wanted)", New: "false", By: "TestCountedEnds"},
 			{Name: "everything is remembered", File: "once.go", Old: "len(o.new) >= o.limit", New: "false", By: "TestMemory"},
 		},
 	})
