@@ -18,7 +18,7 @@ import (
 	rolled "lightmetrics.dev/lightmetrics/internal/rollups/progress"
 )
 
-// fsckView is the report as data.
+// fsckView is the report as data. Manifests are all of them, also those that journal.unasked counts.
 type fsckView struct {
 	AuthorityID string `json:"authority_id"`
 	// Copy is why this bucket is not the authority: an accept.AuthorityReason, or empty.
@@ -47,7 +47,7 @@ type journalChecked struct {
 func (j journalChecked) rows() [][]string {
 	rows := [][]string{{"journal's entries", fmt.Sprint(j.Entries)}, {"batches that the journal does not have yet", fmt.Sprint(j.NotJournalled)}}
 	if j.Unasked > 0 {
-		rows = append(rows, []string{"manifests of several regions without an entry", fmt.Sprint(j.Unasked) + ": copies of batches that another region counts, or undecided; lmctl audit show counts them"})
+		rows = append(rows, []string{"manifests that this region does not count", fmt.Sprint(j.Unasked) + ": copies of batches that another region counts, losers, or undecided; lmctl audit show counts them"})
 	}
 	if !j.Complete {
 		rows = append(rows, []string{"journal", "not complete: no full audit has finished since it began"})
@@ -75,7 +75,8 @@ func fsckCommand(out *format) *cobra.Command {
 		Short: "Check that every accepted batch is in the bucket, byte for byte",
 		Long: "Reads every identity manifest, quarantine record and frame of a bucket, and all of the journal, and trusts nothing else.\n" +
 			"Frames that lmctl retention removed, and wrote down, are counted and no finding. A batch that the journal does not\n" +
-			"have is one after three days: until then an audit of the reconciler may enter it.\n" +
+			"have is one after three days: until then an audit of the reconciler may enter it. In a region of several such a batch\n" +
+			"may be another region's: its frame is checked, and it is counted apart.\n" +
 			"Exits 3 when something does not hold.\n\n" + bucketHelp,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -117,7 +118,7 @@ func fsckCommand(out *format) *cobra.Command {
 			v := fsckView{AuthorityID: a.AuthorityID, Manifests: r.Manifests, Quarantined: r.Quarantined, Records: r.Records, Samples: r.Samples,
 				FrameBytes: r.FrameBytes, Removed: r.Removed, Boots: len(r.Ledgers), Journal: journalChecked(r.Journal), Found: r.Found, Findings: []findingView{}}
 			t := table{header: []string{"WHAT", "COUNT"}, rows: [][]string{
-				{"accepted batches", fmt.Sprint(r.Manifests)}, {"records", fmt.Sprint(r.Records)},
+				{"accepted batches", fmt.Sprint(r.Manifests - r.Journal.Unasked)}, {"records", fmt.Sprint(r.Records)},
 				{"samples", fmt.Sprint(r.Samples)}, {"frame bytes", fmt.Sprint(r.FrameBytes)},
 				{"frames removed by retention", fmt.Sprint(r.Removed)},
 				{"agents' boots", fmt.Sprint(len(r.Ledgers))}, {"quarantined frames", fmt.Sprint(r.Quarantined)},

@@ -74,7 +74,8 @@ type Options struct {
 	AuthorityID string
 	// Limits of frames.
 	Limits frame.Limits
-	// OnBatch is called with every accepted batch that is intact; the batch is valid only during the call.
+	// OnBatch is called with every batch that counts and is intact; the batch is valid only during the call. In a region of several
+	// it is not called with one whose entry came into the journal while that was read.
 	OnBatch func(accept.Manifest, *frame.Batch)
 	// OnQuarantine is called with every quarantine record that is intact.
 	OnQuarantine func(accept.ConflictRecord)
@@ -88,11 +89,11 @@ type Options struct {
 	DerivedKeys bool
 }
 
-// Report is what a run found.
+// Report is what a run found. What the journal of a region of several does not count is in Manifests and in Journal.Unasked alone.
 type Report struct {
 	Manifests   uint64
 	Quarantined uint64
-	Records     uint64 // of all manifests; a record of an overlap counts in each
+	Records     uint64 // of all manifests that count; a record of an overlap counts in each
 	Samples     uint64 // float records that are not staleness markers
 	FrameBytes  uint64
 	// Removed counts accepted batches whose frames were removed on purpose, as a log says: no
@@ -110,7 +111,7 @@ func (r *Report) Healthy() bool { return r.Found == 0 }
 // Run reads the journal and everything under accepted/, quarantine/ and resolution/. An error means that the store could
 // not be read, and that nothing is known.
 func Run(ctx context.Context, store objstore.Reader, o Options) (*Report, error) {
-	c := &checker{store: store, o: o, boots: map[identity.Boot]bool{}, dec: frame.NewDecoder(),
+	c := &checker{store: store, o: o, boots: map[identity.Boot]bool{}, dec: frame.NewDecoder(), unasked: map[uint64]counted{},
 		removed: framelog.NewIndex(store, o.AuthorityID), seed: maphash.MakeSeed(), r: &Report{Ledgers: map[identity.Boot]*ledger.Ledger{}}}
 	switch _, _, err := store.Get(ctx, layout.RegionsKey, objstore.GetOptions{}); {
 	case err == nil || objstore.Unreadable(err):
@@ -157,6 +158,9 @@ type checker struct {
 	// seed is that of the marks of records and of entries.
 	seed             maphash.Seed
 	records, entries []mark
+	// unasked are manifests that count only with an entry, which the first reading of the journal did not have, by the keys of
+	// their marks: what they are counted as where the second one has it. At most maxMissing.
+	unasked map[uint64]counted
 	// regional: the bucket is that of one of several regions, so another one may have what was accepted.
 	regional bool
 }
@@ -194,12 +198,19 @@ func (c *checker) manifest(ctx context.Context, key string) error {
 		m, err = accept.ParseManifest(raw)
 	}
 	if err != nil {
-		c.remember(&c.records, c.mark(key, identity.Digest{}))
+		marked := c.mark(key, identity.Digest{})
+		marked.unasked = c.regional // a finding already
+		c.remember(&c.records, marked)
 		c.foundRecord(BadManifest, key, err)
 		return nil
 	}
 	marked := c.mark(key, m.FrameSHA256)
-	marked.stamped = !m.Stamp().IsZero()
+	if marked.unasked = !c.counts(marked, m); marked.unasked {
+		c.r.Journal.Unasked++
+		if len(c.unasked) < maxMissing {
+			c.unasked[marked.key] = counted{}
+		}
+	}
 	c.remember(&c.records, marked)
 	switch {
 	case m.Identity != id:
@@ -222,7 +233,7 @@ func (c *checker) manifest(ctx context.Context, key string) error {
 		return err
 	}
 	if body != nil {
-		c.account(key, m, body)
+		c.account(key, marked, m, body)
 		return nil
 	}
 	removed, err := c.removed.Removed(ctx, id)
@@ -233,24 +244,60 @@ func (c *checker) manifest(ctx context.Context, key string) error {
 		c.found(BlobMissing, key, "no generation of %s has its bytes", m.FrameSHA256)
 		return nil
 	}
-	c.r.Removed++
-	c.number(m)
+	c.count(marked, countedOf(m))
 	return nil
 }
 
-// number adds the batch to the ledger of its boot.
-func (c *checker) number(m accept.Manifest) {
-	b := m.Identity.BootOf()
-	l := c.r.Ledgers[b]
-	if l == nil {
-		l = ledger.New(b)
-		c.r.Ledgers[b] = l
+// counted is what a batch adds to the report.
+type counted struct {
+	boot                    identity.Boot
+	numbers                 ledger.Entry
+	records, samples, bytes uint64
+	// removed: its frame was removed on purpose. Then it adds its numbers alone.
+	removed bool
+}
+
+// countedOf is what a batch counts as whose frame was removed.
+func countedOf(m accept.Manifest) counted {
+	return counted{boot: m.Identity.BootOf(), numbers: ledger.Entry{Start: m.Identity.SeqStart, End: m.Identity.SeqEnd, AcceptedAt: m.AcceptedAt}, removed: true}
+}
+
+// counts reports whether a manifest says by itself that its batch counts here. Where several regions accept it may be a copy of a
+// batch that another one counts, or have lost: then an entry of the journal says so, and what was accepted before the
+// journal began.
+func (c *checker) counts(marked mark, m accept.Manifest) bool {
+	stamped := !m.Stamp().IsZero()
+	if c.r.Journal.NotCompared || !stamped && !(c.regional && c.r.Journal.Complete) {
+		return true
 	}
-	l.Add(ledger.Entry{Start: m.Identity.SeqStart, End: m.Identity.SeqEnd, AcceptedAt: m.AcceptedAt})
+	_, ok := find(c.entries, marked.key)
+	return ok
+}
+
+// count adds a batch to the report, or keeps what it would add until its entry is found.
+func (c *checker) count(marked mark, n counted) {
+	if marked.unasked {
+		if _, ok := c.unasked[marked.key]; ok {
+			c.unasked[marked.key] = n
+		}
+		return
+	}
+	c.r.Records += n.records
+	c.r.Samples += n.samples
+	c.r.FrameBytes += n.bytes
+	if n.removed {
+		c.r.Removed++
+	}
+	l := c.r.Ledgers[n.boot]
+	if l == nil {
+		l = ledger.New(n.boot)
+		c.r.Ledgers[n.boot] = l
+	}
+	l.Add(n.numbers)
 }
 
 // account checks a frame against its manifest and counts it.
-func (c *checker) account(key string, m accept.Manifest, body []byte) {
+func (c *checker) account(key string, marked mark, m accept.Manifest, body []byte) {
 	if err := c.dec.Decode(body, &c.batch, c.o.Limits); err != nil {
 		c.found(FrameInvalid, key, "%v", err)
 		return
@@ -260,17 +307,17 @@ func (c *checker) account(key string, m accept.Manifest, body []byte) {
 			c.batch.Identity, len(body), c.batch.Records(), m.FrameBytes, m.RecordCount)
 		return
 	}
-	c.r.Records += m.RecordCount
-	c.r.FrameBytes += m.FrameBytes
+	n := countedOf(m)
+	n.records, n.bytes, n.removed = m.RecordCount, m.FrameBytes, false
 	for _, g := range c.batch.Groups {
 		for _, v := range g.Values {
 			if math.Float64bits(v) != staleNaN {
-				c.r.Samples++
+				n.samples++
 			}
 		}
 	}
-	c.number(m)
-	if c.o.OnBatch != nil {
+	c.count(marked, n)
+	if c.o.OnBatch != nil && !marked.unasked {
 		c.o.OnBatch(m, &c.batch)
 	}
 }

@@ -33,9 +33,9 @@ const (
 type mark struct {
 	key   uint64
 	frame uint32
-	// stamped: the record was written under a claim of the linearizer of several regions, and may be a second copy of a batch
-	// that another region counts, or nobody's yet. Of records only.
-	stamped bool
+	// unasked: the manifest has no entry, and counts only with one, since several regions accept: it may be a copy of a batch that
+	// another region counts, have lost, or be nobody's yet. Of records only.
+	unasked bool
 }
 
 func (c *checker) mark(key string, d identity.Digest) mark {
@@ -69,10 +69,11 @@ type Journal struct {
 	// the record and its segment leaves one, which the next audit enters; so only old ones are findings. It is 0
 	// while the journal is not complete.
 	NotJournalled uint64
-	// Unasked counts manifests of several regions without an entry: copies of batches that another region counts, losers, and what
-	// nobody has decided. They are no findings.
+	// Unasked counts manifests of a region of several without an entry: copies of batches that another region counts, losers, and what
+	// nobody has decided. They are no findings, and nothing else of the report counts them but Manifests.
 	Unasked uint64
-	// NotCompared: there are too many batches to compare records with entries in memory.
+	// NotCompared: there are too many batches to compare records with entries in memory. In a region of several what it does not
+	// count is counted then.
 	NotCompared bool
 }
 
@@ -343,7 +344,17 @@ func (c *checker) journalBefore(ctx context.Context) error {
 		return err
 	}
 	r.positions(of)
+	c.entries = sortMarks(c.entries)
 	return nil
+}
+
+// find gives the mark of a key among sorted ones.
+func find(ms []mark, key uint64) (mark, bool) {
+	i, ok := slices.BinarySearchFunc(ms, key, func(m mark, key uint64) int { return cmp.Compare(m.key, key) })
+	if !ok {
+		return mark{}, false
+	}
+	return ms[i], true
 }
 
 // sortMarks sorts marks, and leaves one of each.
@@ -357,15 +368,8 @@ func (c *checker) journalAfter(ctx context.Context) error {
 	if c.r.Journal.NotCompared {
 		return nil
 	}
-	entries, records := sortMarks(c.entries), sortMarks(c.records)
+	entries, records := c.entries, sortMarks(c.records)
 	missing, wrong := map[uint64]bool{}, map[mark]bool{}
-	find := func(ms []mark, key uint64) (mark, bool) {
-		i, ok := slices.BinarySearchFunc(ms, key, func(m mark, key uint64) int { return cmp.Compare(m.key, key) })
-		if !ok {
-			return mark{}, false
-		}
-		return ms[i], true
-	}
 	for i, e := range entries {
 		if i == 0 || entries[i-1].key != e.key {
 			c.r.Journal.Entries++
@@ -375,17 +379,12 @@ func (c *checker) journalAfter(ctx context.Context) error {
 		}
 	}
 	for _, m := range records {
-		_, ok := find(entries, m.key)
-		switch {
-		case ok || !c.r.Journal.Complete:
-		// The bytes of one bucket don't say whose batch it is; audits ask the linearizer.
-		case m.stamped:
-			c.r.Journal.Unasked++
-		case len(missing) < maxMissing:
+		// The bytes of one bucket don't say whose batch it is that is unasked; audits ask the linearizer.
+		if _, ok := find(entries, m.key); !ok && c.r.Journal.Complete && !m.unasked && len(missing) < maxMissing {
 			missing[m.key] = true
 		}
 	}
-	if len(wrong)+len(missing) == 0 {
+	if len(wrong)+len(missing)+len(c.unasked) == 0 {
 		return nil
 	}
 	// Once more: for the names of entries, and for those of records that came after the first reading.
@@ -396,6 +395,13 @@ func (c *checker) journalAfter(ctx context.Context) error {
 		key := recordKey(e)
 		m := c.mark(key, e.SHA256)
 		delete(missing, m.key)
+		if n, ok := c.unasked[m.key]; ok { // it came while the bucket was read
+			delete(c.unasked, m.key)
+			c.r.Journal.Unasked--
+			if n.boot != (identity.Boot{}) { // else a finding says what is wrong with its frame
+				c.count(mark{}, n)
+			}
+		}
 		if wrong[m] {
 			delete(wrong, m)
 			c.found(EntryWrong, key, "the journal has it as %s, with the frame %s, and the record is not there or is of another frame", e.Outcome, e.SHA256)

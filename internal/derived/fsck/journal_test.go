@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/framelog"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal/journaltest"
 	"lightmetrics.dev/lightmetrics/internal/derived/ledgers"
@@ -15,6 +16,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
+	"lightmetrics.dev/lightmetrics/pkg/frame"
 )
 
 // journalled is a bucket whose journal has two folded files, a run that is open with two segments, and one that
@@ -307,4 +309,78 @@ func TestCopiesOfOtherRegionsAreNoProblem(t *testing.T) {
 	if r := w.check(Options{}); !r.Healthy() || r.Journal.Entries != before {
 		t.Errorf("%+v, %v", r.Journal, r.Findings)
 	}
+}
+
+// TestWhatARegionDoesNotCount: the journal decides which manifests of a region count, and not what a manifest says. Each batch has 5
+// records.
+func TestWhatARegionDoesNotCount(t *testing.T) {
+	stamp := func(w *journalled) accept.Manifest {
+		w.accept()
+		m := &w.manifests[len(w.manifests)-1]
+		m.HomeRegion, m.ClaimEpoch, m.ClaimFence = "east", 1, 2
+		w.put(layout.Accepted(m.Identity), m.Marshal(), nil)
+		return *m
+	}
+	checked := func(w *journalled, s objstore.Reader) (*Report, int) {
+		t.Helper()
+		given := 0
+		r, err := Run(t.Context(), s, Options{AuthorityID: "auth", OnBatch: func(accept.Manifest, *frame.Batch) { given++ }})
+		w.must(err)
+		if !r.Healthy() {
+			t.Error(r.Findings)
+		}
+		return r, given
+	}
+	same := func(name string, r *Report, given, batches, copies int) {
+		t.Helper()
+		ledger := r.Ledgers[boot]
+		if r.Manifests != uint64(batches+copies) || r.Records != uint64(5*batches) || r.Samples != r.Records || r.Journal.Unasked != uint64(copies) || ledger.BatchCount() != uint64(batches) {
+			t.Errorf("%s: %+v, %d batches in the ledger; want %d and %d copies", name, r, ledger.BatchCount(), batches, copies)
+		}
+		if given != batches {
+			t.Errorf("%s: %d batches were given", name, given)
+		}
+	}
+	w := newJournalled(t)
+	w.put(layout.RegionsKey, []byte("{}"), nil)
+	r, given := checked(w, w.store)
+	same("all count", r, given, 7, 0)
+
+	ours, copied := stamp(w), stamp(w)
+	w.must(journaltest.Append(t.Context(), w.store, "auth", ours.Entry(journal.AuditedAccepted)))
+	elsewhere := copied.Entry(journal.Elsewhere)
+	elsewhere.HomeRegion, elsewhere.Generation = "west", 0
+	w.must(journaltest.Append(t.Context(), w.store, "auth", elsewhere))
+	w.accept() // from before there were regions: another region's by the first recovery, so no audit enters it
+	w.now = w.now.Add(2 * DefaultUnjournalled)
+	r, given = checked(w, w.store)
+	same("a copy, and one that lost", r, given, 8, 2)
+
+	// A frame that retention removed.
+	b, err := (&framelog.Log{AuthorityID: "auth", By: "test", Before: 1, RemovedAt: 2, Frames: []framelog.Frame{
+		{Identity: copied.Identity, FrameSHA256: copied.FrameSHA256, FrameBytes: copied.FrameBytes, Keys: []string{copied.RawBlobKey}}}}).Marshal()
+	w.put((&framelog.Log{Before: 1}).Key(b), b, err)
+	w.delete(copied.RawBlobKey)
+	r, given = checked(w, w.store)
+	same("a copy without its frame", r, given, 8, 2)
+	if r.Removed != 0 {
+		t.Errorf("%d frames of batches that count are removed", r.Removed)
+	}
+
+	// Its entry comes while the manifests are read.
+	late, once := stamp(w), false
+	busy := meanwhile{w.store, func(op, key string) {
+		if op == "list" && key == layout.AcceptedPrefix && !once {
+			once = true
+			w.must(journaltest.Append(t.Context(), w.store, "auth", late.Entry(journal.Accepted)))
+		}
+	}}
+	r, given = checked(w, busy)
+	same("an entry that came meanwhile", r, given+1, 9, 2) // whose frame is gone from memory by then
+
+	// Without the record the bucket is that of no region: manifests with stamps are what they were.
+	w.delete(layout.RegionsKey)
+	w.now = w.now.Add(-2 * DefaultUnjournalled)
+	r, given = checked(w, w.store)
+	same("no region", r, given, 10, 1)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 
 	"golang.org/x/sync/errgroup"
 
@@ -44,7 +43,7 @@ func CheckRollups(ctx context.Context, c *cluster.Cluster, shards uint32) (*Roll
 	if err != nil {
 		return nil, err
 	}
-	x := &rollups{ctx: ctx, store: store, blocks: map[slot][]*catalog.Block{}, report: &Rollups{Workers: map[string]int{}}}
+	x := &rollups{ctx: ctx, store: store, authority: c.AuthorityID(), blocks: map[slot][]*catalog.Block{}, report: &Rollups{Workers: map[string]int{}}}
 	if err := x.read(); err != nil {
 		return nil, err
 	}
@@ -84,10 +83,11 @@ type slot struct {
 }
 
 type rollups struct {
-	ctx    context.Context
-	store  objstore.Store
-	blocks map[slot][]*catalog.Block // by generation; nil where one was aborted
-	report *Rollups
+	ctx       context.Context
+	store     objstore.Store
+	authority string
+	blocks    map[slot][]*catalog.Block // by generation; nil where one was aborted
+	report    *Rollups
 }
 
 // read reads all manifests; a listing is in the order of generations.
@@ -101,7 +101,7 @@ func (x *rollups) read() error {
 		if err != nil {
 			return err
 		}
-		rec, _, err := catalog.Read(x.ctx, x.store, cluster.Authority, i.Key)
+		rec, _, err := catalog.Read(x.ctx, x.store, x.authority, i.Key)
 		if err != nil {
 			return err
 		}
@@ -140,41 +140,22 @@ func (x *rollups) read() error {
 
 // accepted gives the batches of every shard and hour.
 func (x *rollups) accepted(shards uint32) (map[place][]identity.Batch, error) {
-	all := map[place][]identity.Batch{}
-	var mu sync.Mutex
-	g, ctx := errgroup.WithContext(x.ctx)
-	g.SetLimit(readers)
-	var failed error
-	for i, err := range objstore.List(ctx, x.store, objstore.ListOptions{Prefix: layout.AcceptedPrefix}) {
-		if err != nil {
-			failed = err
-			break
-		}
-		g.Go(func() error { return x.manifest(ctx, i.Key, shards, &mu, all) })
+	batches, err := CountedManifests(x.ctx, x.store, x.authority)
+	if err != nil {
+		return nil, err
 	}
-	return all, errors.Join(failed, g.Wait())
+	all := map[place][]identity.Batch{}
+	for _, m := range batches {
+		for h := timegrid.HourOfNS(m.MinTime); h <= timegrid.HourOfNS(m.MaxTime); h++ {
+			at := place{shard.Of(m.Identity.Agent, shards), h}
+			all[at] = append(all[at], m.Identity)
+		}
+	}
+	return all, nil
 }
 
 // readers of objects at one time.
 const readers = 16
-
-func (x *rollups) manifest(ctx context.Context, key string, shards uint32, mu *sync.Mutex, all map[place][]identity.Batch) error {
-	body, _, err := x.store.Get(ctx, key, objstore.GetOptions{Limit: accept.MaxObjectBytes})
-	if err != nil {
-		return err
-	}
-	m, err := accept.ParseManifest(body)
-	if err != nil {
-		return err
-	}
-	mu.Lock()
-	defer mu.Unlock()
-	for h := timegrid.HourOfNS(m.MinTime); h <= timegrid.HourOfNS(m.MaxTime); h++ {
-		at := place{shard.Of(m.Identity.Agent, shards), h}
-		all[at] = append(all[at], m.Identity)
-	}
-	return nil
-}
 
 // top is the highest generation, if it has the inputs that it should.
 func (x *rollups) top(at place, ids []identity.Batch) (map[timegrid.Resolution]*catalog.Block, error) {

@@ -15,8 +15,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/harness/cluster"
-	"lightmetrics.dev/lightmetrics/internal/layout"
-	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/harness/load"
 	"lightmetrics.dev/lightmetrics/internal/queries/live"
 	"lightmetrics.dev/lightmetrics/internal/queries/promstore"
 	"lightmetrics.dev/lightmetrics/internal/series/agentlabel"
@@ -96,18 +95,11 @@ func readFrames(ctx context.Context, c *cluster.Cluster) (*rawSamples, error) {
 		return nil, err
 	}
 	first, last := int64(math.MaxInt64), int64(math.MinInt64)
-	for i, err := range objstore.List(ctx, store, objstore.ListOptions{Prefix: layout.AcceptedPrefix}) {
-		if err != nil {
-			return nil, err
-		}
-		body, _, err := store.Get(ctx, i.Key, objstore.GetOptions{Limit: accept.MaxObjectBytes})
-		if err != nil {
-			return nil, err
-		}
-		m, err := accept.ParseManifest(body)
-		if err != nil {
-			return nil, err
-		}
+	batches, err := load.CountedManifests(ctx, store, c.AuthorityID())
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range batches {
 		raw, err := accept.ReadFrame(ctx, store, m.FrameKey(), m.FrameSHA256, m.FrameBytes)
 		if err != nil {
 			return nil, err

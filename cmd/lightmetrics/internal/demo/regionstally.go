@@ -3,7 +3,6 @@ package demo
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -14,9 +13,6 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
-
-// staleNaN is Prometheus' staleness marker: a record, but no sample that PromQL counts.
-const staleNaN uint64 = 0x7ff0000000000002
 
 // regionsTally is what each side counts once nobody sends.
 type regionsTally struct {
@@ -103,28 +99,23 @@ func (t *regionsTally) samples(ctx context.Context, homes load.Homes) (samples u
 		if err != nil {
 			return 0, 0, err
 		}
-		home := homes[t.d.r.Names[i]]
-		found := 0
-		_, err = fsck.Run(ctx, store, fsck.Options{AuthorityID: c.AuthorityID(), OnBatch: func(m accept.Manifest, b *frame.Batch) {
-			if e, ok := home[m.Identity]; !ok || e.SHA256 != m.FrameSHA256 {
-				copies++
-				return
-			}
-			found++
-			for _, g := range b.Groups {
-				for _, v := range g.Values {
-					if math.Float64bits(v) != staleNaN {
-						samples++
-					}
-				}
+		name := t.d.r.Names[i]
+		found, foreign := 0, 0
+		r, err := fsck.Run(ctx, store, fsck.Options{AuthorityID: c.AuthorityID(), OnBatch: func(m accept.Manifest, _ *frame.Batch) {
+			if e, ok := homes[name][m.Identity]; ok && e.SHA256 == m.FrameSHA256 {
+				found++
+			} else {
+				foreign++
 			}
 		}})
 		if err != nil {
 			return 0, 0, err
 		}
-		if found != len(home) {
-			return 0, 0, fmt.Errorf("%s counts %d batches, of which its bucket has %d", t.d.r.Names[i], len(home), found)
+		if found != len(homes[name]) || foreign > 0 {
+			return 0, 0, fmt.Errorf("%s counts %d batches, of which its bucket has %d, and %d that it does not count", name, len(homes[name]), found, foreign)
 		}
+		samples += r.Samples
+		copies += int(r.Journal.Unasked)
 	}
 	return samples, copies, nil
 }
