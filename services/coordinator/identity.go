@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
 	"lightmetrics.dev/lightmetrics/internal/coordination/folds"
 	"lightmetrics.dev/lightmetrics/internal/coordination/linearizer"
@@ -66,7 +68,7 @@ const (
 
 func newIdentities(c IdentityConfig, buckets map[claims.Region]regions.Store, kv claims.KV, prefix string, leading func() bool, restores func() int64, now func() time.Time, log *slog.Logger, m *identityMetrics) (*identities, error) {
 	v := &identities{kv: kv, keys: claims.Keys(prefix + claimKeys), horizon: c.SettleHorizon, idle: c.Idle, leading: leading, restores: restores, now: now, log: log, m: m, opening: make(chan struct{}, 1)}
-	cfg := regions.Config{KV: kv, Keys: v.keys, Rand: rand.Reader, Now: func() int64 { return now().UnixNano() }, Progress: m.progress}
+	cfg := regions.Config{KV: kv, Keys: v.keys, Rand: rand.Reader, Now: func() int64 { return now().UnixNano() }, Progress: m.progress, Parallel: parallel}
 	for _, r := range c.Regions {
 		name := claims.Region(r.Name)
 		cfg.Regions = append(cfg.Regions, regions.Region{Name: name, Store: buckets[name]})
@@ -77,6 +79,28 @@ func newIdentities(c IdentityConfig, buckets map[claims.Region]regions.Store, kv
 	}
 	v.closed(errors.New("it was not opened yet"))
 	return v, nil
+}
+
+// recoveryRequests is how many requests of a recovery are under way at once: it reads an object for each batch that is not folded.
+const recoveryRequests = 64
+
+// parallel is regions.Config.Parallel.
+func parallel(n int, fn func(int) bool) {
+	var g errgroup.Group
+	g.SetLimit(recoveryRequests)
+	var stop atomic.Bool
+	for i := range n {
+		if stop.Load() {
+			break
+		}
+		g.Go(func() error {
+			if !fn(i) {
+				stop.Store(true)
+			}
+			return nil
+		})
+	}
+	_ = g.Wait() // none gives an error
 }
 
 func (v *identities) closed(err error) {

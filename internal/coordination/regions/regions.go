@@ -32,7 +32,7 @@ type Region struct {
 	Store Store
 }
 
-// Config of a Keeper; all fields but Progress are required.
+// Config of a Keeper; all fields but Parallel and Progress are required.
 type Config struct {
 	KV   claims.KV
 	Keys claims.Keys
@@ -41,6 +41,9 @@ type Config struct {
 	Rand    io.Reader
 	// Now is Unix nanoseconds, for people who read claims.
 	Now func() int64
+	// Parallel calls fn for 0 to n-1, at once as far as it likes, and may leave out the rest when it has given false; it returns when all
+	// calls have. nil is one after the other.
+	Parallel func(n int, fn func(i int) bool)
 	// Progress is told how far a recovery is; nil is nobody.
 	Progress func(Progress)
 }
@@ -101,6 +104,15 @@ func New(c Config) (*Keeper, error) {
 	}
 	if n := len(c.Regions); n == 0 || n > claims.MaxRegions {
 		return nil, fmt.Errorf("regions: %d, not 1 to %d", n, claims.MaxRegions)
+	}
+	if c.Parallel == nil {
+		c.Parallel = func(n int, fn func(int) bool) {
+			for i := range n {
+				if !fn(i) {
+					return
+				}
+			}
+		}
 	}
 	if c.Progress == nil {
 		c.Progress = func(Progress) {}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"iter"
+	"slices"
 	"strings"
 
 	"lightmetrics.dev/lightmetrics/internal/accepted"
@@ -57,10 +58,24 @@ func (l *listing) advance(ctx context.Context) error {
 // boot is what the keys of its boot begin with: listings are in the order of these.
 func (l *listing) boot() string { return layout.AcceptedBoot(l.id.BootOf()) }
 
-// scan reads the manifests of all these regions and calls fn for each boot, in order, with what all of them have and no fold has. The
-// manifests of one boot at a time are in memory, some 200 bytes each, and what is folded of it, some 60.
+// Bounds of what is in memory at once: so many boots, and no further one once there are so many manifests.
+const (
+	scanBoots     = 64
+	scanManifests = 8192
+)
+
+// scanned is what a scan knows of a boot.
+type scanned struct {
+	boot identity.Boot
+	// ids of the manifests, by region; then those that meet nothing that is folded.
+	ids    map[claims.Region][]identity.Batch
+	folded []folds.Entry
+	found  []manifest
+}
+
+// scan reads the manifests of all regions of an epoch and calls fn for each boot, in order, with what all of them have and no fold has. The
+// manifests of one boot are in memory at once, some 200 bytes each, and what is folded of it, some 60.
 func (k *Keeper) scan(ctx context.Context, e claims.Epoch, fn func(context.Context, []manifest) error) error {
-	looker := folds.NewLooker(k.Folder(e), 0)
 	var lists []*listing
 	for _, r := range k.cfg.Regions {
 		if e.Retired(r.Name) {
@@ -74,81 +89,146 @@ func (k *Keeper) scan(ctx context.Context, e claims.Epoch, fn func(context.Conte
 			return err
 		}
 	}
+	looker := folds.NewLooker(k.Folder(e), 0)
 	for {
-		boot, of := "", identity.Boot{}
-		for _, l := range lists {
-			if l.more && (boot == "" || l.boot() < boot) {
-				boot, of = l.boot(), l.id.BootOf()
-			}
-		}
-		if boot == "" {
-			return nil
+		boots, err := take(ctx, lists)
+		if err != nil || len(boots) == 0 {
+			return err
 		}
 		// What is folded was decided and settled. So was, for another frame, whatever else shares its sequence numbers.
-		folded, err := looker.All(ctx, of)
-		if err != nil {
+		if err := k.each(len(boots), func(i int) (err error) {
+			boots[i].folded, err = looker.All(ctx, boots[i].boot)
+			return err
+		}); err != nil {
 			return err
 		}
-		var found []manifest
-		for _, l := range lists {
-			if !l.more || l.boot() != boot {
-				continue
-			}
-			got, err := l.ofBoot(ctx, boot, folded)
-			if err != nil {
+		if err := k.read(ctx, lists, boots); err != nil {
+			return err
+		}
+		for _, b := range boots {
+			if err := fn(ctx, b.found); err != nil {
 				return err
 			}
-			found = append(found, got...)
-		}
-		if err := fn(ctx, found); err != nil {
-			return err
 		}
 	}
 }
 
-// ofBoot reads the manifests of a boot that meet nothing that is folded, with the highest stamp that they stand for.
-func (l *listing) ofBoot(ctx context.Context, boot string, folded []folds.Entry) ([]manifest, error) {
-	var found []manifest
-	for l.more && l.boot() == boot {
-		if !folds.Meet(folded, l.id) {
-			m, err := l.read(ctx)
-			if err != nil {
-				return nil, &RegionError{"read a manifest", l.Name, err}
+// take takes the next boots off the lists.
+func take(ctx context.Context, lists []*listing) (boots []*scanned, err error) {
+	for n := 0; len(boots) < scanBoots && n < scanManifests; {
+		boot := ""
+		for _, l := range lists {
+			if l.more && (boot == "" || l.boot() < boot) {
+				boot = l.boot()
 			}
-			found = append(found, m)
 		}
-		if err := l.advance(ctx); err != nil {
-			return nil, err
+		if boot == "" {
+			break
+		}
+		b := &scanned{ids: map[claims.Region][]identity.Batch{}}
+		for _, l := range lists {
+			for l.more && l.boot() == boot {
+				if n++; b.boot == (identity.Boot{}) {
+					b.boot = l.id.BootOf()
+				}
+				// One copy of the names for all.
+				l.id.Agent, l.id.Boot = b.boot.Agent, b.boot.Boot
+				b.ids[l.Name] = append(b.ids[l.Name], l.id)
+				if err := l.advance(ctx); err != nil {
+					return nil, err
+				}
+			}
+		}
+		boots = append(boots, b)
+	}
+	return boots, nil
+}
+
+// read reads the manifests of boots that meet nothing that is folded, with the highest stamp that they stand for.
+func (k *Keeper) read(ctx context.Context, lists []*listing, boots []*scanned) error {
+	type one struct {
+		of *scanned
+		Region
+		ids []identity.Batch
+		at  int // of the first manifest
+	}
+	var jobs []one  // a boot in a region
+	var reads []one // a manifest
+	for _, b := range boots {
+		for _, l := range lists {
+			left := slices.DeleteFunc(b.ids[l.Name], func(id identity.Batch) bool { return folds.Meet(b.folded, id) })
+			if len(left) == 0 {
+				continue
+			}
+			at := len(b.found)
+			b.found = append(b.found, make([]manifest, len(left))...)
+			jobs = append(jobs, one{b, l.Region, left, at})
+			for i := range left {
+				reads = append(reads, one{b, l.Region, left[i : i+1], at + i})
+			}
 		}
 	}
-	if len(found) == 0 {
-		return nil, nil
+	if err := k.each(len(reads), func(i int) (err error) {
+		r := reads[i]
+		if r.of.found[r.at], err = r.manifest(ctx, r.ids[0]); err != nil {
+			return &RegionError{"read a manifest", r.Name, err}
+		}
+		return nil
+	}); err != nil {
+		return err
 	}
-	affirmed := map[identity.Batch]accepted.Stamp{}
-	prefix := layout.AffirmedPrefix + strings.TrimPrefix(boot, layout.AcceptedPrefix)
-	for info, err := range objstore.List(ctx, l.Store, objstore.ListOptions{Prefix: prefix}) {
+	return k.each(len(jobs), func(i int) error {
+		j := jobs[i]
+		affirmed, err := j.affirmed(ctx, j.of.boot)
 		if err != nil {
-			return nil, &RegionError{"list affirmations", l.Name, err}
+			return &RegionError{"list affirmations", j.Name, err}
+		}
+		for n := range j.ids {
+			m := &j.of.found[j.at+n]
+			if s := affirmed[m.id]; s.Compare(m.stamp) > 0 {
+				m.stamp = s
+			}
+		}
+		return nil
+	})
+}
+
+// affirmed are the highest stamps that manifests of a boot are affirmed with.
+func (r Region) affirmed(ctx context.Context, boot identity.Boot) (map[identity.Batch]accepted.Stamp, error) {
+	affirmed := map[identity.Batch]accepted.Stamp{}
+	prefix := layout.AffirmedPrefix + strings.TrimPrefix(layout.AcceptedBoot(boot), layout.AcceptedPrefix)
+	for info, err := range objstore.List(ctx, r.Store, objstore.ListOptions{Prefix: prefix}) {
+		if err != nil {
+			return nil, err
 		}
 		id, s, err := layout.ParseAffirmation(info.Key)
 		if err != nil {
-			return nil, &RegionError{"list affirmations", l.Name, err}
+			return nil, err
 		}
 		if s.Compare(affirmed[id]) > 0 {
 			affirmed[id] = s
 		}
 	}
-	for i := range found {
-		if s := affirmed[found[i].id]; s.Compare(found[i].stamp) > 0 {
-			found[i].stamp = s
-		}
-	}
-	return found, nil
+	return affirmed, nil
 }
 
-// read reads the manifest that comes next. One that can't be read stops the recovery: to leave it out could give its identity
-// to another frame.
-func (l *listing) read(ctx context.Context) (manifest, error) {
-	m, err := readManifest(ctx, l.Store, l.id)
-	return manifest{id: l.id, hash: m.FrameSHA256, region: l.Name, stamp: m.Stamp(), at: m.AcceptedAt}, err
+// manifest reads a manifest. One that can't be read stops the recovery: to leave it out could give its identity to another frame.
+func (r Region) manifest(ctx context.Context, id identity.Batch) (manifest, error) {
+	m, err := readManifest(ctx, r.Store, id)
+	return manifest{id: id, hash: m.FrameSHA256, region: r.Name, stamp: m.Stamp(), at: m.AcceptedAt}, err
+}
+
+// each does n things, and gives the first error of them in their order.
+func (k *Keeper) each(n int, fn func(i int) error) error {
+	errs := make([]error, n)
+	k.cfg.Parallel(n, func(i int) bool {
+		errs[i] = fn(i)
+		return errs[i] == nil
+	})
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
