@@ -177,6 +177,7 @@ func (noRegions) Do(_ context.Context, ops []claims.Op) []linearizer.Result {
 // connect starts an embedded member where there is to be one, and makes the client.
 func (s *Service) connect(ctx context.Context) error {
 	var endpoint string
+	var member *etcd.Embedded
 	if !s.cfg.Etcd.External() {
 		m, err := etcd.StartEmbedded(ctx, s.cfg.Etcd.Embedded, s.log)
 		if err != nil {
@@ -185,13 +186,16 @@ func (s *Service) connect(ctx context.Context) error {
 		// Closed in reverse order: the client ends before the member that it talks to.
 		s.closers = append(s.closers, m.Close)
 		s.Go("etcd", m.Watch)
-		endpoint = m.Endpoint()
+		member, endpoint = m, m.Endpoint()
 	}
 	c, err := etcd.Dial(s.cfg.Etcd, endpoint, s.log)
 	if err != nil {
 		return err
 	}
 	s.closers = append(s.closers, func() { _ = c.Close() }) // nothing is in flight
+	if member != nil {
+		c.Direct(member)
+	}
 	mirror := etcd.NewMirror(c, s.log)
 	b := &backend{
 		client: c, mirror: mirror,

@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -19,6 +20,13 @@ var _ claims.KV = ClaimStore{}
 // NewClaimStore makes a store over a client, which stays the caller's.
 func NewClaimStore(c *Client) ClaimStore { return ClaimStore{c} }
 
+func (s ClaimStore) kv() clientv3.KV {
+	if s.c.direct != nil {
+		return s.c.direct
+	}
+	return s.c.Etcd
+}
+
 // Commit runs a transaction. etcd that has forgotten revisions, or is another one, is ErrForgot, and the outcome unknown.
 func (s ClaimStore) Commit(ctx context.Context, t claims.Txn) (claims.Result, error) {
 	// Checked first, because the client may send a request although its context has ended.
@@ -32,10 +40,10 @@ func (s ClaimStore) Commit(ctx context.Context, t claims.Txn) (claims.Result, er
 	}
 	ctx, cancel := s.c.Bound(ctx)
 	defer cancel()
-	r, err := s.c.Etcd.Txn(ctx).If(compares(t.Guards)...).Then(ops...).Commit()
+	r, err := s.kv().Txn(ctx).If(compares(t.Guards)...).Then(ops...).Commit()
 	if err != nil {
 		outcome := claims.ErrUnknown
-		if refused(err) {
+		if refused(err) || errors.Is(err, errMemberEnds) {
 			outcome = claims.ErrUnavailable
 		}
 		return claims.Result{}, fmt.Errorf("%w: etcd: %w", outcome, err)

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 
@@ -24,8 +25,9 @@ import (
 // benchFor is how long a way of claiming runs in a round.
 const benchFor = time.Second
 
-// benchMembers starts members that fsync, and gives a client of them.
-func benchMembers(b *testing.B, n int) *Client {
+// benchMembers starts members that fsync, and gives a client of them, and one that hands claims to the first of them directly, as
+// a coordinator does whose member it is.
+func benchMembers(b *testing.B, n int) (dialled, inProcess *Client) {
 	b.Helper()
 	cfgs := make([]*embed.Config, n)
 	var cluster []string
@@ -42,6 +44,7 @@ func benchMembers(b *testing.B, n int) *Client {
 		cfgs[i] = c
 	}
 	cfg := DefaultConfig()
+	var first *embed.Etcd
 	for _, c := range cfgs {
 		c.InitialCluster = strings.Join(cluster, ",")
 		e, err := embed.StartEtcd(c)
@@ -49,6 +52,9 @@ func benchMembers(b *testing.B, n int) *Client {
 			b.Fatal(err)
 		}
 		b.Cleanup(e.Close)
+		if first == nil {
+			first = e
+		}
 		cfg.Endpoints = append(cfg.Endpoints, "http://"+e.Clients[0].Addr().String())
 	}
 	cl, err := Dial(cfg, "", discard)
@@ -57,20 +63,25 @@ func benchMembers(b *testing.B, n int) *Client {
 	}
 	b.Cleanup(func() { _ = cl.Close() })
 	cl.Timeout = time.Minute
-	return cl
+	d := newDirect(first.Server)
+	b.Cleanup(d.close)
+	return cl, &Client{Etcd: cl.Etcd, Timeout: cl.Timeout, direct: clientv3.NewKVFromKVClient(d, nil)}
 }
 
-// BenchmarkClaims compares one client that makes one claim per transaction with many whose claims share transactions, over one
-// member that fsyncs and over three. Each iteration is a round of both, one after the other; the figures are medians of the rounds.
+// BenchmarkClaims compares one client that makes one claim per transaction over gRPC with many whose claims share transactions,
+// handed to the member directly and over gRPC, over one member that fsyncs and over three. Each iteration is a round of all, one
+// after the other; the figures are medians of the rounds.
 func BenchmarkClaims(b *testing.B) {
 	for _, members := range []int{1, 3} {
-		b.Run(fmt.Sprint(members), func(b *testing.B) { benchClaims(b, benchMembers(b, members)) })
+		b.Run(fmt.Sprint(members), func(b *testing.B) {
+			c, direct := benchMembers(b, members)
+			benchClaims(b, NewClaimStore(c), NewClaimStore(direct))
+		})
 	}
 }
 
-func benchClaims(b *testing.B, c *Client) {
+func benchClaims(b *testing.B, kv, direct claims.KV) {
 	const keys = claims.Keys("/bench/")
-	kv := NewClaimStore(c)
 	if _, err := kv.Commit(b.Context(), claims.Txn{Parts: []claims.Part{{Puts: []claims.Put{{Key: keys.Epoch(), Value: firstEpoch.Marshal()}}}}}); err != nil {
 		b.Fatal(err)
 	}
@@ -88,10 +99,20 @@ func benchClaims(b *testing.B, c *Client) {
 	note := func(name string, v float64) { figures[name] = append(figures[name], v) }
 	for b.Loop() {
 		one := claimFor(b, kv, keys, 1, 1, 1, 1, op)
-		many := claimFor(b, kv, keys, 128, 8, 64, 32, op)
+		// The order changes, so that neither way always follows a full load.
+		var many, socket claimed
+		if len(figures["ratio"])%2 == 0 {
+			many, socket = claimFor(b, direct, keys, 128, 8, 64, 32, op), claimFor(b, kv, keys, 128, 8, 64, 32, op)
+		} else {
+			socket, many = claimFor(b, kv, keys, 128, 8, 64, 32, op), claimFor(b, direct, keys, 128, 8, 64, 32, op)
+		}
 		note("one-claims/s", one.rate)
 		note("grouped-claims/s", many.rate)
 		note("ratio", many.rate/one.rate)
+		note("grpc-claims/s", socket.rate)
+		note("grpc-cpu-us/claim", socket.cpu)
+		note("grpc-p50-ms", socket.p50)
+		note("direct-over-grpc", many.rate/socket.rate)
 		note("one-p50-ms", one.p50)
 		note("p50-ms", many.p50)
 		note("p99-ms", many.p99)

@@ -22,12 +22,13 @@ import (
 )
 
 // Embedded is an etcd member inside the process. Its clients come through a socket that
-// only the process's own user can open.
+// only the process's own user can open; transactions of claims need none (Client.Direct).
 type Embedded struct {
 	e       *embed.Etcd
 	socket  string
 	lock    io.Closer
 	closing *atomic.Bool
+	direct  *direct
 }
 
 // ErrInUse: another process has the data directory.
@@ -54,7 +55,7 @@ func StartEmbedded(ctx context.Context, c EmbeddedConfig, log *slog.Logger) (*Em
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start etcd member %s in %s: %w", c.Name, c.DataDir, err), lock.Close())
 	}
-	m := &Embedded{e: e, socket: c.socket(), lock: lock, closing: closing}
+	m := &Embedded{e: e, socket: c.socket(), lock: lock, closing: closing, direct: newDirect(e.Server)}
 	// The directory has kept others out meanwhile.
 	if err := os.Chmod(m.socket, 0o600); err != nil {
 		m.Close()
@@ -169,6 +170,7 @@ func (m *Embedded) Close() {
 	if m.closing.Swap(true) {
 		return
 	}
+	m.direct.close()
 	m.e.Close()
 	_ = m.lock.Close() // nothing was written to it
 }
