@@ -52,6 +52,7 @@ var benchmarks = []benchmark{
 	{"store", "fsynced conditional PUTs and GETs of the embedded store next to versitygw, and PUTs next to bare fsyncs", benchStore},
 	{"ec", "bodies on six places: coding them next to klauspost/reedsolomon, reading without places, healing, overhead; and what mirrors of the log cost", benchEC},
 	{"claims", "claims of identities that share etcd's transactions next to one client that makes one a transaction", benchClaims},
+	{"regions", "acknowledgement time in three regions under one linearizer, for several distances, next to a collector that asks nobody", benchRegions},
 	{"open", "time and memory of opening a store of many small objects: with its index, from footers, from the log alone", benchOpen},
 	{"accept", "accepted batches next to the bare conditional requests", benchAccept},
 	{"latency", "acknowledgement time with injected S3 latency next to the bare requests", benchLatency},
@@ -79,7 +80,7 @@ type env struct {
 	profiles string // folder for CPU profiles of the services; "" takes none
 	quick    bool
 	alone    bool
-	cases    *regexp.Regexp // of accept, ec, memory and store
+	cases    *regexp.Regexp // of accept, ec, memory, regions and store
 }
 
 // Sizes of -quick.

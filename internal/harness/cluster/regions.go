@@ -321,6 +321,9 @@ func (r *Regions) Isolate(i int) error {
 	return errors.Join(errs...)
 }
 
+// Delay lets everything from one region to another take so long, in each direction, from now on; it needs a gate.
+func (r *Regions) Delay(d time.Duration) { r.gate.Delay(d) }
+
 // Heal ends every cut.
 func (r *Regions) Heal() error {
 	if r.gate == nil {
