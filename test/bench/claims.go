@@ -44,3 +44,46 @@ func benchClaims(ctx context.Context, e *env) ([]Result, error) {
 	}
 	return rs, nil
 }
+
+// Identities of all boots in claims-size, and in its full size.
+const (
+	sizeIdentities     = 1_000_000
+	sizeIdentitiesFull = 10_000_000
+)
+
+// benchClaimsSize runs the benchmark of the coordinator, whose clock it moves.
+func benchClaimsSize(ctx context.Context, e *env) ([]Result, error) {
+	n := sizeIdentities
+	switch {
+	case e.quick:
+		n = 1
+	case e.full:
+		n = sizeIdentitiesFull
+	}
+	cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", "^BenchmarkClaimsSize$", "-benchtime", "1x", "-timeout", "3h", "./services/coordinator")
+	cmd.Env = append(os.Environ(), "TMPDIR="+e.dir, "LIGHTMETRICS_IDENTITIES="+strconv.Itoa(n))
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("%w\n%s", err, out)
+	}
+	m := map[string]float64{}
+	for line := range strings.Lines(string(out)) {
+		if strings.HasPrefix(line, "BenchmarkClaimsSize") {
+			m = metricsOf(line)
+		}
+	}
+	each := m["each"]
+	last, first := m[fmt.Sprintf("B/boot@%.0f", each)], m[fmt.Sprintf("B/boot@%.0f", each/4)]
+	if last == 0 || first == 0 {
+		return nil, fmt.Errorf("no figures in\n%s", out)
+	}
+	return []Result{
+		compare("claims-size/boot", last, "B", fmt.Sprintf("after %.0f identities", each/4), first, "etcd, fsync",
+			fmt.Sprintf("of an active boot in etcd after %.0f identities, compacted and defragmented; a batch each 30 s and default settings, %.0f claims that are not folded yet", each, m["claims/boot"])),
+		{Name: "claims-size/flat", Value: m["most/least"], Unit: "x", Goal: "<= 1.10", Pass: m["most/least"] <= 1.10,
+			Note: "the most that a boot took after a quarter, a half and all of its identities, by the least"},
+		{Name: "claims-size/keys", Value: m["logical-B/boot"], Unit: "B", Note: "keys and values of an active boot alone"},
+		{Name: "claims-size/claim", Value: m["B/claim"], Unit: "B", Note: "of etcd's database for each claim"},
+		{Name: "claims-size/history", Value: m["history-B/identity"], Unit: "B", Note: "of each identity until etcd is compacted: revisions of its claim that were overwritten or deleted"},
+	}, nil
+}

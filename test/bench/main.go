@@ -52,6 +52,8 @@ var benchmarks = []benchmark{
 	{"store", "fsynced conditional PUTs and GETs of the embedded store next to versitygw, and PUTs next to bare fsyncs", benchStore},
 	{"ec", "bodies on six places: coding them next to klauspost/reedsolomon, reading without places, healing, overhead; and what mirrors of the log cost", benchEC},
 	{"claims", "claims of identities that share etcd's transactions next to one client that makes one a transaction", benchClaims},
+	{"claims-size", "what a boot takes in etcd while its identities are claimed, settled and folded", benchClaimsSize},
+	{"recovery", "how long a coordinator without its etcd takes until it knows what the buckets of three regions have", benchRecovery},
 	{"regions", "acknowledgement time in three regions under one linearizer, for several distances, next to a collector that asks nobody", benchRegions},
 	{"open", "time and memory of opening a store of many small objects: with its index, from footers, from the log alone", benchOpen},
 	{"accept", "accepted batches next to the bare conditional requests", benchAccept},
@@ -80,7 +82,8 @@ type env struct {
 	profiles string // folder for CPU profiles of the services; "" takes none
 	quick    bool
 	alone    bool
-	cases    *regexp.Regexp // of accept, ec, memory, regions and store
+	full     bool           // claims-size
+	cases    *regexp.Regexp // of accept, ec, memory, recovery, regions and store
 }
 
 // Sizes of -quick.
@@ -116,6 +119,7 @@ func main() {
 	flag.IntVar(&e.objects, "objects", 1_000_000, "objects in the store when its memory, or its start, is measured")
 	flag.IntVar(&e.days, "days", 7, "days of data of http-query, two at least; fewer are sooner rolled up")
 	flag.BoolVar(&e.quick, "quick", false, "small sizes and one pair, to see that everything runs: no figures to rely on")
+	flag.BoolVar(&e.full, "full", false, "claims-size with 10 million identities, which takes an hour")
 	flag.BoolVar(&e.alone, "alone", false, "chain without the peers, to see what a change does: no figures for the page")
 	flag.Parse()
 	var err error

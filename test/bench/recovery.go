@@ -1,0 +1,172 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
+	"lightmetrics.dev/lightmetrics/internal/coordination/folds"
+	"lightmetrics.dev/lightmetrics/internal/harness/cluster"
+	"lightmetrics.dev/lightmetrics/internal/harness/proc"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/s3"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// recoveryBoot is how many identities a boot of the recovery has.
+const recoveryBoot = 1000
+
+// benchRecovery measures how long a coordinator with an empty etcd takes until it answers for the identities in the buckets of three
+// regions: none of them folded, so that each is read and becomes a claim, and all of them.
+func benchRecovery(ctx context.Context, e *env) ([]Result, error) {
+	n := 50 * recoveryBoot
+	if e.quick {
+		n = 3 * recoveryBoot
+	}
+	var all []Result
+	for _, c := range []struct {
+		name   string
+		n      int
+		folded bool
+		delay  bool
+	}{
+		{"not-folded", n, false, false},
+		{"folded", n, true, false},
+		{"not-folded-far", recoveryBoot, false, true},
+	} {
+		if !e.cases.MatchString(c.name) {
+			continue
+		}
+		took, requests, err := recover3(ctx, e, c.n, c.folded, c.delay)
+		if err != nil {
+			return all, fmt.Errorf("%s: %w", c.name, err)
+		}
+		over := "the embedded store over HTTP on the same machine"
+		if c.delay {
+			over = fmt.Sprintf("%s, each request %v later", over, recoveryDelay)
+		}
+		per := float64(c.n) / 1e6
+		all = append(all,
+			Result{Name: "recovery/" + c.name + "/time", Value: took.Seconds() / per, Unit: "s per million", Durability: "object store and etcd, fsync",
+				Note: fmt.Sprintf("%d identities of %d boots in three buckets took %.1f s from the start of the process; %s", c.n, c.n/recoveryBoot, took.Seconds(), over)},
+			Result{Name: "recovery/" + c.name + "/requests", Value: requests / per, Unit: "per million", Durability: "object store", Note: "GETs and LISTs of all buckets"})
+	}
+	return all, nil
+}
+
+// recoveryDelay is put on each request of the far case.
+const recoveryDelay = 30 * time.Millisecond
+
+// recover3 fills three buckets, starts a coordinator over them and waits until it answers: how long that took, and its requests.
+func recover3(ctx context.Context, e *env, n int, folded, delay bool) (time.Duration, float64, error) {
+	r, err := newRig(e)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer r.close()
+	if err := r.startStore(ctx); err != nil {
+		return 0, 0, err
+	}
+	names := cluster.RegionNames
+	stores := make([]*s3.Store, len(names))
+	folder := folds.Folder{Retired: func(claims.Region) bool { return false }}
+	for i, name := range names {
+		if stores[i], err = r.client(ctx, "", name+"/"); err != nil {
+			return 0, 0, err
+		}
+		defer stores[i].Close()
+		folder.Regions = append(folder.Regions, folds.Region{Name: claims.Region(name), Store: stores[i]})
+	}
+	fill, fctx := errgroup.WithContext(ctx)
+	fill.SetLimit(16)
+	for boot := range n / recoveryBoot {
+		fill.Go(func() error { return fillBoot(fctx, folder, stores, boot, folded) })
+	}
+	if err := fill.Wait(); err != nil {
+		return 0, 0, err
+	}
+	endpoint := "http://" + r.storeAddr
+	if delay {
+		far, stop, err := startDelaying(r.storeAddr, func() time.Duration { return recoveryDelay })
+		if err != nil {
+			return 0, 0, err
+		}
+		defer stop()
+		endpoint = far
+	}
+	var regions []section
+	for _, name := range names {
+		regions = append(regions, section{"name": name, "store": section{"endpoint": endpoint, "bucket": bucket, "prefix": name + "/", "path_style": true,
+			"access_key_id": r.accessKey, "secret_access_key": r.secret}})
+	}
+	http, err := proc.FreePort(0)
+	if err != nil {
+		return 0, 0, err
+	}
+	grpc, err := proc.FreePort(0)
+	if err != nil {
+		return 0, 0, err
+	}
+	began := time.Now()
+	p, err := r.start(ctx, "coordinator", "http://"+http+"/-/ready", section{
+		"http": section{"listen": http}, "grpc": section{"listen": grpc}, "pprof": true, "identity": section{"regions": regions},
+		"etcd": section{"embedded": section{"data_dir": filepath.Join(r.dir, "etcd"), "quota": "4GiB"}},
+	})
+	if err != nil {
+		return 0, 0, err
+	}
+	defer p.Kill()
+	for {
+		s, err := scrape(ctx, http)
+		if err != nil {
+			return 0, 0, err
+		}
+		if s.sum("lightmetrics_coordinator_identity_open") == 1 {
+			took := time.Since(began)
+			if got := s.sum("lightmetrics_coordinator_identity_recovery_claims"); !folded && int(got) != n {
+				return 0, 0, fmt.Errorf("%v of %d identities became claims", got, n)
+			}
+			return took, s.sum("lightmetrics_store_requests_total"), nil
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return 0, 0, ctx.Err()
+		}
+	}
+}
+
+// fillBoot writes the manifests of a boot, each into the bucket of one region, and their fold into all, if they are folded.
+func fillBoot(ctx context.Context, f folds.Folder, stores []*s3.Store, boot int, folded bool) error {
+	of := identity.Boot{Agent: fmt.Sprintf("host-%05d", boot), Boot: "0190b5a2-7f3e-7c41-9d6a-2f1c8e5b7a90"}
+	known := claims.Folds{}
+	var add []folds.Entry
+	for i := range recoveryBoot {
+		id := identity.Batch{Agent: of.Agent, Boot: of.Boot, SeqStart: uint64(i)*100 + 1, SeqEnd: uint64(i)*100 + 100}
+		home := i % len(stores)
+		sum := identity.Sum([]byte(id.String()))
+		m := accept.Manifest{
+			AuthorityID: authority, Identity: id, FrameSHA256: sum, FrameBytes: 1, RawBlobKey: layout.Blob(sum, 0), AcceptedAt: 1,
+			CollectorID: "c", AttemptID: strings.Repeat("0", 32), RecordCount: id.Count(), HomeRegion: string(f.Regions[home].Name), ClaimEpoch: 1, ClaimFence: uint64(i) + 1,
+		}
+		if _, err := stores[home].Create(ctx, layout.Accepted(id), m.Marshal(), objstore.PutOptions{}); err != nil {
+			return err
+		}
+		add = append(add, folds.Entry{Start: id.SeqStart, End: id.SeqEnd, Home: f.Regions[home].Name, Digest: folds.DigestOf(sum)})
+		if folded && (len(add) == folds.MaxAdd || i == recoveryBoot-1) {
+			moved, err := f.Fold(ctx, of, known, add)
+			if err != nil {
+				return err
+			}
+			known, add = claims.Folds{Heads: moved.Heads, Above: moved.Head.Above(), Modified: 1, At: 1, Epoch: 1}, nil
+		}
+	}
+	return nil
+}
