@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
@@ -70,7 +71,7 @@ func benchMembers(b *testing.B, n int) (dialled, inProcess *Client) {
 
 // BenchmarkClaims compares one client that makes one claim per transaction over gRPC with many whose claims share transactions,
 // handed to the member directly and over gRPC, over one member that fsyncs and over three. Each iteration is a round of all, one
-// after the other; the figures are medians of the rounds.
+// after the other, with one that also completes and settles; the figures are medians of the rounds.
 func BenchmarkClaims(b *testing.B) {
 	for _, members := range []int{1, 3} {
 		b.Run(fmt.Sprint(members), func(b *testing.B) {
@@ -113,6 +114,11 @@ func benchClaims(b *testing.B, kv, direct claims.KV) {
 		note("grpc-cpu-us/claim", socket.cpu)
 		note("grpc-p50-ms", socket.p50)
 		note("direct-over-grpc", many.rate/socket.rate)
+		sent := peerBytes(b)
+		life := claimFor(b, direct, keys, 128, 8, 64, 32, op, claims.DoComplete, claims.DoSettle)
+		note("batches/s", life.rate)
+		note("cpu-us/batch", life.cpu)
+		note("peer-B/batch", (peerBytes(b)-sent)/life.n)
 		note("one-p50-ms", one.p50)
 		note("p50-ms", many.p50)
 		note("p99-ms", many.p99)
@@ -129,11 +135,11 @@ func benchClaims(b *testing.B, kv, direct claims.KV) {
 	}
 }
 
-// claimed is what a way of claiming did: claims a second, quantiles of a call in ms, CPU of everything here, etcd included, a claim in us.
-type claimed struct{ rate, p50, p99, cpu float64 }
+// claimed is what a way of claiming did, n claims: claims a second, quantiles of a call in ms, CPU of everything here, etcd included, a claim in us.
+type claimed struct{ rate, p50, p99, cpu, n float64 }
 
-// claimFor has clients claim for a while, so many operations a call.
-func claimFor(b *testing.B, kv claims.KV, keys claims.Keys, ops, flights, clients, batch int, op func() claims.Op) claimed {
+// claimFor has clients claim for a while, so many operations a call, and then bring the claims further.
+func claimFor(b *testing.B, kv claims.KV, keys claims.Keys, ops, flights, clients, batch int, op func() claims.Op, then ...claims.Kind) claimed {
 	cfg := claims.DefaultConfig()
 	cfg.MaxOps, cfg.MaxFlights, cfg.MaxClaims = ops, flights, 1<<20
 	l, err := linearizer.New(kv, linearizer.Options{Config: cfg, Keys: keys, Epoch: firstEpoch, Folds: mem.NoFolds{Epoch: firstEpoch.Number}})
@@ -163,6 +169,16 @@ func claimFor(b *testing.B, kv claims.KV, keys claims.Keys, ops, flights, client
 						c.err = fmt.Errorf("%s: %w", r.Answer.Outcome, r.Err)
 					}
 				}
+				for _, k := range then {
+					for i := range ops {
+						ops[i].Kind, ops[i].Epoch = k, firstEpoch.Number
+					}
+					for _, r := range l.Do(b.Context(), ops) {
+						if r.Err != nil || r.Answer.Outcome != claims.Decided {
+							c.err = fmt.Errorf("%s: %s: %w", k, r.Answer.Outcome, r.Err)
+						}
+					}
+				}
 				c.took = append(c.took, time.Since(at))
 			}
 			done <- c
@@ -179,7 +195,7 @@ func claimFor(b *testing.B, kv claims.KV, keys claims.Keys, ops, flights, client
 	elapsed, n := time.Since(began).Seconds(), float64(len(took)*batch)
 	slices.Sort(took)
 	ms := func(q float64) float64 { return took[int(q*float64(len(took)-1))].Seconds() * 1e3 }
-	return claimed{rate: n / elapsed, p50: ms(0.5), p99: ms(0.99), cpu: (processTime(b) - used) / n * 1e6}
+	return claimed{n: n, rate: n / elapsed, p50: ms(0.5), p99: ms(0.99), cpu: (processTime(b) - used) / n * 1e6}
 }
 
 // processTime is the CPU time of this process, s.
@@ -189,4 +205,20 @@ func processTime(b *testing.B) float64 {
 		b.Fatal(err)
 	}
 	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
+}
+
+// peerBytes is what the members here have sent each other.
+func peerBytes(b *testing.B) (total float64) {
+	families, err := prometheus.DefaultGatherer.Gather()
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "etcd_network_peer_sent_bytes_total" {
+			for _, m := range f.GetMetric() {
+				total += m.GetCounter().GetValue()
+			}
+		}
+	}
+	return total
 }
