@@ -139,7 +139,7 @@ func sizingPage(root string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	for name, table := range map[string]string{"requests": requestTable(all), "costs": costs, "storage": storageTable(p)} {
+	for name, table := range map[string]string{"requests": requestTable(all), "costs": costs, "storage": storageTable(p), "regions": regionsTable(p)} {
 		marked := regexp.MustCompile(`(?s)(<!-- docgen: ` + name + ` -->\n).*?(<!-- end -->)`)
 		if !marked.Match(page) {
 			return nil, fmt.Errorf("sizing.md has no place for the table %s", name)

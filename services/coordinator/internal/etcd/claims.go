@@ -4,28 +4,35 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
 )
 
 // ClaimStore is the store of the identity linearizer's claims. Each part of a transaction is a nested transaction of
 // etcd, which judges all comparisons before it writes anything.
-type ClaimStore struct{ c *Client }
+type ClaimStore struct {
+	c *Client
+	// kv is the member in this process, or etcd over gRPC.
+	kv etcdserverpb.KVClient
+}
 
 var _ claims.KV = ClaimStore{}
 
 // NewClaimStore makes a store over a client, which stays the caller's.
-func NewClaimStore(c *Client) ClaimStore { return ClaimStore{c} }
-
-func (s ClaimStore) kv() clientv3.KV {
-	if s.c.direct != nil {
-		return s.c.direct
+func NewClaimStore(c *Client) ClaimStore {
+	if c.direct != nil {
+		return ClaimStore{c, c.direct}
 	}
-	return s.c.Etcd
+	return ClaimStore{c, clientv3.RetryKVClient(c.Etcd)}
 }
+
+// callOptions are what the client gives its own calls: etcd bounds what it answers by itself.
+var callOptions = []grpc.CallOption{grpc.WaitForReady(true), grpc.MaxCallSendMsgSize(2 << 20), grpc.MaxCallRecvMsgSize(math.MaxInt32)}
 
 // Commit runs a transaction. etcd that has forgotten revisions, or is another one, is ErrForgot, and the outcome unknown.
 func (s ClaimStore) Commit(ctx context.Context, t claims.Txn) (claims.Result, error) {
@@ -34,14 +41,16 @@ func (s ClaimStore) Commit(ctx context.Context, t claims.Txn) (claims.Result, er
 		return claims.Result{}, fmt.Errorf("%w: %w", claims.ErrUnavailable, err)
 	}
 	before := s.c.revision.Load()
-	ops := make([]clientv3.Op, len(t.Parts))
+	// The messages are made here, because the client's builders copy every comparison three times.
+	req := &etcdserverpb.TxnRequest{Compare: compares(t.Guards), Success: make([]*etcdserverpb.RequestOp, len(t.Parts))}
 	for i, p := range t.Parts {
-		ops[i] = nested(p)
+		req.Success[i] = nested(p)
 	}
 	ctx, cancel := s.c.Bound(ctx)
 	defer cancel()
-	r, err := s.kv().Txn(ctx).If(compares(t.Guards)...).Then(ops...).Commit()
+	r, err := s.kv.Txn(ctx, req, callOptions...)
 	if err != nil {
+		err = clientv3.ContextError(ctx, err)
 		outcome := claims.ErrUnknown
 		if refused(err) || errors.Is(err, errMemberEnds) {
 			outcome = claims.ErrUnavailable
@@ -63,49 +72,54 @@ func (s ClaimStore) Commit(ctx context.Context, t claims.Txn) (claims.Result, er
 }
 
 // nested is a part as a transaction of its own.
-func nested(p claims.Part) clientv3.Op {
-	then := make([]clientv3.Op, 0, len(p.Puts)+len(p.Deletes))
+func nested(p claims.Part) *etcdserverpb.RequestOp {
+	then := make([]*etcdserverpb.RequestOp, 0, len(p.Puts)+len(p.Deletes))
 	for _, w := range p.Puts {
-		then = append(then, clientv3.OpPut(w.Key, string(w.Value)))
+		then = append(then, &etcdserverpb.RequestOp{Request: &etcdserverpb.RequestOp_RequestPut{RequestPut: &etcdserverpb.PutRequest{Key: []byte(w.Key), Value: w.Value}}})
 	}
 	for _, key := range p.Deletes {
-		then = append(then, clientv3.OpDelete(key))
+		then = append(then, &etcdserverpb.RequestOp{Request: &etcdserverpb.RequestOp_RequestDeleteRange{RequestDeleteRange: &etcdserverpb.DeleteRangeRequest{Key: []byte(key)}}})
 	}
-	reads := make([]clientv3.Op, len(p.Reads))
+	reads := make([]*etcdserverpb.RequestOp, len(p.Reads))
 	for i, q := range p.Reads {
 		reads[i] = readRange(q)
 	}
+	txn := &etcdserverpb.TxnRequest{Compare: compares(p.Guards), Success: then, Failure: reads}
 	if len(p.Guards) == 0 {
-		return clientv3.OpTxn(nil, append(reads, then...), nil)
+		txn = &etcdserverpb.TxnRequest{Success: append(reads, then...)}
 	}
-	return clientv3.OpTxn(compares(p.Guards), then, reads)
+	return &etcdserverpb.RequestOp{Request: &etcdserverpb.RequestOp_RequestTxn{RequestTxn: txn}}
 }
 
-func readRange(q claims.Range) clientv3.Op {
-	if q.End == "" {
-		return clientv3.OpGet(q.From)
+func readRange(q claims.Range) *etcdserverpb.RequestOp {
+	r := &etcdserverpb.RangeRequest{Key: []byte(q.From)}
+	if q.End != "" {
+		r.RangeEnd, r.Limit = []byte(q.End), q.Limit
 	}
-	return clientv3.OpGet(q.From, clientv3.WithRange(q.End), clientv3.WithLimit(q.Limit))
+	return &etcdserverpb.RequestOp{Request: &etcdserverpb.RequestOp_RequestRange{RequestRange: r}}
 }
 
-func compares(guards []claims.Guard) []clientv3.Cmp {
-	out := make([]clientv3.Cmp, len(guards))
+func compares(guards []claims.Guard) []*etcdserverpb.Compare {
+	out := make([]*etcdserverpb.Compare, len(guards))
 	for i, g := range guards {
-		switch {
-		case g.Is == claims.Created:
-			out[i] = clientv3.Compare(clientv3.CreateRevision(g.Key), "=", g.Revision)
-		case g.Is == claims.Modified:
-			out[i] = clientv3.Compare(clientv3.ModRevision(g.Key), "=", g.Revision)
-		case g.Is == claims.Holds:
-			out[i] = clientv3.Compare(clientv3.Value(g.Key), "=", string(g.Value))
-		case g.Is == claims.NotSince:
-			out[i] = clientv3.Compare(clientv3.ModRevision(g.Key), "<", g.Revision+1)
-		case g.End != "":
-			// No key has revision 0; a range without keys compares as one.
-			out[i] = clientv3.Compare(clientv3.ModRevision(g.Key), "=", 0).WithRange(g.End)
+		c := &etcdserverpb.Compare{Key: []byte(g.Key), Result: etcdserverpb.Compare_EQUAL, Target: etcdserverpb.Compare_MOD}
+		switch g.Is {
+		case claims.Created:
+			c.Target, c.TargetUnion = etcdserverpb.Compare_CREATE, &etcdserverpb.Compare_CreateRevision{CreateRevision: g.Revision}
+		case claims.Modified:
+			c.TargetUnion = &etcdserverpb.Compare_ModRevision{ModRevision: g.Revision}
+		case claims.Holds:
+			c.Target, c.TargetUnion = etcdserverpb.Compare_VALUE, &etcdserverpb.Compare_Value{Value: g.Value}
+		case claims.NotSince:
+			c.Result, c.TargetUnion = etcdserverpb.Compare_LESS, &etcdserverpb.Compare_ModRevision{ModRevision: g.Revision + 1}
 		default:
-			out[i] = clientv3.Compare(clientv3.ModRevision(g.Key), "=", 0)
+			// No key has revision 0; a range without keys compares as one.
+			c.TargetUnion = &etcdserverpb.Compare_ModRevision{}
+			if g.End != "" {
+				c.RangeEnd = []byte(g.End)
+			}
 		}
+		out[i] = c
 	}
 	return out
 }

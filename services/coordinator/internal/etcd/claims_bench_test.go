@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 
@@ -66,7 +65,7 @@ func benchMembers(b *testing.B, n int) (dialled, inProcess *Client) {
 	cl.Timeout = time.Minute
 	d := newDirect(first.Server)
 	b.Cleanup(d.close)
-	return cl, &Client{Etcd: cl.Etcd, Timeout: cl.Timeout, direct: clientv3.NewKVFromKVClient(d, nil)}
+	return cl, &Client{Etcd: cl.Etcd, Timeout: cl.Timeout, direct: d}
 }
 
 // BenchmarkClaims compares one client that makes one claim per transaction over gRPC with many whose claims share transactions,

@@ -21,7 +21,7 @@ type Client struct {
 	Prefix  string
 	Timeout time.Duration
 	// direct takes the transactions of claims where the member is in this process; nil: Etcd does.
-	direct clientv3.KV
+	direct etcdserverpb.KVClient
 
 	cluster  atomic.Uint64
 	revision atomic.Int64 // greatest that etcd has told of

@@ -6,7 +6,6 @@ import (
 	"sync"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc"
 	"google.golang.org/grpc"
@@ -58,6 +57,6 @@ func (d *direct) close() {
 	defer d.calls.Unlock()
 }
 
-// Direct has the client hand the transactions of claims to a member in this process, which must be the one that it was
-// dialled to.
-func (c *Client) Direct(m *Embedded) { c.direct = clientv3.NewKVFromKVClient(m.direct, nil) }
+// Direct has stores of claims that are made from now on hand their transactions to a member in this process, which must be the one
+// that the client was dialled to.
+func (c *Client) Direct(m *Embedded) { c.direct = m.direct }

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/metadata"
 
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
@@ -107,7 +106,7 @@ func TestDirectWithoutAQuorum(t *testing.T) {
 	members := startMembers(t, 3)
 	c := &Client{Etcd: dial(t, members), Timeout: 30 * time.Second}
 	d := newDirect(members[0].Server)
-	c.direct = clientv3.NewKVFromKVClient(d, nil)
+	c.direct = d
 	t.Cleanup(d.close)
 	kv := NewClaimStore(c)
 	_, err := kv.Commit(t.Context(), putOf("/before", "1"))
