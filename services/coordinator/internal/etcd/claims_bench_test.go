@@ -85,26 +85,31 @@ func benchClaims(b *testing.B, kv, direct claims.KV) {
 	if _, err := kv.Commit(b.Context(), claims.Txn{Parts: []claims.Part{{Puts: []claims.Put{{Key: keys.Epoch(), Value: firstEpoch.Marshal()}}}}}); err != nil {
 		b.Fatal(err)
 	}
-	var next atomic.Uint64
-	// Each claim is the next batch of one of 10,000 boots.
+	// Each claim is the next batch of one of 10,000 boots, which are new in each run: nothing is folded here, and claims of a boot that are
+	// not would become more from run to run than there are of a boot that is.
+	var next, run atomic.Uint64
 	op := func() claims.Op {
 		const boots = 10_000
 		n := next.Add(1)
 		o := claims.Op{Kind: claims.DoClaim, Hash: identity.Sum([]byte("frame")), Region: "east",
-			Identity: identity.Batch{Agent: fmt.Sprintf("host-%d", n%boots), Boot: "b", SeqStart: n / boots * 100, SeqEnd: n/boots*100 + 99}}
+			Identity: identity.Batch{Agent: fmt.Sprintf("host-%d", n%boots), Boot: fmt.Sprintf("b%d", run.Load()), SeqStart: n / boots * 100, SeqEnd: n/boots*100 + 99}}
 		binary.BigEndian.PutUint64(o.ID[:], n)
 		return o
+	}
+	claimFor := func(kv claims.KV, ops, flights, clients, batch int, then ...claims.Kind) claimed {
+		run.Add(1)
+		return claimFor(b, kv, keys, ops, flights, clients, batch, op, then...)
 	}
 	figures := map[string][]float64{}
 	note := func(name string, v float64) { figures[name] = append(figures[name], v) }
 	for b.Loop() {
-		one := claimFor(b, kv, keys, 1, 1, 1, 1, op)
+		one := claimFor(kv, 1, 1, 1, 1)
 		// The order changes, so that neither way always follows a full load.
 		var many, socket claimed
 		if len(figures["ratio"])%2 == 0 {
-			many, socket = claimFor(b, direct, keys, 128, 8, 64, 32, op), claimFor(b, kv, keys, 128, 8, 64, 32, op)
+			many, socket = claimFor(direct, 128, 8, 64, 32), claimFor(kv, 128, 8, 64, 32)
 		} else {
-			socket, many = claimFor(b, kv, keys, 128, 8, 64, 32, op), claimFor(b, direct, keys, 128, 8, 64, 32, op)
+			socket, many = claimFor(kv, 128, 8, 64, 32), claimFor(direct, 128, 8, 64, 32)
 		}
 		note("one-claims/s", one.rate)
 		note("grouped-claims/s", many.rate)
@@ -114,7 +119,7 @@ func benchClaims(b *testing.B, kv, direct claims.KV) {
 		note("grpc-p50-ms", socket.p50)
 		note("direct-over-grpc", many.rate/socket.rate)
 		sent := peerBytes(b)
-		life := claimFor(b, direct, keys, 128, 8, 64, 32, op, claims.DoComplete, claims.DoSettle)
+		life := claimFor(direct, 128, 8, 64, 32, claims.DoComplete, claims.DoSettle)
 		note("batches/s", life.rate)
 		note("cpu-us/batch", life.cpu)
 		note("peer-B/batch", (peerBytes(b)-sent)/life.n)
