@@ -9,7 +9,7 @@ import (
 const (
 	claimBytes   = 326.  // of etcd's database, of a claim that is not folded
 	historyBytes = 1153. // of it, of an accepted batch until etcd is compacted
-	memberBytes  = 4100. // between the three members, of an accepted batch
+	memberBytes  = 3200. // between the three members, of an accepted batch
 	batchOps     = 3.    // claim, complete, settle
 	foldLeast    = 64.   // settled claims of a boot that are folded at once
 	horizon      = 300.  // identity.settle_horizon, s
