@@ -65,13 +65,17 @@ func (l *local) Invoke(ctx context.Context, method string, args, reply any, _ ..
 	if err != nil {
 		return err
 	}
-	out, err := l.call(ctx, method, m, args)
+	out, err := l.call(incoming(ctx), method, m, args)
 	if err != nil {
 		return l.api.status(method, err)
 	}
 	share(reply, out)
 	return nil
 }
+
+// incoming is the context that a handler gets, as over a connection: what the gateway puts into outgoing metadata are headers of
+// the request, the caller's token among them, and a handler that calls another service would send them on.
+func incoming(ctx context.Context) context.Context { return metadata.NewOutgoingContext(ctx, nil) }
 
 func (l *local) call(ctx context.Context, method string, m localMethod, args any) (out any, err error) {
 	// No interceptor of the gRPC server runs for this call, so a panic is caught here.
@@ -99,7 +103,7 @@ func (l *local) NewStream(ctx context.Context, _ *grpc.StreamDesc, method string
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(incoming(ctx))
 	st := &localStream{ctx: ctx, request: make(chan any, 1), sent: make(chan any), ended: make(chan error, 1)}
 	l.calls.Go(func() {
 		// The handler has ended, so what it has started with the context of the stream must end too.
