@@ -112,13 +112,14 @@ func newRepairer(ctx context.Context, store objstore.Store, now func() time.Time
 	if err != nil {
 		return nil, err
 	}
-	return repair.New(repair.Config{Store: store, AuthorityID: authority, Shards: shards, By: "lmctl", Now: now,
+	journal := history.Reader{Store: store, Authority: authority}
+	return repair.New(repair.Config{Store: store, AuthorityID: authority, Shards: shards, By: "lmctl", Now: now, Counted: journal.Counted,
 		Scan: func(ctx context.Context, h timegrid.Hour, id shard.ID, fn func(accepted.Batch) error) error {
 			of := history.Selection{
 				Samples: history.Between(h.Start(), (h + 1).Start()),
 				Agents:  func(agent string) bool { return shard.Of(agent, shards) == id },
 			}
-			_, err := history.Reader{Store: store, Authority: authority}.Read(ctx, of, 0, func(_ context.Context, p history.Page) error {
+			_, err := journal.Read(ctx, of, 0, func(_ context.Context, p history.Page) error {
 				for i := range p.Entries {
 					if err := fn(p.Entries[i].Batch()); err != nil {
 						return err

@@ -20,6 +20,7 @@ type requestView struct {
 	Generation uint64   `json:"generation"`
 	Batches    int      `json:"batches"`
 	Removed    int      `json:"frames_removed"`
+	Uncounted  int      `json:"not_counted,omitempty"`
 	Source     string   `json:"inputs_from"`
 	Damaged    []string `json:"damaged"`
 	Aborted    []uint64 `json:"aborted_generations"`
@@ -37,7 +38,7 @@ func request(ctx context.Context, r *repair.Repairer, places []place, reason str
 	views, refused := []requestView{}, 0
 	for _, p := range places {
 		o, err := r.Request(ctx, p.hour, p.shard, reason, dry)
-		v := requestView{Hour: p.hour.String(), Shard: p.shard.String(), Generation: o.Generation, Batches: o.Batches, Removed: o.Removed, Source: o.Source,
+		v := requestView{Hour: p.hour.String(), Shard: p.shard.String(), Generation: o.Generation, Batches: o.Batches, Removed: o.Removed, Uncounted: o.Uncounted, Source: o.Source,
 			Damaged: append([]string{}, o.Damaged...), Aborted: append([]uint64{}, o.Aborted...), State: "requested"}
 		switch {
 		case errors.Is(err, repair.ErrNothing): // never, or expired
@@ -56,6 +57,9 @@ func request(ctx context.Context, r *repair.Repairer, places []place, reason str
 			v.State = "to be requested"
 		case o.Pending:
 			v.State = "pending"
+		}
+		if v.Uncounted > 0 {
+			fmt.Fprintf(progress, "hour %s of shard %s: %d batches of its blocks are left out, because the journal of this region does not count them\n", v.Hour, v.Shard, v.Uncounted)
 		}
 		views = append(views, v)
 	}

@@ -11,11 +11,13 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/framelog"
 	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/rollups/catalog"
 	"lightmetrics.dev/lightmetrics/internal/rollups/rollup"
 	"lightmetrics.dev/lightmetrics/internal/shard"
 	"lightmetrics.dev/lightmetrics/internal/timegrid"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
 // Store is what checks and requests need of an object store.
@@ -38,6 +40,9 @@ type Config struct {
 	// Scan calls fn with every accepted batch of the shard that may have samples in the hour; it may call it with
 	// others as well.
 	Scan func(ctx context.Context, h timegrid.Hour, s shard.ID, fn func(accepted.Batch) error) error
+	// Counted tells which batches of identity manifests the journal of the bucket counts. It is only needed in the bucket of one
+	// of several regions, where a manifest may be a copy of another region's batch, or have lost.
+	Counted func(context.Context, []accepted.Batch) (map[identity.Batch]bool, error)
 }
 
 // Repairer checks hours and requests repairs. It is for one caller at a time.
@@ -57,6 +62,24 @@ func New(c Config) (*Repairer, error) {
 		return nil, fmt.Errorf("repair: %w", err)
 	}
 	return &Repairer{cfg: c, removed: framelog.NewIndex(c.Store, c.AuthorityID), compactions: map[string]checked{}}, nil
+}
+
+// counted tells which of the batches of manifests count; nil is all of them, where there are no regions.
+func (r *Repairer) counted(ctx context.Context, batches []accepted.Batch) (map[identity.Batch]bool, error) {
+	_, err := r.cfg.Store.Head(ctx, layout.RegionsKey)
+	switch {
+	case errors.Is(err, objstore.ErrNotFound):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case r.cfg.Counted == nil:
+		return nil, ErrUnknown
+	}
+	counted, err := r.cfg.Counted(ctx, batches)
+	if counted == nil && err == nil {
+		counted = map[identity.Batch]bool{}
+	}
+	return counted, err
 }
 
 // Shards of the authority.

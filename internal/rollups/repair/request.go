@@ -41,6 +41,8 @@ type Requested struct {
 	Batches    int
 	// Removed are batches whose frames retention removed: their rows come from the raw block.
 	Removed int
+	// Uncounted are batches that a block lists, and that the journal of this region does not count: the rebuild leaves them out.
+	Uncounted int
 	// Source of the inputs: plan (the generation has a plan already), plans (of earlier generations), manifests
 	// (identity manifests of the batches that a block lists) or scan.
 	Source string
@@ -290,8 +292,10 @@ func (r *Repairer) readPlans(ctx context.Context, o *Requested, st *state, plans
 	return nil
 }
 
-// addBlocks adds the batches that blocks list and no plan has; their identity manifests have the rest.
+// addBlocks adds the batches that blocks list and no plan has; their identity manifests have the rest. In a region of several, those
+// that its journal does not count are left out: another region counts them, or nobody.
 func (r *Repairer) addBlocks(ctx context.Context, o *Requested, st *state, entries map[identity.Batch]accepted.Batch) error {
+	var named []accepted.Batch
 	for _, block := range st.blocks {
 		for id := range block.Inputs.All() {
 			if _, ok := entries[id]; ok {
@@ -303,6 +307,20 @@ func (r *Repairer) addBlocks(ctx context.Context, o *Requested, st *state, entri
 				return err
 			}
 			entries[id] = m.Batch()
+			named = append(named, m.Batch())
+		}
+	}
+	if len(named) == 0 {
+		return nil
+	}
+	counted, err := r.counted(ctx, named)
+	if err != nil || counted == nil {
+		return err
+	}
+	for _, b := range named {
+		if !counted[b.Identity] {
+			delete(entries, b.Identity)
+			o.Uncounted++
 		}
 	}
 	return nil
