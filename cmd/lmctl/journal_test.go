@@ -411,3 +411,26 @@ func TestJournalDrop(t *testing.T) {
 		t.Errorf("%d, %+v", code, st)
 	}
 }
+
+// TestJournalShowsWhatIsElsewhere: such a file has a version of its own; its entry names the home, and no frame of this bucket.
+func TestJournalShowsWhatIsElsewhere(t *testing.T) {
+	w := newJournalWorld(t)
+	w.must(journaltest.Complete(t.Context(), w.store, journalAuthority))
+	a := w.writer("collector-a", journal.RoleCollector)
+	_, err := a.Add(journal.Entry{ID: identity.Batch{Agent: "h1", Boot: "b", SeqEnd: 9}, Outcome: journal.Elsewhere, SHA256: identity.Sum([]byte{1}), Bytes: 100,
+		At: w.now.UnixNano(), MinTime: w.now.UnixNano(), MaxTime: w.now.UnixNano(), HomeRegion: "west", ClaimEpoch: 4})
+	w.must(err)
+	at := w.write(a, "h2")
+	check := func(what, key string) {
+		t.Helper()
+		v, err := showObject(t.Context(), w.store, key, "h1")
+		if err != nil || len(v.Entries) != 1 || v.Entries[0].Outcome != "elsewhere" || v.Entries[0].HomeRegion != "west" || v.Entries[0].ClaimEpoch != 4 || v.Entries[0].Key != "" {
+			t.Errorf("%s: %+v, %v", what, v, err)
+		}
+	}
+	check("the segment", at.Key())
+	w.fold()
+	head, _, err := journal.ReadHead(t.Context(), w.store)
+	w.must(err)
+	check("the folded file", head.Files[0].Key)
+}

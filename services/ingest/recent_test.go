@@ -93,12 +93,12 @@ func TestRecentFramesAreBounded(t *testing.T) {
 	}
 }
 
-// TestOnlyAcceptedFramesAreKept: neither one whose outcome is not durable, nor one that lost a conflict; and of two calls
+// TestOnlyAcceptedFramesAreKept: neither one whose outcome is not durable, nor one that lost a conflict or that another region counts; and of two calls
 // with the same frame one hands it over.
 func TestOnlyAcceptedFramesAreKept(t *testing.T) {
 	r := newRecentFrames(1<<20, func([]byte) {})
 	s := submissionOf([]byte("frame"))
-	for name, entries := range map[string][]*journal.Entry{"no entry": nil, "conflict": {entryOf(s, journal.Conflict)}} {
+	for name, entries := range map[string][]*journal.Entry{"no entry": nil, "conflict": {entryOf(s, journal.Conflict)}, "elsewhere": {entryOf(s, journal.Elsewhere)}} {
 		_, kept, _ := r.accept(t.Context(), acceptor(func(accept.Submission) (accept.Result, error) {
 			r.durable(entries)
 			return accept.Result{}, nil
