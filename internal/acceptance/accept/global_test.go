@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/bucketpolicy"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
@@ -314,6 +315,43 @@ func TestAnOldManifestIsAffirmed(t *testing.T) {
 	if f, err := accept.ParseAffirmation(b); err != nil || f.FrameSHA256 != a.SHA256 || f.HomeRegion != "eu" {
 		t.Errorf("%+v, %v", f, err)
 	}
+}
+
+// granted is a bucket with what a collector may do, and no more.
+type granted struct{ *mem.Store }
+
+func (g granted) Get(ctx context.Context, key string, o objstore.GetOptions) ([]byte, objstore.Info, error) {
+	if !bucketpolicy.May([]bucketpolicy.Role{bucketpolicy.Ingest}, bucketpolicy.Get, key) {
+		return nil, objstore.Info{}, &objstore.Error{Op: "get", Key: key, Err: objstore.ErrDenied}
+	}
+	return g.Store.Get(ctx, key, o)
+}
+
+// An affirmation that exists is read, since "exists" alone may be wrong: collectors may do that. One that is away between affirmation
+// and completion leaves such a batch, and one whose store refused the request would never be ready again.
+func TestAnAffirmationThatExists(t *testing.T) {
+	s, l := mem.New(nil), newLinearizer()
+	a := submission(testID, "a")
+	away := func(c accept.ClaimChange) error {
+		if c.Step == accept.CompleteClaim {
+			return errors.New("away")
+		}
+		return nil
+	}
+	for i := range 2 {
+		l.before = away
+		if _, err := global(t, granted{s}, l, "eu", "c", uint64(i+1)).Accept(t.Context(), a); err == nil {
+			t.Fatal("accepted")
+		}
+		l.before = nil
+		if i == 0 {
+			delete(l.claims, a.Identity) // released
+		}
+	}
+	if _, err := s.Head(t.Context(), layout.Affirmation(a.Identity, identity.Stamp{Epoch: 1, Fence: 2})); err != nil {
+		t.Fatal(err)
+	}
+	accepts(t, global(t, granted{s}, l, "eu", "c", 3), a, accept.Duplicate)
 }
 
 // The region's key has another frame: the claim becomes one for that, and nobody is answered before it is completed.

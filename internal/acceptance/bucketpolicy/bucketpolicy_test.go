@@ -76,6 +76,15 @@ func TestCoordinatorsMayTrace(t *testing.T) {
 	}
 }
 
+// TestAffirmationsAreRead: who writes affirmations also reads one that is said to exist.
+func TestAffirmationsAreRead(t *testing.T) {
+	for _, r := range Roles {
+		if key := Probe(layout.AffirmedPrefix); May([]Role{r}, Create, key) && !May([]Role{r}, Get, key) {
+			t.Errorf("%s creates %s, and can't read it", r, key)
+		}
+	}
+}
+
 // TestPoliciesFit: AWS takes 20 KiB of a bucket's policy, and 10,240 characters of a role's inline
 // policies, white space not counted. Those of the embedded store's users are in its settings, and have the bucket's rules too.
 func TestPoliciesFit(t *testing.T) {
