@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"math"
 	"slices"
-	"sync"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -177,16 +176,16 @@ func ReadIndex(b []byte, lim Limits) (*Index, error) {
 	return r.x, nil
 }
 
-// indexDecoders are for one index at a time each: a new one takes longer than a small index. How much they may decode is
-// the capacity of what they decode into.
-var indexDecoders = sync.Pool{New: func() any {
-	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+// indexDecoder decodes as many indexes at once as there are processors; more wait. How much it may decode is the capacity of what
+// it decodes into. It is made with the program: a channel in it that a test made inside a synctest bubble would be refused to others.
+var indexDecoder = func() *zstd.Decoder {
+	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderLowmem(true),
 		zstd.WithDecodeAllCapLimit(true), zstd.WithDecoderMaxWindow(math.MaxUint32))
 	if err != nil {
 		panic("chunk: zstd decoder options: " + err.Error()) // the options are constants
 	}
 	return z
-}}
+}()
 
 // openIndex checks and decompresses the payload.
 func openIndex(b []byte, lim *Limits) ([]byte, error) {
@@ -214,9 +213,7 @@ func openIndex(b []byte, lim *Limits) ([]byte, error) {
 	if err := h.Decode(src); err != nil || h.Skippable || !h.HasFCS || h.FrameContentSize != n || h.DictionaryID != 0 || !h.SingleSegment {
 		return nil, refuse(BadCompression, "zstd: not one segment with a content size of %d: %v", n, err)
 	}
-	z := indexDecoders.Get().(*zstd.Decoder)
-	defer indexDecoders.Put(z)
-	out, err := z.DecodeAll(src, make([]byte, 0, n))
+	out, err := indexDecoder.DecodeAll(src, make([]byte, 0, n))
 	if err != nil || uint64(len(out)) != n {
 		return nil, refuse(BadCompression, "zstd: %d of %d bytes: %v", len(out), n, err)
 	}
