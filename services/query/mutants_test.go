@@ -22,7 +22,7 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "samples of a region are cut at the range's end", File: "regionserver.go", Old: "ask.GetStartUnixMs(), ask.GetEndUnixMs(), ms...)\n	if err != nil {\n		return err\n	}\n	var in", New: "ask.GetStartUnixMs(), ask.GetEndUnixMs()-1, ms...)\n	if err != nil {\n		return err\n	}\n	var in", By: "TestSamplesAtTheEdgesOfARange"},
 			{Name: "samples of a region are cut at the range's begin", File: "regionserver.go", Old: "ask.GetStartUnixMs(), ask.GetEndUnixMs(), ms...)\n	if err != nil {\n		return err\n	}\n	var in", New: "ask.GetStartUnixMs()+1, ask.GetEndUnixMs(), ms...)\n	if err != nil {\n		return err\n	}\n	var in", By: "TestSamplesAtTheEdgesOfARange"},
 			{Name: "a region that is lost in the middle stays in", File: query, Old: "torn := s.contributed && s.lost != nil", New: "torn := false && s.lost != nil", By: middle},
-			{Name: "the caller's token goes to other regions", File: query, Old: "context.WithCancel(metadata.NewOutgoingContext(ctx, metadata.MD{}))", New: "context.WithCancel(ctx)", By: "TestCredentialsBetweenRegions"},
+			{Name: "the caller's token goes to other regions", File: "../../internal/service/local.go", Old: "return metadata.NewOutgoingContext(ctx, nil)", New: "return ctx", By: "TestCredentialsBetweenRegions"},
 			{Name: "a region without a deadline", File: session, Old: "s.lose(&Failure{Deadline,", New: "<-r.done; s.lose(&Failure{Deadline,", By: fails},
 			{Name: "another region is believed", File: session, Old: "case o.GetRegion() != s.peer.name:", New: "case o.GetRegion() == \"\":", By: fails},
 			{Name: "another version is believed", File: session, Old: "case o.GetVersion() != foreign.Version:", New: "case o.GetVersion() == 0:", By: fails},

@@ -9,7 +9,6 @@ import (
 	"sync"
 
 	"github.com/prometheus/prometheus/model/labels"
-	"google.golang.org/grpc/metadata"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/queries/foreign"
@@ -53,8 +52,7 @@ func (p *Peers) Open(ctx context.Context, a Ask) *Query {
 		return nil
 	}
 	q := &Query{p: p, a: a, asked: map[string][]*asked{}}
-	// The JSON API puts headers of the request there, the caller's token among them, which is nobody else's business.
-	q.ctx, q.cancel = context.WithCancel(metadata.NewOutgoingContext(ctx, metadata.MD{}))
+	q.ctx, q.cancel = context.WithCancel(ctx)
 	for _, x := range p.list {
 		if slices.Contains(a.Scope.Others, x.name) {
 			q.sessions = append(q.sessions, newSession(q, x))
