@@ -113,7 +113,7 @@ func (l *claimer) Change(ctx context.Context, c accept.ClaimChange) (accept.Clai
 	t := r.Answer.Claim
 	return accept.ClaimAnswer{Outcome: o, Claim: accept.Claim{
 		Identity: t.Identity, Hash: t.Hash, ID: accept.ClaimID(t.ID), Home: string(t.Home), Stamp: t.Stamp,
-		Settled: t.State == claims.Settled, Fixed: t.Recovered || t.Bound,
+		Settled: t.State == claims.Settled, Fixed: t.Recovered, Bound: t.Bound,
 	}}, nil
 }
 

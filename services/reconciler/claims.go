@@ -116,7 +116,7 @@ func (c *claimKeeper) loop(ctx context.Context) error {
 // pass goes through all claims of the region that were left alone.
 func (c *claimKeeper) pass(ctx context.Context) error {
 	left := newLeft(time.Now())
-	s := claims.Scan{Home: c.cfg.Region, Retired: true, States: []claims.State{claims.Claimed, claims.Durable}, Limit: claimsPage}
+	s := claims.Scan{Home: c.cfg.Region, States: []claims.State{claims.Claimed, claims.Durable}, Limit: claimsPage}
 	var errs []error
 	for {
 		page, err := c.from.Scan(ctx, s, c.cfg.Claims.Age)

@@ -88,4 +88,6 @@ type Claim struct {
 	Settled bool
 	// Fixed: neither hash nor home can change, since somebody may have been answered before etcd was restored.
 	Fixed bool
+	// Bound: the hash can't change, since somebody may have been answered by a region that was retired.
+	Bound bool
 }

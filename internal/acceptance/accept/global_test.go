@@ -93,7 +93,7 @@ func (r regional) change(c accept.ClaimChange) accept.ClaimAnswer {
 		return say(accept.ClaimDecided)
 	case st > 1:
 		return say(accept.ClaimConflict)
-	case c.Step == accept.ReplaceClaim && mine && !there.Fixed:
+	case c.Step == accept.ReplaceClaim && mine && !there.Fixed && !there.Bound:
 		l.take(c, r.region)
 		return say(accept.ClaimHeld)
 	case there.Hash != c.Hash:
@@ -286,6 +286,41 @@ func TestFixedClaims(t *testing.T) {
 	// Its home goes on with it, also by another call than the one that claimed.
 	if r := accepts(t, global(t, eu, l, "eu", "c2", 2), a, accept.Accepted); r.Manifest.ClaimFence != 1 {
 		t.Errorf("%+v", r.Manifest)
+	}
+}
+
+// A retired region had accepted the frame. Where the region's key has another one the sender tries another region, which takes the claim
+// over.
+func TestBoundClaims(t *testing.T) {
+	eu, us, l := mem.New(nil), mem.New(nil), newLinearizer()
+	a, b := submission(testID, "a"), submission(testID, "b")
+	l.before = func(c accept.ClaimChange) error {
+		if c.Step == accept.CompleteClaim {
+			return errors.New("away")
+		}
+		return nil
+	}
+	if _, err := global(t, eu, l, "eu", "c1", 1).Accept(t.Context(), b); err == nil {
+		t.Fatal("accepted")
+	}
+	l.before = nil
+	l.take(accept.ClaimChange{Identity: a.Identity, Hash: a.SHA256, ID: accept.ClaimID{7}}, "eu")
+	l.claims[a.Identity].Bound = true
+	l.steps = nil
+	_, err := global(t, eu, l, "eu", "c2", 2).Accept(t.Context(), a)
+	wantRetry(t, err, accept.ReasonHomeLost)
+	if slices.Contains(l.steps, accept.ReplaceClaim) {
+		t.Error("the hash was to be replaced")
+	}
+	u := global(t, us, l, "us", "c3", 3)
+	var r accept.Result
+	for range 50 { // the clock goes on with every look
+		if r, err = u.Accept(t.Context(), a); err == nil {
+			break
+		}
+	}
+	if err != nil || r.Outcome != accept.Accepted || r.Manifest.HomeRegion != "us" {
+		t.Fatalf("%+v, %v", r, err)
 	}
 }
 

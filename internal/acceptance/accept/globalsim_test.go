@@ -254,7 +254,7 @@ func (c gclaims) Change(_ context.Context, ch accept.ClaimChange) (accept.ClaimA
 	}
 	t := a.Claim
 	return accept.ClaimAnswer{Outcome: o, Claim: accept.Claim{
-		Identity: t.Identity, Hash: t.Hash, ID: accept.ClaimID(t.ID), Home: string(t.Home), Stamp: t.Stamp, Settled: t.State == claims.Settled, Fixed: t.Recovered || t.Bound,
+		Identity: t.Identity, Hash: t.Hash, ID: accept.ClaimID(t.ID), Home: string(t.Home), Stamp: t.Stamp, Settled: t.State == claims.Settled, Fixed: t.Recovered, Bound: t.Bound,
 	}}, nil
 }
 

@@ -21,6 +21,7 @@ func TestMutantsOfGlobalAreCaught(t *testing.T) {
 			{Name: "a claim is a conflict", File: f, Old: "	return a, c.p.retry(ReasonClaimContested, fmt.Errorf(\"another claim stands in the way: %s of region %s\", a.Claim.Identity, a.Claim.Home))", New: "	a.Outcome = ClaimConflict\n	return a, nil"},
 			{Name: "the marker is not read", File: f, Old: "	return c.b.verifyNotCondemned(ctx)\n", New: "	return nil\n"},
 			{Name: "the marker of a frame that lost is not read", File: f, Old: "	if !carried {\n		if err := c.b.verifyNotCondemned(ctx)", New: "	if false {\n		if err := c.b.verifyNotCondemned(ctx)"},
+			{Name: "the hash of a bound claim is replaced", File: f, Old: "if claim.Fixed || claim.Bound {", New: "if claim.Fixed {", By: "TestBound"},
 			{Name: "the key's other frame is not looked at", File: f, Old: "	if res.Outcome == Conflict {\n		return Result{}, c.replace(", New: "	if false {\n		return Result{}, c.replace("},
 			{Name: "a batch elsewhere has this region as its home", File: f, Old: "m.ClaimFence = claim.Home, ", New: "m.ClaimFence = c.cfg.Region, "},
 			{Name: "a batch elsewhere counts here", File: f, Old: "m.Entry(journal.Elsewhere)", New: "m.Entry(journal.Duplicate)"},

@@ -87,8 +87,8 @@ type Claim struct {
 	// Recovered: the claim was made from manifests after the store had forgotten. It may have been acknowledged and counted
 	// in its home region, which alone can complete it.
 	Recovered bool
-	// Bound: the identity is this hash's for good, whatever the state says: its home region was retired, and another one
-	// writes the manifest anew.
+	// Bound: the identity is this hash's for good, whatever the state says: it is folded, its home region was retired, and another
+	// one writes the manifest anew.
 	Bound bool
 	// ClaimedAt, of the holder, and DurableAt are Unix nanoseconds by clocks of coordinators: for people, and for scans that leave
 	// out what is young. Nothing is decided by them.

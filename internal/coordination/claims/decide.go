@@ -86,7 +86,7 @@ func (d *draft) onNothing(op Op, most int) (decision, error) {
 	}
 	return d.writes(Held, Claim{
 		Identity: op.Identity, Hash: op.Hash, State: Claimed, ID: op.ID, Stamp: Stamp{Epoch: d.epoch.Number},
-		Home: op.Region, ClaimedAt: op.At,
+		Home: op.Region, ClaimedAt: op.At, Bound: op.Looked.Bound,
 	}), nil
 }
 
@@ -162,26 +162,21 @@ func (d *draft) claim(op Op, c Claim) decision {
 	case c.ID == op.ID && c.Home == op.Region:
 		return d.answer(Held, c) // the answer was lost
 	// Nobody takes such a claim over, so the calls of its home go on under its id, whoever made it.
-	case (c.Recovered || c.Bound) && c.Home == op.Region:
+	case c.Recovered && c.Home == op.Region:
 		return d.answer(Held, c)
 	}
 	return d.answer(Pending, c)
 }
 
-// takeOver puts another holder in the place of the last one. What may have been counted in its home region stays there,
-// and so does what is written anew there, unless that region is gone for good: re-homing is a take-over too.
+// takeOver puts another holder in the place of the last one. What may have been counted in its home region stays there.
 func (d *draft) takeOver(op Op, c Claim) decision {
-	rehome := c.Home != op.Region && d.epoch.Retired(c.Home) && c.Hash == op.Hash
 	switch {
 	case c.Hash == op.Hash && c.State == Claimed && c.ID == op.ID && c.Home == op.Region:
 		return d.answer(Held, c) // the answer was lost
-	case c.Hash != op.Hash || c.ID != op.Expect || c.State != Claimed && !rehome:
+	case c.Hash != op.Hash || c.ID != op.Expect || c.State != Claimed:
 		return d.found(op, c)
-	case (c.Recovered || c.Bound) && !rehome:
+	case c.Recovered:
 		return d.answer(Contested, c)
-	case rehome && (c.final() || c.Recovered):
-		// Somebody may have been told that this hash was accepted.
-		c.State, c.Bound, c.Recovered = Claimed, true, false
 	}
 	c.ID, c.Home, c.ClaimedAt, c.DurableAt, c.Stamp = op.ID, op.Region, op.At, 0, Stamp{Epoch: d.epoch.Number}
 	return d.writes(Held, c)
@@ -225,7 +220,8 @@ func (d *draft) replace(op Op, c Claim) decision {
 }
 
 func (d *draft) release(op Op, c Claim) decision {
-	if c.ID != op.ID || c.Hash != op.Hash || c.State != Claimed || c.Recovered || c.Bound {
+	// The hash of one that is bound is folded: nobody else gets the identity.
+	if c.ID != op.ID || c.Hash != op.Hash || c.State != Claimed || c.Recovered {
 		return d.answer(Moved, c)
 	}
 	d.remove(c)

@@ -249,54 +249,40 @@ func TestRecoveredClaimsStayInTheirRegion(t *testing.T) {
 	}
 }
 
-// TestRetiredRegions: another region writes the manifest anew, of the same hash.
-func TestRetiredRegions(t *testing.T) {
-	for name, state := range map[string]claims.Claim{
-		"recovered": {State: claims.Claimed, Recovered: true}, "durable": {State: claims.Durable}, "settled": {State: claims.Settled},
-	} {
-		t.Run(name, func(t *testing.T) {
-			b := newBench(t)
-			b.epoch.Regions = []claims.Region{"west", "north"}
-			b.setEpoch()
-			b.g = b.group()
-			old := b.claim()
-			state.Identity, state.Hash, state.ID, state.Home, state.Stamp = old.Identity, red, old.ID, "east", claims.Stamp{Epoch: 1}
-			if state.State != claims.Claimed {
-				state.Stamp.Fence, state.DurableAt = 1, 5
-			}
-			b.put(state)
-			if _, err := b.do(b.claim()); !errors.Is(err, claims.ErrInvalid) {
-				t.Errorf("a claim by the retired region: %v", err)
-			}
-			mine := b.take(old, in("west"))
-			held := b.want(claims.Held, mine)
-			if !held.Bound || held.Recovered || held.Home != "west" || held.State != claims.Claimed || held.Stamp.Fence < 2 {
-				t.Errorf("%+v", held)
-			}
-			b.want(claims.Conflict, b.claim(hashed(blue), in("west")))
-			b.want(claims.RangeConflict, b.claim(ranged(0, 10), in("west")))
-			b.want(claims.Moved, as(claims.DoRelease, mine))
-			b.want(claims.Contested, as(claims.DoReplace, mine, hashed(blue)))
-			b.want(claims.Contested, b.take(mine, in("north")))
-			b.want(claims.Contested, b.take(mine, in("west")))
-			b.want(claims.Pending, b.claim(in("north")))
-			if c := b.want(claims.Held, b.claim(in("west"))); c.ID != mine.ID {
-				t.Errorf("%+v", c)
-			}
-			b.want(claims.Decided, as(claims.DoComplete, mine))
-		})
-	}
+// TestBound: the identity is folded, its home was retired, and another region writes the manifest anew, of the same hash.
+func TestBound(t *testing.T) {
 	b := newBench(t)
 	b.epoch.Regions = []claims.Region{"west", "north"}
 	b.setEpoch()
 	b.g = b.group()
-	old := b.claim()
-	b.put(claims.Claim{Identity: old.Identity, Hash: red, State: claims.Claimed, ID: old.ID, Stamp: claims.Stamp{Epoch: 1}, Home: "east"})
-	mine := b.take(old, in("west"))
-	if c := b.want(claims.Held, mine); c.Bound {
-		t.Errorf("nobody was told anything of %+v", c)
+	if _, err := b.do(b.claim()); !errors.Is(err, claims.ErrInvalid) {
+		t.Errorf("a claim by the retired region: %v", err)
 	}
-	b.want(claims.Released, as(claims.DoRelease, mine))
+	looked := claims.Looked{Heads: claims.Heads{{Region: "west", Generation: 3}}, Above: 100, Since: 1 << 62, Epoch: b.epoch.Number, Bound: true}
+	bound := func(op *claims.Op) { op.Looked = looked }
+	mine := b.claim(in("west"), bound)
+	held := b.want(claims.Held, mine)
+	if !held.Bound || held.Recovered || held.Home != "west" || held.State != claims.Claimed {
+		t.Errorf("%+v", held)
+	}
+	b.want(claims.Conflict, b.claim(hashed(blue), in("west")))
+	b.want(claims.RangeConflict, b.claim(ranged(0, 10), in("west")))
+	// Its region's key has another frame: another region may have room.
+	b.want(claims.Contested, as(claims.DoReplace, mine, hashed(blue)))
+	b.want(claims.Pending, b.claim(in("north")))
+	theirs := b.take(mine, in("north"))
+	if c := b.want(claims.Held, theirs); !c.Bound || c.Home != "north" {
+		t.Errorf("%+v", c)
+	}
+	b.want(claims.Released, as(claims.DoRelease, theirs))
+	mine = b.claim(in("west"), bound)
+	b.want(claims.Held, mine)
+	if c := b.want(claims.Decided, as(claims.DoComplete, mine)); c.Bound {
+		t.Errorf("%+v", c)
+	}
+	if err := b.claim(in("west"), func(op *claims.Op) { op.Looked = claims.Looked{Bound: true} }).Validate(); !errors.Is(err, claims.ErrInvalid) {
+		t.Errorf("bound by no head: %v", err)
+	}
 }
 
 // TestTheClaimBeforeAGap: it was released elsewhere, and its key is another range's now.

@@ -88,6 +88,8 @@ type Looked struct {
 	// may not.
 	Since int64
 	Epoch uint64
+	// Bound: they have the identity for the claim's hash, and its home was retired. It can be claimed for no other hash.
+	Bound bool
 }
 
 // Suffices reports whether who has looked has seen everything that may be folded.
@@ -101,6 +103,9 @@ func (l Looked) Suffices(f Folds) bool {
 func (l Looked) validate() error {
 	if l.Since < 0 || l.Since > 0 && (len(l.Heads) == 0 || l.Epoch == 0) {
 		return fmt.Errorf("%w: folds of %d regions were looked at since revision %d", ErrInvalid, len(l.Heads), l.Since)
+	}
+	if l.Bound && len(l.Heads) == 0 {
+		return fmt.Errorf("%w: an identity is folded in no region", ErrInvalid)
 	}
 	return l.Heads.validate()
 }

@@ -19,8 +19,6 @@ const maxCursor = 2048
 type Scan struct {
 	// Home is the region whose claims are wanted; empty is every region.
 	Home Region
-	// Retired: those of regions that are none of the epoch's, too. Nobody else looks for them.
-	Retired bool
 	// States that are wanted, each once.
 	States []State
 	// Before: only claims that have been in their state since before this time, Unix nanoseconds by a coordinator's clock. One
@@ -72,7 +70,7 @@ func (s Scan) Validate() error {
 
 // wants reports whether a claim is one of those that the scan is for.
 func (s Scan) wants(e Epoch, c Claim) bool {
-	if s.Home != "" && c.Home != s.Home && !(s.Retired && e.Retired(c.Home)) {
+	if s.Home != "" && c.Home != s.Home {
 		return false
 	}
 	since := c.DurableAt

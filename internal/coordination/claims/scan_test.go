@@ -75,7 +75,7 @@ func TestScansFindWhatIsWanted(t *testing.T) {
 	for _, s := range []claims.Scan{
 		{Home: "east", States: []claims.State{claims.Claimed, claims.Durable}, Before: 150},
 		{Home: "west", States: []claims.State{claims.Claimed}, Before: 1000},
-		{Home: "west", Retired: true, States: []claims.State{claims.Settled, claims.Claimed, claims.Durable}, Before: 200},
+		{Home: "west", States: []claims.State{claims.Settled, claims.Claimed, claims.Durable}, Before: 200},
 		{Home: "gone", States: []claims.State{claims.Durable}, Before: 1000},
 		{Home: "nowhere", States: []claims.State{claims.Durable}, Before: 1000},
 	} {
@@ -86,7 +86,7 @@ func TestScansFindWhatIsWanted(t *testing.T) {
 			for _, st := range s.States {
 				wanted = wanted || st == c.State
 			}
-			if wanted && since < s.Before && (c.Home == s.Home || s.Retired && c.Home == "gone") {
+			if wanted && since < s.Before && c.Home == s.Home {
 				want[id] = c
 			}
 		}

@@ -208,7 +208,7 @@ func answers(op claims.Op, a claims.Answer) error {
 
 // shares: the calls of a claim's home go on under the id that is there, where nobody may take it over.
 func shares(op claims.Op, c claims.Claim) bool {
-	return op.Kind == claims.DoClaim && (c.Recovered || c.Bound) && !c.ID.IsZero()
+	return op.Kind == claims.DoClaim && c.Recovered && !c.ID.IsZero()
 }
 
 // decodeResult reads the end of a change.
@@ -253,7 +253,7 @@ func (c *Claims) Scan(ctx context.Context, s claims.Scan, olderThan time.Duratio
 		return claims.Page{}, fmt.Errorf("scan claims: %w: a page of %d claims older than %s, not 1 to %d", claims.ErrInvalid, s.Limit, olderThan, claims.MaxScan)
 	}
 	req := &coordinatorv1.ScanClaimsRequest{
-		Region: string(s.Home), Retired: s.Retired, PageToken: s.After, PageSize: uint32(s.Limit),
+		Region: string(s.Home), PageToken: s.After, PageSize: uint32(s.Limit),
 		OlderThanNs: uint64(olderThan),
 	}
 	for _, st := range s.States {

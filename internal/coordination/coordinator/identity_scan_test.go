@@ -89,14 +89,14 @@ func (s scanning) Scan(_ context.Context, q claims.Scan) (claims.Page, error) { 
 
 // TestScansThatAreRefused: by each reason; what a scan asks for arrives as it was asked.
 func TestScansThatAreRefused(t *testing.T) {
-	asked := claims.Scan{Home: "east", Retired: true, States: []claims.State{claims.Settled, claims.Durable}, After: "61/62/3", Limit: 17}
+	asked := claims.Scan{Home: "east", States: []claims.State{claims.Settled, claims.Durable}, After: "61/62/3", Limit: 17}
 	var got claims.Scan
 	for _, want := range []error{claims.ErrEpoch, claims.ErrFull, claims.ErrInvalid, claims.ErrUnavailable} {
 		c := serveClaims(t, scanning{scan: func(s claims.Scan) (claims.Page, error) { got = s; return claims.Page{}, want }})
 		if _, err := c.Scan(bg, asked, time.Second); !errors.Is(err, want) {
 			t.Errorf("%v: %v", want, err)
 		}
-		if got.Before != time.Unix(99, 0).UnixNano() || got.Home != asked.Home || !got.Retired || len(got.States) != 2 || got.States[0] != claims.Settled || got.After != asked.After || got.Limit != 17 {
+		if got.Before != time.Unix(99, 0).UnixNano() || got.Home != asked.Home || len(got.States) != 2 || got.States[0] != claims.Settled || got.After != asked.After || got.Limit != 17 {
 			t.Errorf("%+v, want %+v", got, asked)
 		}
 	}

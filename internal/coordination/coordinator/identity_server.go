@@ -96,7 +96,7 @@ const defaultScan = 500
 func (s *IdentityServer) ScanClaims(ctx context.Context, r *coordinatorv1.ScanClaimsRequest) (*coordinatorv1.ScanClaimsResponse, error) {
 	now := max(s.now().UnixNano(), 0)
 	q := claims.Scan{
-		Home: claims.Region(r.GetRegion()), Retired: r.GetRetired(), After: r.GetPageToken(),
+		Home: claims.Region(r.GetRegion()), After: r.GetPageToken(),
 		Limit: int(cmp.Or(r.GetPageSize(), defaultScan)), Before: now - int64(min(r.GetOlderThanNs(), uint64(now))),
 	}
 	if err := q.Home.Validate(); err != nil {

@@ -216,6 +216,16 @@ func (h Head) Above() uint64 {
 // Meet reports whether an identity shares sequence numbers with one of these entries of its boot, which are in order.
 func Meet(all []Entry, id identity.Batch) bool { return len(meeting(all, id.SeqStart, id.SeqEnd)) > 0 }
 
+// Exact is the entry of these, which are in order, that is the identity's.
+func Exact(all []Entry, id identity.Batch) (Entry, bool) {
+	for _, e := range meeting(all, id.SeqStart, id.SeqEnd) {
+		if e.Start == id.SeqStart && e.End == id.SeqEnd {
+			return e, true
+		}
+	}
+	return Entry{}, false
+}
+
 // seal moves a tail of so many entries into a part; nil where it is short.
 func (h Head) seal(at int) (Head, []byte, error) {
 	if len(h.Tail) < at {

@@ -75,10 +75,10 @@ func (f *Forwarder) ask(ctx context.Context, m accept.Manifest) (Asked, error) {
 	return f.judge(ctx, m, a)
 }
 
-// mayTakeOver: what was recovered or is bound belongs to its home; anybody else's holder has had its time.
+// mayTakeOver: what was recovered belongs to its home; anybody else's holder has had its time.
 func (f *Forwarder) mayTakeOver(c claims.Claim) bool {
 	held := f.cfg.Accept.Clock.Now().Sub(time.Unix(0, c.ClaimedAt))
-	return !c.Recovered && !c.Bound && held >= f.cfg.TakeOver
+	return !c.Recovered && held >= f.cfg.TakeOver
 }
 
 // judge turns the linearizer's answer into a verdict.

@@ -125,7 +125,7 @@ func (f *Forwarder) roll(ctx context.Context, c claims.Claim) (Result, error) {
 	case c.State == claims.Settled:
 		return r.as(Moved, ""), nil
 	case c.Home != f.cfg.Region:
-		return f.ofRetired(ctx, c)
+		return r.as(Moved, ""), nil
 	}
 	m, err := f.manifest(ctx, c.Identity)
 	switch {
@@ -146,15 +146,6 @@ func (f *Forwarder) roll(ctx context.Context, c claims.Claim) (Result, error) {
 	return f.replace(ctx, m, c)
 }
 
-// ofRetired deals with a claim of a region that is none of the epoch's: it has no reconciler of its own.
-func (f *Forwarder) ofRetired(ctx context.Context, c claims.Claim) (Result, error) {
-	var r Result
-	if c.State != claims.Claimed || c.Recovered || c.Bound {
-		return r.as(Moved, ""), nil // what was decided goes to the folds
-	}
-	return f.release(ctx, r, c)
-}
-
 // withoutManifest: the collector died before it wrote one. That a late create still may is no harm: whatever is completed
 // afterwards has a higher stamp.
 func (f *Forwarder) withoutManifest(ctx context.Context, c claims.Claim) (Result, error) {
@@ -162,8 +153,6 @@ func (f *Forwarder) withoutManifest(ctx context.Context, c claims.Claim) (Result
 	switch {
 	case c.State == claims.Durable:
 		return r.as(Stuck, "it is durable, and the bucket has no manifest of it"), nil
-	case c.Bound:
-		return r.as(Waits, "its sender has to send it again"), nil
 	case c.Recovered:
 		return r.as(Stuck, "it was recovered from a manifest that is not there any more"), nil
 	}
@@ -184,8 +173,12 @@ func (f *Forwarder) release(ctx context.Context, r Result, c claims.Claim) (Resu
 // replace: the region's key has another frame for ever, so the claim can't be completed for its own.
 func (f *Forwarder) replace(ctx context.Context, m accept.Manifest, c claims.Claim) (Result, error) {
 	var r Result
-	if c.Recovered || c.Bound {
+	switch {
+	case c.Recovered:
 		return r.as(Stuck, "it is decided for the hash %s, and the region's key has %s", c.Hash, m.FrameSHA256), nil
+	case c.Bound:
+		r.Why = fmt.Sprintf("it is decided for the hash %s, and the region's key has %s: another region may have room", c.Hash, m.FrameSHA256)
+		return f.release(ctx, r, c)
 	}
 	a, err := f.change(ctx, claims.DoReplace, c, m.FrameSHA256)
 	switch {
@@ -217,7 +210,7 @@ func (f *Forwarder) complete(ctx context.Context, r Result, m accept.Manifest, c
 	switch {
 	case err != nil:
 		return r, err
-	case lost != "" && !c.Recovered && !c.Bound:
+	case lost != "" && !c.Recovered:
 		// Nobody was answered. Who has the bytes claims anew, and writes them.
 		r.Why = lost
 		return f.release(ctx, r, c)

@@ -106,19 +106,14 @@ func TestWhatAPersonIsNeededFor(t *testing.T) {
 		want     Action
 		why      string
 	}{
-		"damaged":                        {func(m *accept.Manifest) { m.AttemptID = "?" }, nil, Stuck, "can't be read"},
-		"of another authority":           {func(m *accept.Manifest) { m.AuthorityID = "other" }, nil, Stuck, "authority"},
-		"durable, another hash":          {nil, func(c *claims.Claim) { c.State, c.Hash = claims.Durable, identity.Digest{1} }, Stuck, "the bucket has"},
-		"durable, no manifest":           {nil, func(c *claims.Claim) { c.State, c.Identity.SeqStart = claims.Durable, 5 }, Stuck, "no manifest"},
-		"recovered, another hash":        {nil, func(c *claims.Claim) { c.Recovered, c.Hash = true, identity.Digest{1} }, Stuck, "the region's key has"},
-		"bound, another hash":            {nil, func(c *claims.Claim) { c.Bound, c.Hash = true, identity.Digest{1} }, Stuck, "the region's key has"},
-		"recovered, no manifest":         {nil, func(c *claims.Claim) { c.Recovered, c.Identity.SeqStart = true, 5 }, Stuck, "not there any more"},
-		"bound, no manifest":             {nil, func(c *claims.Claim) { c.Bound, c.Identity.SeqStart = true, 5 }, Waits, "send it again"},
-		"settled":                        {nil, func(c *claims.Claim) { c.State = claims.Settled }, Moved, ""},
-		"an older scan than the bucket":  {nil, func(c *claims.Claim) { c.Stamp.Fence = 7 }, Moved, ""},
-		"durable, of a retired region":   {nil, func(c *claims.Claim) { c.State, c.Home = claims.Durable, "gone" }, Moved, ""},
-		"recovered, of a retired region": {nil, func(c *claims.Claim) { c.Recovered, c.Home = true, "gone" }, Moved, ""},
-		"bound, of a retired region":     {nil, func(c *claims.Claim) { c.Bound, c.Home = true, "gone" }, Moved, ""},
+		"damaged":                       {func(m *accept.Manifest) { m.AttemptID = "?" }, nil, Stuck, "can't be read"},
+		"of another authority":          {func(m *accept.Manifest) { m.AuthorityID = "other" }, nil, Stuck, "authority"},
+		"durable, another hash":         {nil, func(c *claims.Claim) { c.State, c.Hash = claims.Durable, identity.Digest{1} }, Stuck, "the bucket has"},
+		"durable, no manifest":          {nil, func(c *claims.Claim) { c.State, c.Identity.SeqStart = claims.Durable, 5 }, Stuck, "no manifest"},
+		"recovered, another hash":       {nil, func(c *claims.Claim) { c.Recovered, c.Hash = true, identity.Digest{1} }, Stuck, "the region's key has"},
+		"recovered, no manifest":        {nil, func(c *claims.Claim) { c.Recovered, c.Identity.SeqStart = true, 5 }, Stuck, "not there any more"},
+		"settled":                       {nil, func(c *claims.Claim) { c.State = claims.Settled }, Moved, ""},
+		"an older scan than the bucket": {nil, func(c *claims.Claim) { c.Stamp.Fence = 7 }, Moved, ""},
 	} {
 		s := mem.New(time.Now)
 		if k.manifest == nil {
@@ -184,6 +179,27 @@ func TestALostFrame(t *testing.T) {
 		r, err := f.Roll(t.Context(), c)
 		if err != nil || r.Action != k.want || asked != k.asks {
 			t.Errorf("%s: %+v, %v, asks to %s", name, r, err, asked)
+		}
+	}
+}
+
+// TestBoundIsReleased: a claim of what a retired region had is not kept where it can't be completed, and its hash is not changed.
+func TestBoundIsReleased(t *testing.T) {
+	for name, change := range map[string]func(*claims.Claim){
+		"no manifest":  func(c *claims.Claim) { c.Identity.SeqStart = 5 },
+		"another hash": func(c *claims.Claim) { c.Hash = identity.Digest{1} },
+	} {
+		s := mem.New(time.Now)
+		c := claimed(plant(t, s, func(*accept.Manifest) {}))
+		c.Bound = true
+		change(&c)
+		var asked []claims.Kind
+		r, err := forwarderOver(t, s, func(op claims.Op) (claims.Answer, error) {
+			asked = append(asked, op.Kind)
+			return claims.Answer{Outcome: claims.Released}, nil
+		}).Roll(t.Context(), c)
+		if err != nil || r.Action != Released || len(asked) != 1 || asked[0] != claims.DoRelease {
+			t.Errorf("%s: %+v, %v, asks to %v", name, r, err, asked)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package forward
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sort"
@@ -49,9 +50,9 @@ type world struct {
 	refused map[identity.Batch]map[identity.Digest]bool
 	// decided is what was durable once, with its hash.
 	decided map[identity.Batch]identity.Digest
-	// lostHome are identities whose home was retired after they were decided.
-	lostHome map[identity.Batch]bool
-	stats    map[string]int
+	// folded are identities whose home was retired after they were decided, with their hash.
+	folded map[identity.Batch]identity.Digest
+	stats  map[string]int
 }
 
 func (w *world) failf(format string, args ...any) {
@@ -174,10 +175,36 @@ func (l linear) Change(_ context.Context, op claims.Op) (ans claims.Answer, err 
 	return ans, err
 }
 
-// change does an operation at once.
+// change does an operation at once, as a coordinator does: one that may be folded after a look at the folds.
 func (w *world) change(epoch claims.Epoch, op claims.Op) (claims.Answer, error) {
-	g := claims.NewGroup(claims.DefaultConfig(), simKeys, epoch, 0)
+	a, err := w.changeOnce(epoch, op)
+	if err != nil || a.Outcome != claims.Folded {
+		return a, err
+	}
 	op.Looked, _ = claimsmem.NoFolds{Epoch: w.epoch.Number}.Guess(op.Identity)
+	for _, id := range slices.SortedFunc(maps.Keys(w.folded), identity.Batch.Compare) {
+		hash := w.folded[id]
+		op.Looked.Above = max(op.Looked.Above, id.SeqEnd+1)
+		switch {
+		case !id.Intersects(op.Identity):
+		case id == op.Identity && hash == op.Hash:
+			op.Looked.Bound = true
+		default:
+			a.Outcome, a.Claim = claims.Conflict, claims.Claim{Identity: id, Hash: hash, State: claims.Settled, Home: "gone"}
+			if id != op.Identity {
+				a.Outcome = claims.RangeConflict
+			}
+			return a, nil
+		}
+	}
+	if a, err = w.changeOnce(epoch, op); err == nil && a.Outcome == claims.Held && a.Claim.Bound {
+		w.stats["bound"]++
+	}
+	return a, err
+}
+
+func (w *world) changeOnce(epoch claims.Epoch, op claims.Op) (claims.Answer, error) {
+	g := claims.NewGroup(claims.DefaultConfig(), simKeys, epoch, 0)
 	if _, err := g.Submit(w.now, op); err != nil {
 		return claims.Answer{}, err
 	}
@@ -192,7 +219,7 @@ func (w *world) change(epoch claims.Epoch, op claims.Op) (claims.Answer, error) 
 				w.noteDecided(d.Answer.Claim)
 			}
 			// Every region answers duplicate for what is settled.
-			if c := d.Answer.Claim; d.Err == nil && op.Kind == claims.DoSettle && c.State == claims.Settled && !w.region(c.Home).retired {
+			if c := d.Answer.Claim; d.Err == nil && op.Kind == claims.DoSettle && c.State == claims.Settled {
 				if e := w.entries(w.region(c.Home))[c.Identity]; e == nil || e.SHA256 != c.Hash {
 					w.failf("%s is settled, and the journal of %s does not have it", c.Identity, c.Home)
 				}
@@ -270,7 +297,7 @@ func newWorld(t testing.TB, seed uint64) *world {
 		t: t, seed: seed, rnd: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1_700_000_000, 0), kv: claimsmem.New(),
 		epoch: claims.Epoch{Number: 1, ID: claims.ID{1}, Regions: []claims.Region{"east", "north", "west"}},
 		acked: map[identity.Batch]identity.Digest{}, refused: map[identity.Batch]map[identity.Digest]bool{}, decided: map[identity.Batch]identity.Digest{},
-		lostHome: map[identity.Batch]bool{}, stats: map[string]int{},
+		folded: map[identity.Batch]identity.Digest{}, stats: map[string]int{},
 	}
 	for _, r := range w.epoch.Regions {
 		w.regions = append(w.regions, &simRegion{name: r, store: mem.New(func() time.Time { return w.now })})
@@ -320,7 +347,7 @@ func (w *world) reconciler(r *simRegion, passes int) {
 		f, run := a.forwarder(), a.writer()
 		for range passes {
 			a.pause()
-			s := claims.Scan{Home: r.name, Retired: true, States: []claims.State{claims.Claimed, claims.Durable}, Before: w.now.Add(-10 * time.Second).UnixNano(), Limit: 3}
+			s := claims.Scan{Home: r.name, States: []claims.State{claims.Claimed, claims.Durable}, Before: w.now.Add(-10 * time.Second).UnixNano(), Limit: 3}
 			for {
 				g := claims.NewGroup(claims.DefaultConfig(), simKeys, w.epoch, 0)
 				v, err := g.BeginScan(s)
@@ -474,46 +501,16 @@ func (w *world) collect(r *simRegion) {
 	})
 }
 
-// retire takes a region out of the epoch, whose claims stay: etcd has forgotten nothing.
-func (w *world) retire(gone *simRegion) {
-	w.stats["retired"]++
-	for _, c := range w.all() {
-		if home := w.region(c.Home); home == gone && (c.State != claims.Claimed || c.Bound || c.Recovered) {
-			w.lostHome[c.Identity] = true
-		}
-	}
-	all := w.all()
-	gone.retired = true
-	w.epoch.Regions = slices.DeleteFunc(slices.Clone(w.epoch.Regions), func(r claims.Region) bool { return r == gone.name })
-	for _, a := range slices.Clone(w.actors) {
-		if a.region == gone {
-			w.step(a, false)
-		}
-	}
-	w.epoch.Number++
-	w.epoch.ID = w.claimID()
-	w.putEpoch()
-	for _, c := range all {
-		c.Stamp.Epoch = w.epoch.Number
-		w.commit(claims.Part{Puts: []claims.Put{{Key: simKeys.Claim(c.Identity.BootOf(), c.Identity.SeqStart), Value: c.Marshal()}}})
-	}
-}
-
-// recover restores the claims from some copy and recovers them, as one step; retiring takes a region out of the epoch first.
+// recover restores the claims from some copy and recovers them, as one step. A region that is retired is taken out of the epoch instead,
+// by a recovery too: what was decided there is kept in the folds.
 func (w *world) recover(retiring *simRegion) {
 	w.stats["recoveries"]++
-	type kept struct {
-		hash identity.Digest
-		home claims.Region
-	}
-	folded := map[identity.Batch]kept{}
-	for _, c := range w.all() {
-		if gone := w.region(c.Home); (gone.retired || gone == retiring) && (c.State != claims.Claimed || c.Bound || c.Recovered) {
-			folded[c.Identity] = kept{c.Hash, c.Home}
-			w.lostHome[c.Identity] = true
-		}
-	}
 	if retiring != nil {
+		for _, c := range w.all() {
+			if w.region(c.Home) == retiring && (c.State != claims.Claimed || c.Recovered) {
+				w.folded[c.Identity] = c.Hash
+			}
+		}
 		w.stats["retired"]++
 		retiring.retired = true
 		w.epoch.Regions = slices.DeleteFunc(slices.Clone(w.epoch.Regions), func(r claims.Region) bool { return r == retiring.name })
@@ -523,13 +520,16 @@ func (w *world) recover(retiring *simRegion) {
 			}
 		}
 	}
-	w.kv = w.copies[w.rnd.IntN(len(w.copies))].Copy()
+	if retiring == nil {
+		w.kv = w.copies[w.rnd.IntN(len(w.copies))].Copy()
+	}
 	w.epoch.Number++
 	w.epoch.ID = w.claimID()
-	old := w.readAll()
 	var gone []string
-	for _, e := range old {
-		gone = append(gone, e.Key)
+	for _, below := range []string{simKeys.Claims(), simKeys.Folded()} {
+		for _, e := range w.readAll(below) {
+			gone = append(gone, e.Key)
+		}
 	}
 	w.putEpoch()
 	w.commit(claims.Part{Deletes: gone})
@@ -552,25 +552,20 @@ func (w *world) recover(retiring *simRegion) {
 	// What a fold has is decided, whatever its stamp.
 	for _, first := range []bool{true, false} {
 		for _, f := range list {
-			k, is := folded[f.m.Identity]
-			if is != first || is && k.hash != f.m.FrameSHA256 {
+			hash, is := w.folded[f.m.Identity]
+			if is != first || is && hash != f.m.FrameSHA256 {
 				continue
 			}
 			clash := false
 			for id := range taken {
 				clash = clash || id.Intersects(f.m.Identity)
 			}
-			for id := range folded {
+			for id := range w.folded {
 				clash = clash || id != f.m.Identity && id.Intersects(f.m.Identity)
 			}
 			if !clash {
 				taken[f.m.Identity] = claims.Claim{Identity: f.m.Identity, Hash: f.m.FrameSHA256, State: claims.Claimed, ID: w.claimID(), Stamp: claims.Stamp{Epoch: w.epoch.Number}, Home: f.r.name, Recovered: true, ClaimedAt: w.now.UnixNano()}
 			}
-		}
-	}
-	for id, k := range folded {
-		if _, ok := taken[id]; !ok {
-			taken[id] = claims.Claim{Identity: id, Hash: k.hash, State: claims.Settled, ID: w.claimID(), Stamp: claims.Stamp{Epoch: w.epoch.Number, Fence: 1}, Home: k.home, ClaimedAt: 1, DurableAt: 1}
 		}
 	}
 	ids := make([]identity.Batch, 0, len(taken))
@@ -584,8 +579,7 @@ func (w *world) recover(retiring *simRegion) {
 	w.copies = append(w.copies, w.kv.Copy())
 }
 
-func (w *world) readAll() []claims.Entry {
-	p := simKeys.Claims()
+func (w *world) readAll(p string) []claims.Entry {
 	res, err := w.kv.Commit(context.Background(), claims.Txn{Parts: []claims.Part{{Reads: []claims.Range{{From: p, End: p[:len(p)-1] + "0"}}}}})
 	if err != nil {
 		w.failf("%v", err)

@@ -16,7 +16,8 @@ import (
 // Folded decides about identities that are folded. It is safe for concurrent use.
 type Folded struct {
 	*folds.Looker
-	stores map[claims.Region]Store
+	stores  map[claims.Region]Store
+	retired folds.Homes
 }
 
 // foldsCache bounds what is remembered of folds, in bytes.
@@ -24,7 +25,7 @@ const foldsCache = 256 << 20
 
 // Folded looks at the folds that a folder of the keeper's moves.
 func (k *Keeper) Folded(of folds.Folder) *Folded {
-	f := &Folded{Looker: folds.NewLooker(of, foldsCache), stores: map[claims.Region]Store{}}
+	f := &Folded{Looker: folds.NewLooker(of, foldsCache), stores: map[claims.Region]Store{}, retired: of.Retired}
 	for _, r := range k.cfg.Regions {
 		f.stores[r.Name] = r.Store
 	}
@@ -55,8 +56,13 @@ func (f *Folded) Decide(ctx context.Context, op claims.Op, known claims.Folds) (
 		// A fold has no stamp. The claim is settled in every epoch.
 		Stamp: claims.Stamp{Epoch: known.Epoch},
 	}}
-	if found.Verdict == folds.Same {
+	if found.Verdict == folds.Same && !f.retired(found.Entry.Home) {
 		return a, claims.Looked{}, nil
+	}
+	if found.Verdict == folds.Same {
+		// Its home is gone, perhaps with the batch: it is accepted anew, and can be nobody else's.
+		found.Looked.Bound = true
+		return claims.Answer{}, found.Looked, nil
 	}
 	if a.Outcome = claims.Conflict; found.Verdict == folds.OtherRange {
 		a.Outcome = claims.RangeConflict
@@ -69,6 +75,9 @@ func (f *Folded) Decide(ctx context.Context, op claims.Op, known claims.Folds) (
 
 // frame is the whole hash of an entry, which has a part of it: the manifest of its home tells.
 func (f *Folded) frame(ctx context.Context, id identity.Batch, e folds.Entry) (identity.Digest, error) {
+	if f.retired(e.Home) {
+		return f.lost(ctx, id, e), nil
+	}
 	s, there := f.stores[e.Home]
 	if !there {
 		return identity.Digest{}, &RegionError{"read a manifest", e.Home, fmt.Errorf("%w: its bucket is in no settings", ErrRegionSettings)}
@@ -81,6 +90,20 @@ func (f *Folded) frame(ctx context.Context, id identity.Batch, e folds.Entry) (i
 		return identity.Digest{}, &RegionError{"read a manifest", e.Home, err}
 	}
 	return m.FrameSHA256, nil
+}
+
+// lost is the hash of an entry whose home is retired: whole if another region has a copy; else what the fold has of it, and zeros.
+func (f *Folded) lost(ctx context.Context, id identity.Batch, e folds.Entry) (hash identity.Digest) {
+	for name, s := range f.stores {
+		if f.retired(name) {
+			continue
+		}
+		if m, err := readManifest(ctx, s, id); err == nil && folds.DigestOf(m.FrameSHA256) == e.Digest {
+			return m.FrameSHA256
+		}
+	}
+	copy(hash[:], e.Digest[:])
+	return hash
 }
 
 // maxSpans bounds the entries that a list of spans is made of.

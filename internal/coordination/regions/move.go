@@ -17,14 +17,17 @@ const moveTries = 16
 // move takes the next epoch: its record is in the bucket of every region that takes part when it returns. A mover writes in the
 // order of the regions' names and replaces only what it has read, so of two only one has all of them. Regions that are added take
 // part from this epoch on.
-func (k *Keeper) move(ctx context.Context, s *state, add []claims.Region) (claims.Epoch, error) {
+func (k *Keeper) move(ctx context.Context, s *state, c change) (claims.Epoch, error) {
 	for try := 0; ; try++ {
-		e, err := k.tryMove(ctx, s, add)
+		e, err := k.tryMove(ctx, s, c)
 		if err == nil || try == moveTries || !passes(err) || ctx.Err() != nil {
 			return e, err
 		}
 		// The records are read anew, and the next number is higher than all of them.
 		again, err := k.look(ctx)
+		if err == nil {
+			err = c.allowed(k, again)
+		}
 		if err != nil {
 			return claims.Epoch{}, err
 		}
@@ -38,7 +41,26 @@ func passes(err error) bool {
 		errors.Is(err, objstore.ErrConflict) || errors.Is(err, objstore.ErrUnknown)
 }
 
-func (k *Keeper) tryMove(ctx context.Context, s *state, add []claims.Region) (claims.Epoch, error) {
+// change of the regions with a new epoch; empty where they stay.
+type change struct {
+	add, retire claims.Region
+	// forget: the region is retired whatever etcd knows.
+	forget bool
+}
+
+// allowed: what was decided in a region that is retired is in etcd and nowhere else, where its bucket is gone. A record that is newer than
+// etcd's epoch alone is of a mover that died before it touched etcd.
+func (c change) allowed(k *Keeper, s *state) error {
+	newest, _ := s.newest()
+	if c.retire == "" || c.forget || s.filled && s.cluster == newest.Cluster {
+		return nil
+	}
+	_, err := k.agreed(s)
+	return fmt.Errorf("%w: %w", ErrForgets, err)
+}
+
+func (k *Keeper) tryMove(ctx context.Context, s *state, c change) (claims.Epoch, error) {
+	s.leaving = false
 	newest, known := s.newest()
 	e := claims.Epoch{Number: max(newest.Number, s.epoch.Number) + 1, Regions: slices.Clone(newest.Regions)}
 	switch {
@@ -49,12 +71,22 @@ func (k *Keeper) tryMove(ctx context.Context, s *state, add []claims.Region) (cl
 	default:
 		e.Regions = slices.Clone(k.names) // the first epoch
 	}
-	for _, n := range add {
-		if !slices.Contains(e.Regions, n) {
-			e.Regions = append(e.Regions, n)
-		}
+	if c.add != "" && !slices.Contains(e.Regions, c.add) {
+		e.Regions = append(e.Regions, c.add)
 	}
 	slices.Sort(e.Regions)
+	retired := slices.Clone(newest.Retired)
+	// In an epoch that was filled after it everybody has what etcd had of a retired region.
+	if s.filled && s.epoch.Number == newest.Number {
+		for i := range retired {
+			retired[i].Done = true
+		}
+	}
+	if i := slices.Index(e.Regions, c.retire); i >= 0 {
+		e.Regions = slices.Delete(e.Regions, i, i+1)
+		retired = append(retired, Retired{Name: c.retire})
+	}
+	s.leaving = slices.ContainsFunc(retired, func(t Retired) bool { return !t.Done })
 	if _, err := io.ReadFull(k.cfg.Rand, e.ID[:]); err != nil {
 		return e, fmt.Errorf("read randomness: %w", err)
 	}
@@ -72,7 +104,7 @@ func (k *Keeper) tryMove(ctx context.Context, s *state, add []claims.Region) (cl
 		if there.Number > 0 && there.Region != r.Name {
 			return e, &RegionError{"move the epoch", r.Name, fmt.Errorf("%w: its bucket is that of region %s", ErrRegionSettings, there.Region)}
 		}
-		rec := Record{Region: r.Name, Number: e.Number, ID: e.ID, Regions: e.Regions, Retired: newest.Retired, Cluster: s.cluster}
+		rec := Record{Region: r.Name, Number: e.Number, ID: e.ID, Regions: e.Regions, Retired: retired, Cluster: s.cluster}
 		if err := writeRecord(ctx, r.Store, there.etag, rec); err != nil {
 			return e, &RegionError{"move the epoch", r.Name, err}
 		}

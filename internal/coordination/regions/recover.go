@@ -16,20 +16,27 @@ const txnWrites = 100
 // recover moves the epoch, and fills etcd from what the regions have. Each of its transactions compares the epoch, so that a
 // recovery that was overtaken writes nothing more. One that dies is begun again by whoever opens next: the epoch is not noted
 // as filled before the end, and what is in etcd is dropped first.
-func (k *Keeper) recover(ctx context.Context, s *state, add []claims.Region) (Opened, error) {
+func (k *Keeper) recover(ctx context.Context, s *state, c change) (Opened, error) {
 	if newest, ok := s.newest(); ok {
 		// Before anything is written: a recovery that can't end only takes the epoch away from others.
-		if err := k.answered(s, newest.Regions); err != nil {
+		needed := slices.DeleteFunc(slices.Clone(newest.Regions), func(n claims.Region) bool { return n == c.retire })
+		if err := k.answered(s, needed); err != nil {
 			return Opened{}, err
 		}
 	}
-	e, err := k.move(ctx, s, add)
+	e, err := k.move(ctx, s, c)
 	if err != nil {
 		return Opened{}, err
 	}
 	f := &filler{k: k, epoch: e, value: e.Marshal(), cluster: s.cluster, progress: Progress{Epoch: e.Number}}
 	if err := f.begin(ctx, s); err != nil {
 		return Opened{}, err
+	}
+	if s.leaving {
+		// What etcd has of a region that is gone for good nobody else has.
+		if err := f.keep(ctx, s); err != nil {
+			return Opened{}, err
+		}
 	}
 	for _, all := range []string{k.cfg.Keys.Claims(), k.cfg.Keys.Folded(), k.cfg.Keys.Forgottens()} {
 		if err := f.drop(ctx, all); err != nil {

@@ -149,6 +149,8 @@ type state struct {
 	// found are the records, by region; unread the regions that did not answer.
 	found  map[claims.Region]stored
 	unread []*RegionError
+	// leaving: of a region that was retired the others may not have what etcd has; set by a move.
+	leaving bool
 }
 
 // stored is a record as it lies in a bucket.
@@ -179,7 +181,7 @@ func (k *Keeper) Open(ctx context.Context, recover bool) (Opened, error) {
 	} else if !recover || !errors.Is(err, ErrMustRecover) {
 		return Opened{}, fmt.Errorf("open the epoch: %w", err)
 	}
-	o, err := k.recover(ctx, s, nil)
+	o, err := k.recover(ctx, s, change{})
 	if err != nil {
 		return Opened{}, fmt.Errorf("recover the epoch: %w", err)
 	}
@@ -232,7 +234,7 @@ func (k *Keeper) Add(ctx context.Context, name claims.Region) (Opened, error) {
 	if r, _ := s.newest(); slices.ContainsFunc(r.Retired, func(t Retired) bool { return t.Name == name }) {
 		return Opened{}, fmt.Errorf("add region %s: %w: it was retired, and its name is never used again", name, ErrRegionSettings)
 	}
-	o, err := k.recover(ctx, s, []claims.Region{name})
+	o, err := k.recover(ctx, s, change{add: name})
 	if err != nil {
 		return Opened{}, fmt.Errorf("add region %s: %w", name, err)
 	}

@@ -96,13 +96,14 @@ func (k *Keeper) scan(ctx context.Context, e claims.Epoch, fn func(context.Conte
 			return err
 		}
 		// What is folded was decided and settled. So was, for another frame, whatever else shares its sequence numbers.
+		// Only what had its home in a region that was retired since may be accepted anew, or be there as a copy.
 		if err := k.each(len(boots), func(i int) (err error) {
 			boots[i].folded, err = looker.All(ctx, boots[i].boot)
 			return err
 		}); err != nil {
 			return err
 		}
-		if err := k.read(ctx, lists, boots); err != nil {
+		if err := k.read(ctx, e, lists, boots); err != nil {
 			return err
 		}
 		for _, b := range boots {
@@ -145,7 +146,7 @@ func take(ctx context.Context, lists []*listing) (boots []*scanned, err error) {
 }
 
 // read reads the manifests of boots that meet nothing that is folded, with the highest stamp that they stand for.
-func (k *Keeper) read(ctx context.Context, lists []*listing, boots []*scanned) error {
+func (k *Keeper) read(ctx context.Context, epoch claims.Epoch, lists []*listing, boots []*scanned) error {
 	type one struct {
 		of *scanned
 		Region
@@ -156,7 +157,10 @@ func (k *Keeper) read(ctx context.Context, lists []*listing, boots []*scanned) e
 	var reads []one // a manifest
 	for _, b := range boots {
 		for _, l := range lists {
-			left := slices.DeleteFunc(b.ids[l.Name], func(id identity.Batch) bool { return folds.Meet(b.folded, id) })
+			left := slices.DeleteFunc(b.ids[l.Name], func(id identity.Batch) bool {
+				e, exact := folds.Exact(b.folded, id)
+				return folds.Meet(b.folded, id) && !(exact && epoch.Retired(e.Home))
+			})
 			if len(left) == 0 {
 				continue
 			}
@@ -177,7 +181,7 @@ func (k *Keeper) read(ctx context.Context, lists []*listing, boots []*scanned) e
 	}); err != nil {
 		return err
 	}
-	return k.each(len(jobs), func(i int) error {
+	if err := k.each(len(jobs), func(i int) error {
 		j := jobs[i]
 		affirmed, err := j.affirmed(ctx, j.of.boot)
 		if err != nil {
@@ -190,7 +194,16 @@ func (k *Keeper) read(ctx context.Context, lists []*listing, boots []*scanned) e
 			}
 		}
 		return nil
-	})
+	}); err != nil {
+		return err
+	}
+	for _, b := range boots {
+		b.found = slices.DeleteFunc(b.found, func(m manifest) bool {
+			e, exact := folds.Exact(b.folded, m.id)
+			return exact && e.Digest != folds.DigestOf(m.hash)
+		})
+	}
+	return nil
 }
 
 // affirmed are the highest stamps that manifests of a boot are affirmed with.

@@ -134,8 +134,13 @@ func (a *actor) affirm(m accept.Manifest, c claims.Claim) error {
 
 // entry is one of the region's journal.
 func (a *actor) entry(id identity.Batch, hash identity.Digest) bool {
-	if !a.pause() {
+	if !a.pause() || a.region == a.gone {
 		return false
+	}
+	if h, lost := a.lost[id]; lost && h != hash {
+		a.fail("%s was entered as %.4s in %s, and is as %.4s in %s", id, h, a.gone, hash, a.region)
+	} else if lost && a.entries[a.region][id] != hash {
+		a.again++
 	}
 	for r, of := range a.entries {
 		for other, h := range of {
@@ -257,6 +262,9 @@ func (c *client) write(cl claims.Claim) (claims.Answer, identity.Digest, error) 
 // decided: the home's journal has the batch before anybody is told.
 func (c *client) decided(cl claims.Claim, sent identity.Digest) {
 	id := cl.Identity
+	if c.o.Epoch.Retired(cl.Home) {
+		c.fail("%s is decided in %s, which was retired before epoch %d", id, cl.Home, c.o.Epoch.Number)
+	}
 	if cl.State != claims.Settled && cl.Home != c.region {
 		return // the sender tries again
 	}
@@ -297,7 +305,7 @@ func (c *client) ack(id identity.Batch, hash identity.Digest) {
 	if slices.Contains(c.refused[id], hash) || c.ranged[id] {
 		c.fail("%s was acknowledged as %.4s after it was refused", id, hash)
 	}
-	entered := false
+	_, entered := c.lost[id]
 	for _, of := range c.entries {
 		h, ok := of[id]
 		entered = entered || ok && h == hash
@@ -388,10 +396,8 @@ func (c *client) goOn(cl claims.Claim) {
 		op.Kind = claims.DoComplete
 	case ok && !cl.Recovered && !cl.Bound:
 		op.Kind, op.Hash = claims.DoReplace, m.FrameSHA256
-	case cl.Recovered:
-		// Possible only for what a copy of etcd has: the next request finds that it is one.
-		op.Kind = claims.DoRelease
 	default:
+		// Of a recovered one possible only for what a copy of etcd has: the next request finds that it is one.
 		op.Kind = claims.DoRelease
 	}
 	_, _ = c.do(op)
