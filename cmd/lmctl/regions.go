@@ -31,13 +31,13 @@ func (c *identityAPI) ask(ctx context.Context, fn func(context.Context, coordina
 	})
 }
 
-// addTimeout bounds the addition of a region: all regions are read for it, one request for each manifest.
+// addTimeout bounds a change of the regions: all regions are read for it, one request for each manifest.
 const addTimeout = 6 * time.Hour
 
 func regionsCommand(out *format) *cobra.Command {
 	c := &identityAPI{}
 	cmd := &cobra.Command{Use: "regions", Short: "Regions that accept batches together, and their epoch"}
-	cmd.AddCommand(regionsList(out, c), regionsAdd(out, c))
+	cmd.AddCommand(regionsList(out, c), regionsAdd(out, c), regionsRetire(out, c))
 	c.flags(cmd)
 	return cmd
 }
@@ -45,6 +45,7 @@ func regionsCommand(out *format) *cobra.Command {
 type memberView struct {
 	Region  string `json:"region"`
 	Member  bool   `json:"member"`
+	Retired bool   `json:"retired,omitempty"`
 	Epoch   uint64 `json:"epoch"`
 	EpochID string `json:"epoch_id,omitempty"`
 	Error   string `json:"error,omitempty"`
@@ -69,11 +70,14 @@ func regionsList(out *format, c *identityAPI) *cobra.Command {
 				r, err := cl.ListRegions(ctx, &coordinatorv1.ListRegionsRequest{})
 				v = membersView{Epoch: r.GetEpoch(), Cluster: r.GetCluster(), NotOpen: r.GetNotOpen(), Regions: []memberView{}}
 				for _, p := range r.GetRegions() {
-					one := memberView{p.GetRegion(), p.GetMember(), p.GetEpoch(), p.GetEpochId(), p.GetError()}
+					one := memberView{p.GetRegion(), p.GetMember(), p.GetRetired(), p.GetEpoch(), p.GetEpochId(), p.GetError()}
 					v.Regions = append(v.Regions, one)
-					bad = bad || one.Error != ""
+					// A region that was retired need not be there.
+					bad = bad || one.Error != "" && !one.Retired
 					state := "takes part"
 					switch {
+					case one.Retired:
+						state = "retired"
 					case one.Error != "":
 						state = one.Error
 					case !one.Member:
@@ -130,6 +134,45 @@ func regionsAdd(out *format, c *identityAPI) *cobra.Command {
 			return out.write(cmd.OutOrStdout(), v, table{header: []string{"REGION", "EPOCH", "CLAIMS FOUND"}, rows: [][]string{{v.Region, fmt.Sprint(v.Epoch), fmt.Sprint(v.Claims)}}})
 		},
 	}
+}
+
+func regionsRetire(out *format, c *identityAPI) *cobra.Command {
+	var yes, forget bool
+	cmd := &cobra.Command{
+		Use:   "retire REGION",
+		Short: "Take a region out for good; its bucket need not be there",
+		Long: "Begins an epoch without the region, in which none of its collectors is answered. The other regions are read for it, and no identity is\n" +
+			"decided meanwhile: collectors answer \"retry\". What was decided in the region stays decided: another frame of the same identity is\n" +
+			"refused. Its batches are no longer counted by the others; where a sender still has one, the same frame is accepted again. There is no\n" +
+			"way back: the name is never used again.\n\n" +
+			"A region that comes back needs no retirement: meanwhile the others accept everything. Stop its collectors, reconcilers and rollup\n" +
+			"workers first, if they run; take it out of the settings afterwards. Where the command is interrupted, the coordinator that leads goes\n" +
+			"on with it, and to retire a region twice is harmless.\n\n" +
+			"Where etcd was restored, or a recovery did not end, the region has to be there for a recovery first: only its bucket has what was\n" +
+			"decided there. If it never will be, --forget retires it all the same: identities that only it had may then be given to another frame.",
+		Example: "  lmctl regions retire asia --yes",
+		Args:    cobra.ExactArgs(1),
+	}
+	cmd.Flags().BoolVar(&yes, "yes", false, "retire it; there is no way back")
+	cmd.Flags().BoolVar(&forget, "forget", false, "although what was decided there can't be known any more")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if !yes {
+			return usageError("a region is retired for good: say --yes")
+		}
+		v := addedView{Region: args[0]}
+		ctx, cancel := context.WithTimeout(cmd.Context(), addTimeout)
+		defer cancel()
+		err := c.over(func(conn grpc.ClientConnInterface) error {
+			r, err := coordinatorv1.NewIdentityServiceClient(conn).RetireRegion(ctx, &coordinatorv1.RetireRegionRequest{Region: args[0], Forget: forget})
+			v.Epoch, v.Claims = r.GetEpoch(), r.GetClaims()
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		return out.write(cmd.OutOrStdout(), v, table{header: []string{"REGION", "EPOCH", "CLAIMS FOUND"}, rows: [][]string{{v.Region, fmt.Sprint(v.Epoch), fmt.Sprint(v.Claims)}}})
+	}
+	return cmd
 }
 
 func identityCommand(out *format) *cobra.Command {

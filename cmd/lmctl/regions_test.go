@@ -43,6 +43,13 @@ func (l *linearizing) AddRegion(_ context.Context, r core.Region) (regions.Opene
 	return regions.Opened{Epoch: core.Epoch{Number: 8}, Recovered: regions.Progress{Claims: 12}}, l.added
 }
 
+func (l *linearizing) RetireRegion(_ context.Context, r core.Region, forget bool) (regions.Opened, error) {
+	if !forget {
+		return regions.Opened{Epoch: core.Epoch{Number: 9}, Recovered: regions.Progress{Claims: 3}}, l.added
+	}
+	return regions.Opened{Epoch: core.Epoch{Number: 10}}, nil
+}
+
 func (l *linearizing) Trace(context.Context, identity.Batch) ([]regions.Found, []*regions.RegionError) {
 	return l.found, l.unread
 }
@@ -112,6 +119,41 @@ func TestRegions(t *testing.T) {
 		if out, code = add("mars"); code != want || !strings.Contains(out, err.Error()) {
 			t.Errorf("%v: exit %d, want %d: %s", err, code, want, out)
 		}
+	}
+}
+
+func TestRetireARegion(t *testing.T) {
+	rec := regions.Record{Number: 9, ID: core.ID{0xab}, Regions: []core.Region{"eu", "us"}, Retired: []regions.Retired{{Name: "asia"}, {Name: "mars", Done: true}}}
+	l := &linearizing{status: regions.Status{
+		Epoch: rec.Epoch(), Records: map[core.Region]regions.Record{"eu": rec, "us": rec}, Unread: []*regions.RegionError{{Op: "read the epoch", Region: "asia", Err: errors.New("no answer")}},
+	}}
+	addr := serveIdentities(t, l)
+	retire := func(more ...string) (string, int) {
+		return command(t, regionsCommand, append([]string{"regions", "retire", "--addr", addr, "-o", "json"}, more...)...)
+	}
+	if out, code := retire("asia"); code != cli.ExitUsage || !strings.Contains(out, "--yes") {
+		t.Errorf("exit %d: %s", code, out)
+	}
+	for want, args := range map[addedView][]string{{"asia", 9, 3}: {"asia", "--yes"}, {"asia", 10, 0}: {"asia", "--yes", "--forget"}} {
+		var v addedView
+		out, code := retire(args...)
+		if err := json.Unmarshal([]byte(out), &v); err != nil || code != cli.ExitOK || v != want {
+			t.Errorf("%v: exit %d, %v: %s", args, code, err, out)
+		}
+	}
+	if out, code := retire("Asia", "--yes"); code != cli.ExitUsage {
+		t.Errorf("a name that is none: exit %d: %s", code, out)
+	}
+	for err, want := range map[error]int{regions.ErrOvertaken: cli.ExitUnreachable, regions.ErrForgets: cli.ExitFailed} {
+		l.added = fmt.Errorf("retire region asia: %w", err)
+		if out, code := retire("asia", "--yes"); code != want || !strings.Contains(out, err.Error()) {
+			t.Errorf("%v: exit %d, want %d: %s", err, code, want, out)
+		}
+	}
+	// One that is gone is no finding, also where the settings do not name it any more.
+	out, code := command(t, regionsCommand, "regions", "list", "--addr", addr)
+	if code != cli.ExitOK || strings.Count(out, "retired") != 2 || strings.Count(out, "takes part") != 2 || !strings.Contains(out, "mars") {
+		t.Errorf("exit %d: %s", code, out)
 	}
 }
 

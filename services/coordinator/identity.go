@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -301,23 +300,34 @@ func (v *identities) AddRegion(ctx context.Context, r claims.Region) (regions.Op
 		// Another coordinator, which leads, found an epoch that was not filled and fills the next one. The region takes part in that
 		// too, since its record was in all buckets before anything could be overtaken.
 		v.log.Info("the addition of a region was overtaken by a recovery; waiting for that", "region", r, "error", err)
-		o, err = v.awaitRegion(ctx, r, err)
+		o, err = v.await(ctx, func(e claims.Epoch) bool { return !e.Retired(r) }, err)
 	}
 	v.log.Info("a region is to take part", "region", r, "epoch", o.Epoch.Number, "error", err)
 	return o, err
 }
 
-// awaitRegion waits until an epoch is served here in which the region takes part; why is the error if ctx ends before.
-func (v *identities) awaitRegion(ctx context.Context, r claims.Region, why error) (regions.Opened, error) {
+// RetireRegion implements coordinator.Regional.
+func (v *identities) RetireRegion(ctx context.Context, r claims.Region, forget bool) (regions.Opened, error) {
+	o, err := v.alone(ctx, func() (regions.Opened, error) { return v.keeper.Retire(ctx, r, forget) })
+	if errors.Is(err, regions.ErrOvertaken) {
+		v.log.Info("the retirement of a region was overtaken by a recovery; waiting for that", "region", r, "error", err)
+		o, err = v.await(ctx, func(e claims.Epoch) bool { return e.Retired(r) }, err)
+	}
+	v.log.Info("a region is to be retired", "region", r, "forget", forget, "epoch", o.Epoch.Number, "error", err)
+	return o, err
+}
+
+// await waits until an epoch that is right is served here; why is the error if ctx ends before.
+func (v *identities) await(ctx context.Context, right func(claims.Epoch) bool, why error) (regions.Opened, error) {
 	look := time.NewTicker(stopEvery)
 	defer look.Stop()
 	for {
-		if o := v.open.Load(); o != nil && slices.Contains(o.Epoch.Regions, r) {
+		if o := v.open.Load(); o != nil && right(o.Epoch) {
 			return o.Opened, nil
 		}
 		select {
 		case <-ctx.Done():
-			return regions.Opened{}, fmt.Errorf("%w; no epoch with the region was open before the call ended: %w", why, ctx.Err())
+			return regions.Opened{}, fmt.Errorf("%w; no such epoch was open before the call ended: %w", why, ctx.Err())
 		case <-look.C:
 		}
 	}

@@ -151,7 +151,7 @@ var grants = map[Role][]Grant{
 	Coordinator: {
 		grant(cas, "the number of the last term, which etcd restored from a backup does not know", coordinatorV1),
 		grant(cas, "the epoch of the identity linearizer, with several regions", layout.RegionsKey),
-		grant(cas, "identities that are settled, which etcd need not keep", layout.FoldsPrefix),
+		grant(cas|List, "identities that are settled, which etcd need not keep; lists them when a region is retired", layout.FoldsPrefix),
 		grant(read, "what every region decided, after etcd was restored; which frame stands in the way", layout.AcceptedPrefix, layout.AffirmedPrefix),
 		grant(read, "conflicts of an identity, for people: lmctl identity trace", layout.QuarantinePrefix),
 	},

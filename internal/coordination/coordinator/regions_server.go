@@ -25,6 +25,8 @@ type Regional interface {
 	// Regions is what etcd and the buckets say; notOpen is why identities are not decided here, or nil.
 	Regions(context.Context) (s regions.Status, names []claims.Region, notOpen, err error)
 	AddRegion(context.Context, claims.Region) (regions.Opened, error)
+	// RetireRegion is regions.Keeper.Retire.
+	RetireRegion(ctx context.Context, name claims.Region, forget bool) (regions.Opened, error)
 	Trace(context.Context, identity.Batch) ([]regions.Found, []*regions.RegionError)
 }
 
@@ -38,7 +40,7 @@ func (s *IdentityServer) regional() (Regional, error) {
 
 // regionsFailed is the status of an error of regions: those that waiting may mend are UNAVAILABLE, and settings that are wrong are not.
 func regionsFailed(err error) error {
-	if errors.Is(err, regions.ErrRegionSettings) {
+	if errors.Is(err, regions.ErrRegionSettings) || errors.Is(err, regions.ErrForgets) {
 		return rpc.Failure{Code: codes.FailedPrecondition, Reason: ReasonRegions, Message: err.Error()}.Err()
 	}
 	return rpc.Failure{Code: codes.Unavailable, Reason: ReasonRegions, Message: err.Error(), RetryAfter: RetryAfter}.Err()
@@ -64,9 +66,15 @@ func (s *IdentityServer) ListRegions(ctx context.Context, _ *coordinatorv1.ListR
 			newest = rec
 		}
 	}
-	for _, n := range names {
+	retired := map[claims.Region]bool{}
+	for _, t := range newest.Retired {
+		retired[t.Name] = true
+		names = append(names, t.Name)
+	}
+	slices.Sort(names)
+	for _, n := range slices.Compact(names) {
 		rec := st.Records[n]
-		p := &coordinatorv1.RegionRecord{Region: string(n), Member: slices.Contains(newest.Regions, n), Epoch: rec.Number}
+		p := &coordinatorv1.RegionRecord{Region: string(n), Member: slices.Contains(newest.Regions, n), Retired: retired[n], Epoch: rec.Number}
 		if rec.Number > 0 {
 			p.EpochId = hex.EncodeToString(rec.ID[:])
 		}
@@ -95,6 +103,23 @@ func (s *IdentityServer) AddRegion(ctx context.Context, q *coordinatorv1.AddRegi
 		return nil, regionsFailed(err)
 	}
 	return &coordinatorv1.AddRegionResponse{Epoch: o.Epoch.Number, Claims: o.Recovered.Claims}, nil
+}
+
+// RetireRegion takes a region out for good.
+func (s *IdentityServer) RetireRegion(ctx context.Context, q *coordinatorv1.RetireRegionRequest) (*coordinatorv1.RetireRegionResponse, error) {
+	name := claims.Region(q.GetRegion())
+	if err := name.Validate(); err != nil {
+		return nil, refusal(err)
+	}
+	r, err := s.regional()
+	if err != nil {
+		return nil, err
+	}
+	o, err := r.RetireRegion(ctx, name, q.GetForget())
+	if err != nil {
+		return nil, regionsFailed(err)
+	}
+	return &coordinatorv1.RetireRegionResponse{Epoch: o.Epoch.Number, Claims: o.Recovered.Claims}, nil
 }
 
 // TraceIdentity reads every record of an identity.

@@ -419,7 +419,7 @@ type IdentityClaim struct {
 	HomeRegion string `protobuf:"bytes,7,opt,name=home_region,json=homeRegion,proto3" json:"home_region,omitempty"`
 	// Made from manifests after a restore; only the home region can complete it.
 	Recovered bool `protobuf:"varint,8,opt,name=recovered,proto3" json:"recovered,omitempty"`
-	// The hash is decided, the manifest is written anew in the home region.
+	// The hash was decided in a region that was retired; the manifest is written anew in the home region.
 	Bound bool `protobuf:"varint,9,opt,name=bound,proto3" json:"bound,omitempty"`
 	// When it was claimed, by a coordinator's clock.
 	ClaimedAtUnixNs int64 `protobuf:"varint,10,opt,name=claimed_at_unix_ns,json=claimedAtUnixNs,proto3" json:"claimed_at_unix_ns,omitempty"`
@@ -916,8 +916,6 @@ type ScanClaimsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Those whose home is this region.
 	Region string `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
-	// Those of retired regions too, which have no reconcilers.
-	Retired bool `protobuf:"varint,2,opt,name=retired,proto3" json:"retired,omitempty"`
 	// 1 to 3 different states.
 	States []ClaimState `protobuf:"varint,3,rep,packed,name=states,proto3,enum=lightmetrics.coordinator.v1.ClaimState" json:"states,omitempty"`
 	// Only those that have been in their state for longer, by the coordinator's clock; nanoseconds.
@@ -965,13 +963,6 @@ func (x *ScanClaimsRequest) GetRegion() string {
 		return x.Region
 	}
 	return ""
-}
-
-func (x *ScanClaimsRequest) GetRetired() bool {
-	if x != nil {
-		return x.Retired
-	}
-	return false
 }
 
 func (x *ScanClaimsRequest) GetStates() []ClaimState {
@@ -1133,7 +1124,9 @@ type RegionRecord struct {
 	// Random id of that epoch, in hex.
 	EpochId string `protobuf:"bytes,4,opt,name=epoch_id,json=epochId,proto3" json:"epoch_id,omitempty"`
 	// Why its bucket could not be read; empty: it could.
-	Error         string `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
+	Error string `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
+	// Whether it was retired.
+	Retired       bool `protobuf:"varint,6,opt,name=retired,proto3" json:"retired,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1203,10 +1196,17 @@ func (x *RegionRecord) GetError() string {
 	return ""
 }
 
+func (x *RegionRecord) GetRetired() bool {
+	if x != nil {
+		return x.Retired
+	}
+	return false
+}
+
 // ListRegionsResponse has the regions.
 type ListRegionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of the settings of this coordinator, in the order of their names.
+	// Of the settings of this coordinator, and those that were retired, in the order of their names.
 	Regions []*RegionRecord `protobuf:"bytes,1,rep,name=regions,proto3" json:"regions,omitempty"`
 	// Number of the epoch in etcd; 0: it has none.
 	Epoch uint64 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
@@ -1377,6 +1377,117 @@ func (x *AddRegionResponse) GetClaims() uint64 {
 	return 0
 }
 
+// RetireRegionRequest names a region.
+type RetireRegionRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One that takes part. To retire it twice is harmless.
+	Region string `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
+	// Retire it although etcd was restored, or is being recovered, and the region never comes back: what only its bucket and the
+	// lost etcd knew is forgotten.
+	Forget        bool `protobuf:"varint,2,opt,name=forget,proto3" json:"forget,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RetireRegionRequest) Reset() {
+	*x = RetireRegionRequest{}
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RetireRegionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RetireRegionRequest) ProtoMessage() {}
+
+func (x *RetireRegionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RetireRegionRequest.ProtoReflect.Descriptor instead.
+func (*RetireRegionRequest) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *RetireRegionRequest) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
+}
+
+func (x *RetireRegionRequest) GetForget() bool {
+	if x != nil {
+		return x.Forget
+	}
+	return false
+}
+
+// RetireRegionResponse is the first epoch without it.
+type RetireRegionResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its number.
+	Epoch uint64 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Claims that were found in the buckets of the other regions.
+	Claims        uint64 `protobuf:"varint,2,opt,name=claims,proto3" json:"claims,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RetireRegionResponse) Reset() {
+	*x = RetireRegionResponse{}
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RetireRegionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RetireRegionResponse) ProtoMessage() {}
+
+func (x *RetireRegionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RetireRegionResponse.ProtoReflect.Descriptor instead.
+func (*RetireRegionResponse) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *RetireRegionResponse) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *RetireRegionResponse) GetClaims() uint64 {
+	if x != nil {
+		return x.Claims
+	}
+	return 0
+}
+
 // TraceIdentityRequest names sequence numbers of a boot.
 type TraceIdentityRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1394,7 +1505,7 @@ type TraceIdentityRequest struct {
 
 func (x *TraceIdentityRequest) Reset() {
 	*x = TraceIdentityRequest{}
-	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[16]
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1406,7 +1517,7 @@ func (x *TraceIdentityRequest) String() string {
 func (*TraceIdentityRequest) ProtoMessage() {}
 
 func (x *TraceIdentityRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[16]
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1419,7 +1530,7 @@ func (x *TraceIdentityRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceIdentityRequest.ProtoReflect.Descriptor instead.
 func (*TraceIdentityRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{16}
+	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *TraceIdentityRequest) GetAgentId() string {
@@ -1477,7 +1588,7 @@ type IdentityRecord struct {
 
 func (x *IdentityRecord) Reset() {
 	*x = IdentityRecord{}
-	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[17]
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1489,7 +1600,7 @@ func (x *IdentityRecord) String() string {
 func (*IdentityRecord) ProtoMessage() {}
 
 func (x *IdentityRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[17]
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1502,7 +1613,7 @@ func (x *IdentityRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentityRecord.ProtoReflect.Descriptor instead.
 func (*IdentityRecord) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{17}
+	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *IdentityRecord) GetRegion() string {
@@ -1583,7 +1694,7 @@ type TraceIdentityResponse struct {
 
 func (x *TraceIdentityResponse) Reset() {
 	*x = TraceIdentityResponse{}
-	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[18]
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1595,7 +1706,7 @@ func (x *TraceIdentityResponse) String() string {
 func (*TraceIdentityResponse) ProtoMessage() {}
 
 func (x *TraceIdentityResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[18]
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1608,7 +1719,7 @@ func (x *TraceIdentityResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceIdentityResponse.ProtoReflect.Descriptor instead.
 func (*TraceIdentityResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{18}
+	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *TraceIdentityResponse) GetClaims() *ListClaimsResponse {
@@ -1687,15 +1798,14 @@ const file_lightmetrics_coordinator_v1_identity_proto_rawDesc = "" +
 	"\x12ListClaimsResponse\x12B\n" +
 	"\x06claims\x18\x01 \x03(\v2*.lightmetrics.coordinator.v1.IdentityClaimR\x06claims\x12<\n" +
 	"\x05spans\x18\x02 \x03(\v2&.lightmetrics.coordinator.v1.ClaimSpanR\x05spans\x12\x14\n" +
-	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\"\xe6\x01\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\"\xd2\x01\n" +
 	"\x11ScanClaimsRequest\x12\x16\n" +
-	"\x06region\x18\x01 \x01(\tR\x06region\x12\x18\n" +
-	"\aretired\x18\x02 \x01(\bR\aretired\x12?\n" +
+	"\x06region\x18\x01 \x01(\tR\x06region\x12?\n" +
 	"\x06states\x18\x03 \x03(\x0e2'.lightmetrics.coordinator.v1.ClaimStateR\x06states\x12\"\n" +
 	"\rolder_than_ns\x18\x04 \x01(\x04R\volderThanNs\x12\x1d\n" +
 	"\n" +
 	"page_token\x18\x05 \x01(\tR\tpageToken\x12\x1b\n" +
-	"\tpage_size\x18\x06 \x01(\rR\bpageSize\"\xca\x01\n" +
+	"\tpage_size\x18\x06 \x01(\rR\bpageSizeJ\x04\b\x02\x10\x03\"\xca\x01\n" +
 	"\x12ScanClaimsResponse\x12B\n" +
 	"\x06claims\x18\x01 \x03(\v2*.lightmetrics.coordinator.v1.IdentityClaimR\x06claims\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x12\n" +
@@ -1704,13 +1814,14 @@ const file_lightmetrics_coordinator_v1_identity_proto_rawDesc = "" +
 	"unreadable\x18\x04 \x01(\rR\n" +
 	"unreadable\x12\x14\n" +
 	"\x05epoch\x18\x05 \x01(\x04R\x05epoch\"\x14\n" +
-	"\x12ListRegionsRequest\"\x85\x01\n" +
+	"\x12ListRegionsRequest\"\x9f\x01\n" +
 	"\fRegionRecord\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x12\x16\n" +
 	"\x06member\x18\x02 \x01(\bR\x06member\x12\x14\n" +
 	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x19\n" +
 	"\bepoch_id\x18\x04 \x01(\tR\aepochId\x12\x14\n" +
-	"\x05error\x18\x05 \x01(\tR\x05error\"\xa5\x01\n" +
+	"\x05error\x18\x05 \x01(\tR\x05error\x12\x18\n" +
+	"\aretired\x18\x06 \x01(\bR\aretired\"\xa5\x01\n" +
 	"\x13ListRegionsResponse\x12C\n" +
 	"\aregions\x18\x01 \x03(\v2).lightmetrics.coordinator.v1.RegionRecordR\aregions\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x18\n" +
@@ -1719,6 +1830,12 @@ const file_lightmetrics_coordinator_v1_identity_proto_rawDesc = "" +
 	"\x10AddRegionRequest\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\"A\n" +
 	"\x11AddRegionResponse\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x16\n" +
+	"\x06claims\x18\x02 \x01(\x04R\x06claims\"E\n" +
+	"\x13RetireRegionRequest\x12\x16\n" +
+	"\x06region\x18\x01 \x01(\tR\x06region\x12\x16\n" +
+	"\x06forget\x18\x02 \x01(\bR\x06forget\"D\n" +
+	"\x14RetireRegionResponse\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x16\n" +
 	"\x06claims\x18\x02 \x01(\x04R\x06claims\"\x80\x01\n" +
 	"\x14TraceIdentityRequest\x12\x19\n" +
@@ -1767,7 +1884,7 @@ const file_lightmetrics_coordinator_v1_identity_proto_rawDesc = "" +
 	"\x1cCLAIM_OUTCOME_RANGE_CONFLICT\x10\x05\x12\x1b\n" +
 	"\x17CLAIM_OUTCOME_CONTESTED\x10\x06\x12\x17\n" +
 	"\x13CLAIM_OUTCOME_MOVED\x10\a\x12\x1a\n" +
-	"\x16CLAIM_OUTCOME_RELEASED\x10\b2\xba\x05\n" +
+	"\x16CLAIM_OUTCOME_RELEASED\x10\b2\xaf\x06\n" +
 	"\x0fIdentityService\x12s\n" +
 	"\fChangeClaims\x120.lightmetrics.coordinator.v1.ChangeClaimsRequest\x1a1.lightmetrics.coordinator.v1.ChangeClaimsResponse\x12m\n" +
 	"\n" +
@@ -1775,7 +1892,8 @@ const file_lightmetrics_coordinator_v1_identity_proto_rawDesc = "" +
 	"\n" +
 	"ScanClaims\x12..lightmetrics.coordinator.v1.ScanClaimsRequest\x1a/.lightmetrics.coordinator.v1.ScanClaimsResponse\x12p\n" +
 	"\vListRegions\x12/.lightmetrics.coordinator.v1.ListRegionsRequest\x1a0.lightmetrics.coordinator.v1.ListRegionsResponse\x12j\n" +
-	"\tAddRegion\x12-.lightmetrics.coordinator.v1.AddRegionRequest\x1a..lightmetrics.coordinator.v1.AddRegionResponse\x12v\n" +
+	"\tAddRegion\x12-.lightmetrics.coordinator.v1.AddRegionRequest\x1a..lightmetrics.coordinator.v1.AddRegionResponse\x12s\n" +
+	"\fRetireRegion\x120.lightmetrics.coordinator.v1.RetireRegionRequest\x1a1.lightmetrics.coordinator.v1.RetireRegionResponse\x12v\n" +
 	"\rTraceIdentity\x121.lightmetrics.coordinator.v1.TraceIdentityRequest\x1a2.lightmetrics.coordinator.v1.TraceIdentityResponseBSZQlightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1;coordinatorv1b\x06proto3"
 
 var (
@@ -1791,7 +1909,7 @@ func file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP() []byte {
 }
 
 var file_lightmetrics_coordinator_v1_identity_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_lightmetrics_coordinator_v1_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_lightmetrics_coordinator_v1_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_lightmetrics_coordinator_v1_identity_proto_goTypes = []any{
 	(ClaimChange)(0),              // 0: lightmetrics.coordinator.v1.ClaimChange
 	(ClaimState)(0),               // 1: lightmetrics.coordinator.v1.ClaimState
@@ -1812,10 +1930,12 @@ var file_lightmetrics_coordinator_v1_identity_proto_goTypes = []any{
 	(*ListRegionsResponse)(nil),   // 16: lightmetrics.coordinator.v1.ListRegionsResponse
 	(*AddRegionRequest)(nil),      // 17: lightmetrics.coordinator.v1.AddRegionRequest
 	(*AddRegionResponse)(nil),     // 18: lightmetrics.coordinator.v1.AddRegionResponse
-	(*TraceIdentityRequest)(nil),  // 19: lightmetrics.coordinator.v1.TraceIdentityRequest
-	(*IdentityRecord)(nil),        // 20: lightmetrics.coordinator.v1.IdentityRecord
-	(*TraceIdentityResponse)(nil), // 21: lightmetrics.coordinator.v1.TraceIdentityResponse
-	nil,                           // 22: lightmetrics.coordinator.v1.TraceIdentityResponse.UnreadEntry
+	(*RetireRegionRequest)(nil),   // 19: lightmetrics.coordinator.v1.RetireRegionRequest
+	(*RetireRegionResponse)(nil),  // 20: lightmetrics.coordinator.v1.RetireRegionResponse
+	(*TraceIdentityRequest)(nil),  // 21: lightmetrics.coordinator.v1.TraceIdentityRequest
+	(*IdentityRecord)(nil),        // 22: lightmetrics.coordinator.v1.IdentityRecord
+	(*TraceIdentityResponse)(nil), // 23: lightmetrics.coordinator.v1.TraceIdentityResponse
+	nil,                           // 24: lightmetrics.coordinator.v1.TraceIdentityResponse.UnreadEntry
 }
 var file_lightmetrics_coordinator_v1_identity_proto_depIdxs = []int32{
 	0,  // 0: lightmetrics.coordinator.v1.ClaimRequest.change:type_name -> lightmetrics.coordinator.v1.ClaimChange
@@ -1833,22 +1953,24 @@ var file_lightmetrics_coordinator_v1_identity_proto_depIdxs = []int32{
 	15, // 12: lightmetrics.coordinator.v1.ListRegionsResponse.regions:type_name -> lightmetrics.coordinator.v1.RegionRecord
 	3,  // 13: lightmetrics.coordinator.v1.IdentityRecord.identity:type_name -> lightmetrics.coordinator.v1.ClaimIdentity
 	11, // 14: lightmetrics.coordinator.v1.TraceIdentityResponse.claims:type_name -> lightmetrics.coordinator.v1.ListClaimsResponse
-	20, // 15: lightmetrics.coordinator.v1.TraceIdentityResponse.records:type_name -> lightmetrics.coordinator.v1.IdentityRecord
-	22, // 16: lightmetrics.coordinator.v1.TraceIdentityResponse.unread:type_name -> lightmetrics.coordinator.v1.TraceIdentityResponse.UnreadEntry
+	22, // 15: lightmetrics.coordinator.v1.TraceIdentityResponse.records:type_name -> lightmetrics.coordinator.v1.IdentityRecord
+	24, // 16: lightmetrics.coordinator.v1.TraceIdentityResponse.unread:type_name -> lightmetrics.coordinator.v1.TraceIdentityResponse.UnreadEntry
 	8,  // 17: lightmetrics.coordinator.v1.IdentityService.ChangeClaims:input_type -> lightmetrics.coordinator.v1.ChangeClaimsRequest
 	10, // 18: lightmetrics.coordinator.v1.IdentityService.ListClaims:input_type -> lightmetrics.coordinator.v1.ListClaimsRequest
 	12, // 19: lightmetrics.coordinator.v1.IdentityService.ScanClaims:input_type -> lightmetrics.coordinator.v1.ScanClaimsRequest
 	14, // 20: lightmetrics.coordinator.v1.IdentityService.ListRegions:input_type -> lightmetrics.coordinator.v1.ListRegionsRequest
 	17, // 21: lightmetrics.coordinator.v1.IdentityService.AddRegion:input_type -> lightmetrics.coordinator.v1.AddRegionRequest
-	19, // 22: lightmetrics.coordinator.v1.IdentityService.TraceIdentity:input_type -> lightmetrics.coordinator.v1.TraceIdentityRequest
-	9,  // 23: lightmetrics.coordinator.v1.IdentityService.ChangeClaims:output_type -> lightmetrics.coordinator.v1.ChangeClaimsResponse
-	11, // 24: lightmetrics.coordinator.v1.IdentityService.ListClaims:output_type -> lightmetrics.coordinator.v1.ListClaimsResponse
-	13, // 25: lightmetrics.coordinator.v1.IdentityService.ScanClaims:output_type -> lightmetrics.coordinator.v1.ScanClaimsResponse
-	16, // 26: lightmetrics.coordinator.v1.IdentityService.ListRegions:output_type -> lightmetrics.coordinator.v1.ListRegionsResponse
-	18, // 27: lightmetrics.coordinator.v1.IdentityService.AddRegion:output_type -> lightmetrics.coordinator.v1.AddRegionResponse
-	21, // 28: lightmetrics.coordinator.v1.IdentityService.TraceIdentity:output_type -> lightmetrics.coordinator.v1.TraceIdentityResponse
-	23, // [23:29] is the sub-list for method output_type
-	17, // [17:23] is the sub-list for method input_type
+	19, // 22: lightmetrics.coordinator.v1.IdentityService.RetireRegion:input_type -> lightmetrics.coordinator.v1.RetireRegionRequest
+	21, // 23: lightmetrics.coordinator.v1.IdentityService.TraceIdentity:input_type -> lightmetrics.coordinator.v1.TraceIdentityRequest
+	9,  // 24: lightmetrics.coordinator.v1.IdentityService.ChangeClaims:output_type -> lightmetrics.coordinator.v1.ChangeClaimsResponse
+	11, // 25: lightmetrics.coordinator.v1.IdentityService.ListClaims:output_type -> lightmetrics.coordinator.v1.ListClaimsResponse
+	13, // 26: lightmetrics.coordinator.v1.IdentityService.ScanClaims:output_type -> lightmetrics.coordinator.v1.ScanClaimsResponse
+	16, // 27: lightmetrics.coordinator.v1.IdentityService.ListRegions:output_type -> lightmetrics.coordinator.v1.ListRegionsResponse
+	18, // 28: lightmetrics.coordinator.v1.IdentityService.AddRegion:output_type -> lightmetrics.coordinator.v1.AddRegionResponse
+	20, // 29: lightmetrics.coordinator.v1.IdentityService.RetireRegion:output_type -> lightmetrics.coordinator.v1.RetireRegionResponse
+	23, // 30: lightmetrics.coordinator.v1.IdentityService.TraceIdentity:output_type -> lightmetrics.coordinator.v1.TraceIdentityResponse
+	24, // [24:31] is the sub-list for method output_type
+	17, // [17:24] is the sub-list for method input_type
 	17, // [17:17] is the sub-list for extension type_name
 	17, // [17:17] is the sub-list for extension extendee
 	0,  // [0:17] is the sub-list for field type_name
@@ -1865,7 +1987,7 @@ func file_lightmetrics_coordinator_v1_identity_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lightmetrics_coordinator_v1_identity_proto_rawDesc), len(file_lightmetrics_coordinator_v1_identity_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   20,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

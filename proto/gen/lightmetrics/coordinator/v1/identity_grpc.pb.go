@@ -27,6 +27,7 @@ const (
 	IdentityService_ScanClaims_FullMethodName    = "/lightmetrics.coordinator.v1.IdentityService/ScanClaims"
 	IdentityService_ListRegions_FullMethodName   = "/lightmetrics.coordinator.v1.IdentityService/ListRegions"
 	IdentityService_AddRegion_FullMethodName     = "/lightmetrics.coordinator.v1.IdentityService/AddRegion"
+	IdentityService_RetireRegion_FullMethodName  = "/lightmetrics.coordinator.v1.IdentityService/RetireRegion"
 	IdentityService_TraceIdentity_FullMethodName = "/lightmetrics.coordinator.v1.IdentityService/TraceIdentity"
 )
 
@@ -49,6 +50,9 @@ type IdentityServiceClient interface {
 	// AddRegion takes a region of the coordinators' settings into the next epoch. Identities are not decided until all regions
 	// were read.
 	AddRegion(ctx context.Context, in *AddRegionRequest, opts ...grpc.CallOption) (*AddRegionResponse, error)
+	// RetireRegion takes a region out for good, by the next epoch; its bucket need not be there. What was decided there stays
+	// decided, and what only it had may be accepted again, with the same frame. Its name is never used again.
+	RetireRegion(ctx context.Context, in *RetireRegionRequest, opts ...grpc.CallOption) (*RetireRegionResponse, error)
 	// TraceIdentity reads every record of an identity in the buckets of all regions.
 	TraceIdentity(ctx context.Context, in *TraceIdentityRequest, opts ...grpc.CallOption) (*TraceIdentityResponse, error)
 }
@@ -111,6 +115,16 @@ func (c *identityServiceClient) AddRegion(ctx context.Context, in *AddRegionRequ
 	return out, nil
 }
 
+func (c *identityServiceClient) RetireRegion(ctx context.Context, in *RetireRegionRequest, opts ...grpc.CallOption) (*RetireRegionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RetireRegionResponse)
+	err := c.cc.Invoke(ctx, IdentityService_RetireRegion_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *identityServiceClient) TraceIdentity(ctx context.Context, in *TraceIdentityRequest, opts ...grpc.CallOption) (*TraceIdentityResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(TraceIdentityResponse)
@@ -140,6 +154,9 @@ type IdentityServiceServer interface {
 	// AddRegion takes a region of the coordinators' settings into the next epoch. Identities are not decided until all regions
 	// were read.
 	AddRegion(context.Context, *AddRegionRequest) (*AddRegionResponse, error)
+	// RetireRegion takes a region out for good, by the next epoch; its bucket need not be there. What was decided there stays
+	// decided, and what only it had may be accepted again, with the same frame. Its name is never used again.
+	RetireRegion(context.Context, *RetireRegionRequest) (*RetireRegionResponse, error)
 	// TraceIdentity reads every record of an identity in the buckets of all regions.
 	TraceIdentity(context.Context, *TraceIdentityRequest) (*TraceIdentityResponse, error)
 	mustEmbedUnimplementedIdentityServiceServer()
@@ -166,6 +183,9 @@ func (UnimplementedIdentityServiceServer) ListRegions(context.Context, *ListRegi
 }
 func (UnimplementedIdentityServiceServer) AddRegion(context.Context, *AddRegionRequest) (*AddRegionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AddRegion not implemented")
+}
+func (UnimplementedIdentityServiceServer) RetireRegion(context.Context, *RetireRegionRequest) (*RetireRegionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RetireRegion not implemented")
 }
 func (UnimplementedIdentityServiceServer) TraceIdentity(context.Context, *TraceIdentityRequest) (*TraceIdentityResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method TraceIdentity not implemented")
@@ -281,6 +301,24 @@ func _IdentityService_AddRegion_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _IdentityService_RetireRegion_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RetireRegionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(IdentityServiceServer).RetireRegion(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: IdentityService_RetireRegion_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(IdentityServiceServer).RetireRegion(ctx, req.(*RetireRegionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _IdentityService_TraceIdentity_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(TraceIdentityRequest)
 	if err := dec(in); err != nil {
@@ -325,6 +363,10 @@ var IdentityService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "AddRegion",
 			Handler:    _IdentityService_AddRegion_Handler,
+		},
+		{
+			MethodName: "RetireRegion",
+			Handler:    _IdentityService_RetireRegion_Handler,
 		},
 		{
 			MethodName: "TraceIdentity",
