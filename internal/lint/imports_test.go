@@ -78,6 +78,7 @@ var core = []string{
 // coreFiles are deterministic as the core is, in packages whose other files do what they decide: what a
 // model of a whole store replays, without a drive.
 var coreFiles = map[string][]string{
+	"services/ingest":                          {"breaker.go"},
 	"services/objectstore/internal/ledger":     {"ledger.go", "queue.go", "row.go", "state.go", "use.go"},
 	"services/objectstore/internal/mirror":     {"membership.go"},
 	"services/objectstore/internal/redundancy": {"plan.go", "policy.go", "passes.go", "tracker.go", "worker.go"},

@@ -9,6 +9,7 @@ import (
 	grpccodes "google.golang.org/grpc/codes"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/frame"
@@ -93,6 +94,8 @@ func (s *Service) isAccepted(ctx context.Context, a *authority, id identity.Batc
 	switch {
 	case err == nil:
 		return true, nil
+	case errors.Is(err, objstore.ErrNotFound) && s.claimer != nil:
+		return s.isDecided(ctx, id)
 	case errors.Is(err, objstore.ErrNotFound):
 		return false, nil
 	}
@@ -101,4 +104,43 @@ func (s *Service) isAccepted(ctx context.Context, a *authority, id identity.Batc
 		reason = accept.ReasonStoreDenied
 	}
 	return false, &accept.RetryError{Reason: reason, After: s.cfg.Limits.RetryAfter, Err: fmt.Errorf("check for an acceptance: %w", err)}
+}
+
+// isDecided reports whether the identity, or one that meets it, is decided in any region, so that this batch can become nothing but a
+// duplicate or a conflict.
+func (s *Service) isDecided(ctx context.Context, id identity.Batch) (bool, error) {
+	a, err := s.claimer.list(ctx, id)
+	if err != nil {
+		return false, s.noLinearizer(fmt.Errorf("check for an acceptance: %w", err))
+	}
+	if decides(a, id) {
+		return true, nil
+	}
+	for _, c := range a.Claims {
+		// Another region, or another collector whose bounds are wider, may be accepting it.
+		if c.Identity == id {
+			return false, &accept.RetryError{Reason: accept.ReasonClaimPending, After: s.cfg.Limits.RetryAfter, Err: fmt.Errorf("check for an acceptance: region %s has claimed it", c.Home)}
+		}
+	}
+	return false, nil
+}
+
+// decides reports whether anything that the linearizer has of the range can't be given up any more.
+func decides(a claims.Answer, id identity.Batch) bool {
+	for _, c := range a.Claims {
+		if c.Identity.Intersects(id) && (c.State != claims.Claimed || c.Recovered || c.Bound) {
+			return true
+		}
+	}
+	for _, sp := range a.Spans {
+		if sp.Start <= id.SeqEnd && id.SeqStart <= sp.End {
+			return true
+		}
+	}
+	return false
+}
+
+// noLinearizer is the answer where the linearizer said nothing.
+func (s *Service) noLinearizer(err error) error {
+	return &accept.RetryError{Reason: accept.ReasonLinearizer, After: s.cfg.Limits.RetryAfter, Err: err}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -13,13 +14,14 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/coordination/coordinator"
 	"lightmetrics.dev/lightmetrics/internal/coordination/linearizer"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
 // CoordinatorConfig is for acceptance global.
 type CoordinatorConfig struct {
 	Addresses []string         `koanf:"addresses" help:"gRPC addresses of coordinators that decide identities, host:port; the next one is tried when one fails" check:"address"`
 	Client    rpc.ClientConfig `koanf:"client" needs:"addresses"`
-	Timeout   time.Duration    `koanf:"timeout" help:"one attempt at a call"`
+	Timeout   time.Duration    `koanf:"timeout" help:"one attempt at a call; a batch waits twice as long for an answer, with all attempts"`
 }
 
 // validateGlobal checks the settings of several regions.
@@ -50,15 +52,32 @@ const (
 	settleLast = 5 * time.Second
 )
 
+// changeAttempts is how many attempts a change may take, each bounded by the settings: a coordinator that hangs is no reason to send
+// senders away, where another one answers.
+const changeAttempts = 2
+
+// lookTimeout bounds a look at what the linearizer has of a range, for answers that can do without.
+const lookTimeout = 3 * time.Second
+
+// decider is the identity linearizer: coordinator.Claims.
+type decider interface {
+	Do(context.Context, []claims.Op) []linearizer.Result
+	// List gives what meets a range of sequence numbers of a boot.
+	List(context.Context, identity.Batch) (claims.Answer, error)
+}
+
 // claimer is the identity linearizer as acceptance needs it, for one region.
 type claimer struct {
-	do interface {
-		Do(context.Context, []claims.Op) []linearizer.Result
-	}
-	region  claims.Region
+	do     decider
+	region claims.Region
+	// timeout bounds one attempt. A sender that waits for longer than a few is better told to try again.
+	timeout time.Duration
 	now     func() time.Time
 	m       *globalMetrics
 	settles chan claims.Op
+	breaker breaker
+	// last is the error of the last call without an answer.
+	last atomic.Pointer[error]
 }
 
 var _ accept.Claims = (*claimer)(nil)
@@ -69,13 +88,11 @@ func dialClaims(c Config, now func() time.Time, m *globalMetrics) (*claimer, *gr
 	if err != nil {
 		return nil, nil, err
 	}
-	return newClaimer(coordinator.NewClaims(conn, c.Coordinator.Timeout), claims.Region(c.Region), now, m), conn, nil
+	return newClaimer(coordinator.NewClaims(conn, c.Coordinator.Timeout), claims.Region(c.Region), c.Coordinator.Timeout, now, m), conn, nil
 }
 
-func newClaimer(do interface {
-	Do(context.Context, []claims.Op) []linearizer.Result
-}, region claims.Region, now func() time.Time, m *globalMetrics) *claimer {
-	return &claimer{do: do, region: region, now: now, m: m, settles: make(chan claims.Op, settleQueue)}
+func newClaimer(do decider, region claims.Region, timeout time.Duration, now func() time.Time, m *globalMetrics) *claimer {
+	return &claimer{do: do, region: region, timeout: timeout, now: now, m: m, settles: make(chan claims.Op, settleQueue)}
 }
 
 var kinds = map[accept.ClaimStep]claims.Kind{
@@ -99,7 +116,12 @@ func (l *claimer) op(c accept.ClaimChange) claims.Op {
 func (l *claimer) Change(ctx context.Context, c accept.ClaimChange) (accept.ClaimAnswer, error) {
 	op := l.op(c)
 	began := l.now()
-	r := l.do.Do(ctx, []claims.Op{op})[0]
+	p, ok := l.breaker.ask(began)
+	if !ok {
+		l.m.changes.WithLabelValues(op.Kind.String(), "not_asked").Inc()
+		return accept.ClaimAnswer{}, l.unreachable()
+	}
+	r := l.one(ctx, p, op)
 	l.m.took.Observe(l.now().Sub(began).Seconds())
 	if r.Err != nil {
 		l.m.changes.WithLabelValues(op.Kind.String(), "failed").Inc()
@@ -115,6 +137,59 @@ func (l *claimer) Change(ctx context.Context, c accept.ClaimChange) (accept.Clai
 		Identity: t.Identity, Hash: t.Hash, ID: accept.ClaimID(t.ID), Home: string(t.Home), Stamp: t.Stamp,
 		Settled: t.State == claims.Settled, Fixed: t.Recovered, Bound: t.Bound,
 	}}, nil
+}
+
+// one makes a change, and tells the breaker how it ended.
+func (l *claimer) one(ctx context.Context, p permit, op claims.Op) (r linearizer.Result) {
+	// A probe that is never ended would keep all others from asking.
+	end := func(p permit) { l.breaker.left(p, l.now()) }
+	defer func() { end(p) }()
+	bounded, cancel := context.WithTimeout(ctx, changeAttempts*l.timeout)
+	defer cancel()
+	began := l.now()
+	r = l.do.Do(bounded, []claims.Op{op})[0]
+	switch {
+	case r.Err == nil:
+		end = l.breaker.answered
+	case errors.Is(ctx.Err(), context.Canceled), errors.Is(r.Err, claims.ErrFull), errors.Is(r.Err, claims.ErrCanceled):
+		// Whoever asked has left; or calls of this collector wait for each other, and it was never sent.
+	case ctx.Err() != nil && l.now().Sub(began) < l.timeout:
+		// The batch's time was over before the linearizer had that of one attempt: another step had taken it.
+	case bounded.Err() != nil, errors.Is(r.Err, claims.ErrUnavailable), errors.Is(r.Err, claims.ErrUnknown):
+		l.last.Store(&r.Err)
+		end = func(p permit) { l.breaker.failed(p, l.now()) }
+	default: // it refused this change
+		end = l.breaker.answered
+	}
+	return r
+}
+
+// reachable is nil where it is worth asking the linearizer.
+func (l *claimer) reachable() error {
+	if l.breaker.allows(l.now()) {
+		return nil
+	}
+	return l.unreachable()
+}
+
+// unreachable is the error of what is not asked.
+func (l *claimer) unreachable() error {
+	err := fmt.Errorf("%w: it left %d calls in a row without an answer, so one at a time is made until it gives one", claims.ErrUnavailable, breakerFailures)
+	if last := l.last.Load(); last != nil {
+		err = fmt.Errorf("%w; the last: %v", err, *last)
+	}
+	return err
+}
+
+// list gives what meets a range of sequence numbers of a boot, soon or not at all.
+func (l *claimer) list(ctx context.Context, id identity.Batch) (claims.Answer, error) {
+	// It is no probe, and its end says nothing of changes: what is folded may be unreadable while claims are answered.
+	if l.breaker.open() {
+		return claims.Answer{}, l.unreachable()
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	return l.do.List(ctx, id)
 }
 
 // Settle implements accept.Claims.

@@ -17,7 +17,7 @@ func newGlobalMetrics() *globalMetrics {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: p + name, Help: help})
 	}
 	m := &globalMetrics{
-		changes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: p + "claim_changes_total", Help: "Changes of claims that the identity linearizer was asked for, by operation and outcome; failed: without an answer, or refused."}, []string{"operation", "outcome"}),
+		changes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: p + "claim_changes_total", Help: "Changes of claims that the identity linearizer was asked for, by operation and outcome; failed: without an answer, or refused; not_asked: it had left calls without an answer."}, []string{"operation", "outcome"}),
 		settles: prometheus.NewCounterVec(prometheus.CounterOpts{Name: p + "claim_settles_total", Help: "Claims of answered batches, by what became of their settling: settled, moved, failed, dropped. The reconciler settles what is left."}, []string{"outcome"}),
 		took: prometheus.NewHistogram(prometheus.HistogramOpts{Name: p + "claim_change_seconds", Help: "How long the identity linearizer took for a change, with all attempts.",
 			Buckets: ackBuckets}),
@@ -32,7 +32,15 @@ func newGlobalMetrics() *globalMetrics {
 	return m
 }
 
-func (m *globalMetrics) register(r prometheus.Registerer, waiting func() float64) {
+func (m *globalMetrics) register(r prometheus.Registerer, l *claimer) {
+	waiting := func() float64 { return float64(len(l.settles)) }
+	away := func() float64 {
+		if l.breaker.open() {
+			return 1
+		}
+		return 0
+	}
 	r.MustRegister(m.changes, m.settles, m.took, m.affirmed, m.takenOver, m.replaced, m.restored,
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "lightmetrics_ingest_claim_settles_waiting", Help: "Answered batches whose claims wait to be settled."}, waiting))
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "lightmetrics_ingest_claim_settles_waiting", Help: "Answered batches whose claims wait to be settled."}, waiting),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "lightmetrics_ingest_linearizer_away", Help: "1 while the identity linearizer leaves calls without an answer, so that senders are told to try again without asking it; else 0."}, away))
 }

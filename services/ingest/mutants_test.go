@@ -12,7 +12,7 @@ import (
 func TestMutantsAreCaught(t *testing.T) {
 	mutants.Check(t, mutants.List{
 		// The tests that find them, so that the run without a bug is short too.
-		Run: "TestManifestDescribes|TestUnary|TestHTTP|TestStreamAnswers|TestTokens|TestPanic|TestSheds|TestWhatWasRead|TestDrainFinishes|TestWindow|TestWelcome|TestHello|TestBytesOf|TestReconcilers|TestAcceptedBatches|TestActiveSeries|TestHalfSent|TestAnswersSay|TestAnswersWait|TestNoEntry|TestASpoolIs|TestARunStays|TestARunEnds|TestTheJournalIs|TestAPolicy|TestAReplicated|TestFramesAreSent|TestFramesWait|TestSpooledFrames|TestQuarantine|TestAReleaseIs|TestSettleConflicts$|TestClashes|TestWhereabouts|TestRecentFrames|TestOnlyAcceptedFrames",
+		Run: "TestManifestDescribes|TestUnary|TestHTTP|TestStreamAnswers|TestTokens|TestPanic|TestSheds|TestWhatWasRead|TestDrainFinishes|TestWindow|TestWelcome|TestHello|TestBytesOf|TestReconcilers|TestAcceptedBatches|TestActiveSeries|TestHalfSent|TestAnswersSay|TestAnswersWait|TestNoEntry|TestASpoolIs|TestARunStays|TestARunEnds|TestTheJournalIs|TestAPolicy|TestAReplicated|TestFramesAreSent|TestFramesWait|TestSpooledFrames|TestQuarantine|TestAReleaseIs|TestSettleConflicts$|TestClashes|TestWhereabouts|TestRecentFrames|TestOnlyAcceptedFrames|TestBoundsOfSeveral|TestALinearizerThat|TestBreaker",
 		Mutants: []mutants.Mutant{
 			{Name: "max time is min time", File: "submission.go", Old: "MinTime: sum.MinTime, MaxTime: sum.MaxTime,", New: "MinTime: sum.MinTime, MaxTime: sum.MinTime,", By: "TestManifestDescribesTheFrame"},
 			{Name: "record count is of the range before", File: "submission.go", Old: "Records: sum.Records,", New: "Records: sum.Records - 1,", By: "TestUnaryOutcomes"},
@@ -72,6 +72,18 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "records go to a boot of the sender's choice", File: "resolutions.go", Old: "	if _, err := resolution.ParseSettled(done.Key(), body); err != nil {\n", New: "	if err := error(nil); err != nil {\n", By: "TestSettleConflicts$"},
 			{Name: "every refusal is a boot clash", File: "noted.go", Old: "refused.Reason != accept.ReasonBootIDClash", New: "refused.Reason == accept.ReasonBootIDClash", By: "TestClashes"},
 			{Name: "a clash that was not recorded is forgotten", File: "noted.go", Old: "	default:\n		s.tel.Log.Warn(\"a boot clash could", New: "	default:\n		n.put(c.Key())\n		s.tel.Log.Warn(\"a boot clash could", By: "TestClashesAre"},
+			{Name: "a welcome knows of one region", File: "welcome.go", Old: "if s.claimer != nil && !taken {", New: "if false {", By: "TestWelcomeOfSeveralRegions"},
+			{Name: "a claim that may be given up takes numbers", File: "bounds.go", Old: "(c.State != claims.Claimed || c.Recovered || c.Bound)", New: "c.State != 0", By: "TestWelcomeOfSeveralRegions"},
+			{Name: "what is folded takes no numbers", File: "bounds.go", Old: "if sp.Start <= id.SeqEnd && id.SeqStart <= sp.End {", New: "if sp.Start > id.SeqEnd {", By: "TestWelcomeOfSeveralRegions"},
+			{Name: "a refusal knows of one region", File: "bounds.go", Old: "		return s.isDecided(ctx, id)\n", New: "		return false, nil\n", By: "TestBoundsOfSeveralRegions"},
+			{Name: "a batch that is being accepted is refused", File: "bounds.go", Old: "if c.Identity == id {", New: "if false {", By: "TestBoundsOfSeveralRegions"},
+			{Name: "a linearizer that is away is asked for each batch", File: "global.go", Old: "		end = func(p permit) { l.breaker.failed(p, l.now()) }\n", New: "", By: "TestALinearizerThatIsAway"},
+			{Name: "blobs are written for a linearizer that is away", File: "submission.go", Old: "if err := l.reachable(); err != nil {", New: "if err := error(nil); err != nil {", By: "TestALinearizerThatIsAway"},
+			{Name: "what was never sent counts against the linearizer", File: "global.go", Old: ", errors.Is(r.Err, claims.ErrFull), errors.Is(r.Err, claims.ErrCanceled):", New: ", errors.Is(r.Err, claims.ErrFull):", By: "TestWhatCounts"},
+			{Name: "a slow store counts against the linearizer", File: "global.go", Old: "case ctx.Err() != nil && l.now().Sub(began) < l.timeout:", New: "case ctx.Err() != nil && l.now().Before(began):", By: "TestWhatCounts"},
+			{Name: "a probe that was not sent is made again at once", File: "breaker.go", Old: "if p.probe && b.failures >= breakerFailures {", New: "if false {", By: "TestAProbe|TestBreaker"},
+			{Name: "a linearizer that is back is never asked", File: "breaker.go", Old: "	if p.probe {\n		b.probing = false\n	}\n", New: "", By: "TestBreaker"},
+			{Name: "failures from before an answer count", File: "breaker.go", Old: "if p.answers != b.answers {", New: "if false {", By: "TestBreaker"},
 			{Name: "one sender has all slots", File: "slots.go", Old: "s.taken < s.n && s.by[sender] < s.most", New: "s.taken < s.n", By: "TestHalfSentMessagesLeave"},
 		},
 	})

@@ -157,7 +157,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 			return nil, fmt.Errorf("ingest: %w", err)
 		}
 		closeClaims = conn.Close
-		m.register(d.Telemetry.Registry, func() float64 { return float64(len(s.claimer.settles)) })
+		m.register(d.Telemetry.Registry, s.claimer)
 	}
 	s.closeClaims = closeClaims
 	s.Server, err = service.New("ingest", cfg.Base, cfg, d.Telemetry, service.Options{

@@ -12,6 +12,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
 	"lightmetrics.dev/lightmetrics/internal/coordination/linearizer"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
 // settlesOf is a linearizer that settles, after a while.
@@ -26,6 +27,10 @@ func (f settlesOf) Do(ctx context.Context, ops []claims.Op) []linearizer.Result 
 	return out
 }
 
+func (settlesOf) List(context.Context, identity.Batch) (claims.Answer, error) {
+	return claims.Answer{}, claims.ErrUnavailable
+}
+
 // A collector settles as fast as it accepts: batches that share calls wait for no others.
 func TestSettlesKeepUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -35,7 +40,7 @@ func TestSettlesKeepUp(t *testing.T) {
 			settled.Add(int64(len(ops)))
 			calls.Add(1)
 			return nil
-		}), "eu", time.Now, newGlobalMetrics())
+		}), "eu", time.Minute, time.Now, newGlobalMetrics())
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- l.settle(ctx) }()
@@ -72,7 +77,7 @@ func TestSettlesEnd(t *testing.T) {
 						return claims.ErrUnknown
 					}
 					return nil
-				}), "eu", time.Now, newGlobalMetrics())
+				}), "eu", time.Minute, time.Now, newGlobalMetrics())
 				for range settleQueue + 1 {
 					l.Settle(accept.ClaimChange{Step: accept.SettleClaim})
 				}

@@ -188,6 +188,12 @@ func (s *Service) decide(ctx context.Context, sub submission, v *decision) (acce
 	v.id = sum.Identity
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.AcceptTimeout)
 	defer cancel()
+	// Before anything is written, or asked of the store: where the linearizer is away there is nothing to be had by it.
+	if l := s.claimer; l != nil {
+		if err := l.reachable(); err != nil {
+			return none, s.noLinearizer(err)
+		}
+	}
 	if err := s.checkBounds(ctx, acceptor, sum, &sh); err != nil {
 		return none, err
 	}

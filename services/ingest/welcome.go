@@ -61,6 +61,9 @@ func (s *Service) welcome(ctx context.Context, boot identity.Boot, spoolID strin
 	if err != nil && !acceptor.local {
 		return nil, err
 	}
+	if s.claimer != nil && !taken {
+		taken = s.numbersDecided(ctx, boot, next)
+	}
 	acceptor.Pending(boot, next, func(_, end uint64) { taken = taken || end >= next })
 	lim := s.cfg.Limits
 	return &ingestv1.Welcome{
@@ -84,6 +87,23 @@ func (s *Service) numbersTaken(ctx context.Context, boot identity.Boot, next uin
 		return false, &accept.RetryError{Reason: accept.ReasonStoreUnavailable, Err: err}
 	}
 	return len(page.Objects) > 0, nil
+}
+
+// numbersDecided reports whether a batch of the boot with numbers from next on is decided in any region. Where the linearizer does not
+// say soon, the welcome says less, as with a local spool: nothing may be accepted without it, so nothing goes wrong meanwhile.
+func (s *Service) numbersDecided(ctx context.Context, boot identity.Boot, next uint64) bool {
+	if next == math.MaxUint64 {
+		return false // the boot is an older one, of which nobody takes numbers
+	}
+	id := identity.Batch{Agent: boot.Agent, Boot: boot.Boot, SeqStart: next, SeqEnd: math.MaxUint64}
+	if next == 0 {
+		id.SeqEnd-- // no range has all numbers
+	}
+	a, err := s.claimer.list(ctx, id)
+	if err != nil {
+		s.tel.Log.Debug("a welcome does not say whether other regions have batches of the boot", "agent", boot.Agent, "boot", boot.Boot, "error", err)
+	}
+	return err == nil && decides(a, id)
 }
 
 func checkSpoolID(id string) error {

@@ -1,0 +1,281 @@
+package ingest_test
+
+import (
+	"context"
+	"maps"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
+	"lightmetrics.dev/lightmetrics/internal/coordination/claims/mem"
+	"lightmetrics.dev/lightmetrics/internal/coordination/coordinator"
+	"lightmetrics.dev/lightmetrics/internal/coordination/linearizer"
+	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
+	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
+	"lightmetrics.dev/lightmetrics/services/ingest"
+)
+
+// world is the linearizer of the regions eu and us, served as coordinators do, over claims in memory.
+type world struct {
+	*linearizer.Linearizer
+	address string
+	// away: it refuses everything, as coordinators do without etcd. hangs: it answers nothing, as one behind a cut does.
+	away, hangs atomic.Bool
+	spans       atomic.Pointer[[]claims.Span]
+}
+
+func (w *world) Do(ctx context.Context, ops []claims.Op) []linearizer.Result {
+	if w.hangs.Load() {
+		<-ctx.Done()
+	}
+	if w.hangs.Load() || w.away.Load() {
+		out := make([]linearizer.Result, len(ops))
+		for i := range out {
+			out[i].Err = claims.ErrUnavailable
+		}
+		return out
+	}
+	return w.Linearizer.Do(ctx, ops)
+}
+
+// worldFolds are the folds of a test.
+type worldFolds struct {
+	mem.NoFolds
+	*world
+}
+
+func (f worldFolds) Spans(_ context.Context, id identity.Batch, _ claims.Folds) (out []claims.Span, _ error) {
+	if spans := f.spans.Load(); spans != nil {
+		for _, s := range *spans {
+			if s.Start <= id.SeqEnd && id.SeqStart <= s.End {
+				out = append(out, s)
+			}
+		}
+	}
+	return out, nil
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	const keys = claims.Keys("/t/")
+	store, epoch := mem.New(), claims.Epoch{Number: 3, ID: claims.ID{1}, Regions: []claims.Region{"eu", "us"}}
+	if _, err := store.Commit(t.Context(), claims.Txn{Parts: []claims.Part{{Puts: []claims.Put{{Key: keys.Epoch(), Value: epoch.Marshal()}}}}}); err != nil {
+		t.Fatal(err)
+	}
+	w := &world{}
+	var err error
+	if w.Linearizer, err = linearizer.New(store, linearizer.Options{Config: claims.DefaultConfig(), Keys: keys, Epoch: epoch, Folds: worldFolds{mem.NoFolds{Epoch: epoch.Number}, w}}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.Linearizer.Close)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.address = l.Addr().String()
+	s := grpc.NewServer()
+	coordinator.NewIdentityServer(w, time.Now).Register(s)
+	go func() { _ = s.Serve(l) }()
+	t.Cleanup(s.Stop)
+	return w
+}
+
+// start starts a collector of a region.
+func (w *world) start(t *testing.T, store *faulty, region string, change func(*ingest.Config)) *collector {
+	t.Helper()
+	return w.startAt(t, store, region, nil, change)
+}
+
+// startAt is start, with a clock; nil is time.Now.
+func (w *world) startAt(t *testing.T, store *faulty, region string, now func() time.Time, change func(*ingest.Config)) *collector {
+	t.Helper()
+	c := launchAt(t, store, rpc.ClientConfig{}, telemetry.Discard(), now, func(c *ingest.Config) {
+		c.Acceptance, c.Region, c.Coordinator.Addresses, c.TakeOver = "global", region, []string{w.address}, time.Hour
+		if change != nil {
+			change(c)
+		}
+	})
+	eventually(t, "ready", func() bool { return c.NotReady() == nil })
+	return c
+}
+
+// claim claims an identity for a frame, as a collector of the region does first.
+func (w *world) claim(t *testing.T, id identity.Batch, f []byte, region claims.Region) {
+	t.Helper()
+	r := w.Do(t.Context(), []claims.Op{{Kind: claims.DoClaim, Identity: id, Hash: identity.Sum(f), ID: claims.ID{77}, Region: region, Epoch: 3}})[0]
+	if r.Err != nil || r.Answer.Outcome != claims.Held {
+		t.Fatalf("%+v", r)
+	}
+}
+
+// TestWelcomeOfSeveralRegions: what another sender has in any region takes numbers. A claim that may be given up takes none, and a
+// linearizer that does not answer only makes the welcome say less.
+func TestWelcomeOfSeveralRegions(t *testing.T) {
+	w := newWorld(t)
+	eu, us := w.start(t, newStore(), "eu", nil), w.start(t, newStore(), "us", nil)
+	first, _ := eu.mustOpen(t, boot, 0)
+	if r := first.ask(encode(t, boot, 10, 10, 0)); r.GetStatus() != ingestv1.BatchStatus_BATCH_STATUS_ACCEPTED { // 10 to 19
+		t.Fatal(r)
+	}
+	first.done()
+	taken := func(c *collector, b identity.Boot, next uint64) bool {
+		t.Helper()
+		s, welcome := c.mustOpen(t, b, next)
+		s.done()
+		return welcome.GetNumbersTaken()
+	}
+	for next, want := range map[uint64]bool{0: true, 10: true, 19: true, 20: false, 1<<64 - 1: false} {
+		for name, c := range map[string]*collector{"eu": eu, "us": us} {
+			if got := taken(c, boot, next); got != want {
+				t.Errorf("%s, numbers from %d on are taken: %v", name, next, got)
+			}
+		}
+	}
+	w.claim(t, identity.Batch{Agent: boot.Agent, Boot: boot.Boot, SeqStart: 30, SeqEnd: 39}, []byte("x"), "eu")
+	if taken(us, boot, 20) {
+		t.Error("a claim that may be given up takes numbers")
+	}
+	w.spans.Store(&[]claims.Span{{Start: 100, End: 200, Home: "eu"}})
+	if !taken(us, boot, 150) || taken(us, boot, 201) {
+		t.Error("what is folded takes other numbers than its own")
+	}
+	w.away.Store(true)
+	if taken(us, boot, 10) {
+		t.Error("numbers are taken, by the word of nobody")
+	}
+}
+
+// TestBoundsOfSeveralRegions: a batch out of bounds that another region has accepted is a duplicate here. Where nobody can know that, and
+// while another one may be accepting it, its sender is told to come again, and never that it is refused.
+func TestBoundsOfSeveralRegions(t *testing.T) {
+	w := newWorld(t)
+	eu := w.start(t, newStore(), "eu", nil)
+	us := w.start(t, newStore(), "us", func(c *ingest.Config) { c.Limits.BatchSeries = 10 })
+	now := time.Now()
+	there, fresh, pending := encodeSeries(t, boot, 1, 0, 100, now), encodeSeries(t, boot, 1000, 0, 100, now), encodeSeries(t, boot, 2000, 0, 100, now)
+	if got := eu.submit(t, there); got != "accepted" {
+		t.Fatal(got)
+	}
+	w.claim(t, identity.Batch{Agent: boot.Agent, Boot: boot.Boot, SeqStart: 2000, SeqEnd: 2099}, pending, "eu")
+	eventually(t, "settled", func() bool { return us.submit(t, there) != "CLAIM_PENDING" })
+	for _, tc := range []struct {
+		what  string
+		frame []byte
+		away  bool
+		want  string
+	}{
+		{"accepted there", there, false, "duplicate"},
+		{"new", fresh, false, ingest.ReasonBatchSeriesLimit},
+		{"being accepted there", pending, false, "CLAIM_PENDING"},
+		{"other bytes", encodeSeries(t, boot, 1, 100, 200, now), false, ingest.ReasonIdentityConflict},
+		{"new, and the linearizer is away", fresh, true, "LINEARIZER_UNAVAILABLE"},
+		{"accepted there, and the linearizer is away", there, true, "LINEARIZER_UNAVAILABLE"},
+		{"new, and the linearizer is back", fresh, false, ingest.ReasonBatchSeriesLimit},
+	} {
+		w.away.Store(tc.away)
+		if got := us.submit(t, tc.frame); got != tc.want {
+			t.Errorf("%s: %s, want %s", tc.what, got, tc.want)
+		}
+	}
+	// What is folded has no claim any more.
+	w.spans.Store(&[]claims.Span{{Start: 1000, End: 1099, Home: "eu"}})
+	if got := us.submit(t, fresh); got == ingest.ReasonBatchSeriesLimit {
+		t.Error("a folded batch is refused")
+	}
+}
+
+// TestALinearizerThatIsAway: senders are told at once, nothing is asked or written for them, and when it is back batches are accepted.
+func TestALinearizerThatIsAway(t *testing.T) {
+	for name, how := range map[string]func(*world) *atomic.Bool{
+		"refuses": func(w *world) *atomic.Bool { return &w.away },
+		"hangs":   func(w *world) *atomic.Bool { return &w.hangs },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			store := newStore()
+			began := time.Now()
+			var later atomic.Int64
+			clock := func() time.Time { return began.Add(time.Duration(later.Load())) }
+			c := w.startAt(t, store, "eu", clock, func(c *ingest.Config) { c.Coordinator.Timeout = 200 * time.Millisecond })
+			seq := uint64(0)
+			submit := func() string {
+				seq += 10
+				return c.submit(t, encode(t, boot, seq, 10, 0))
+			}
+			wantAway := func(want float64) {
+				t.Helper()
+				if got := c.gauge(t, "lightmetrics_ingest_linearizer_away"); got != want {
+					t.Errorf("linearizer_away is %v, want %v", got, want)
+				}
+			}
+			eventually(t, "accepted", func() bool { return submit() == "accepted" })
+			wantAway(0)
+			failed := c.counter(t, "lightmetrics_ingest_claim_changes_total", "failed")
+			how(w).Store(true)
+			for range 3 {
+				if got := submit(); got != "LINEARIZER_UNAVAILABLE" {
+					t.Fatal(got)
+				}
+			}
+			wantAway(1)
+			// Nothing is asked or written for the next ones. The linearizer may still see attempts of the first ones.
+			before := contents(t, store)
+			for range 20 {
+				if got := submit(); got != "LINEARIZER_UNAVAILABLE" {
+					t.Fatal(got)
+				}
+			}
+			if after := contents(t, store); !maps.Equal(before, after) {
+				t.Errorf("written: %v, before %v", after, before)
+			}
+			if n := c.counter(t, "lightmetrics_ingest_claim_changes_total", "failed"); n != failed+3 {
+				t.Errorf("it was asked %v times", n)
+			}
+			// After a while one is asked about, and its failure holds back the others again.
+			later.Add(int64(time.Second))
+			for range 5 {
+				if got := submit(); got != "LINEARIZER_UNAVAILABLE" {
+					t.Fatal(got)
+				}
+			}
+			if n := c.counter(t, "lightmetrics_ingest_claim_changes_total", "failed"); n != failed+4 {
+				t.Errorf("it was asked %v times", n)
+			}
+			how(w).Store(false)
+			if got := submit(); got != "LINEARIZER_UNAVAILABLE" {
+				t.Errorf("asked before the time: %s", got)
+			}
+			eventually(t, "accepted", func() bool {
+				later.Add(int64(time.Second))
+				return submit() == "accepted"
+			})
+			wantAway(0)
+			eventually(t, "accepted, at the same time", func() bool { return submit() == "accepted" })
+		})
+	}
+}
+
+// counter adds up the series of a counter with the outcome.
+func (c *collector) counter(t testing.TB, name, outcome string) (sum float64) {
+	t.Helper()
+	mfs, err := c.tel.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, mf := range mfs {
+		for _, m := range mf.GetMetric() {
+			for _, p := range m.GetLabel() {
+				if mf.GetName() == name && p.GetName() == "outcome" && p.GetValue() == outcome {
+					sum += m.GetCounter().GetValue()
+				}
+			}
+		}
+	}
+	return sum
+}
