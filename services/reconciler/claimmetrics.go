@@ -60,7 +60,7 @@ func newClaimMetrics(reg prometheus.Registerer) *claimMetrics {
 	return m
 }
 
-var leftActions = []string{string(forward.Waits), string(forward.Stuck), "failed"}
+var leftActions = []string{string(forward.Stuck), "failed"}
 
 // leftClaims are those that a scan leaves as they are.
 type leftClaims struct {

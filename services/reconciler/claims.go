@@ -182,13 +182,10 @@ func (c *claimKeeper) count(r forward.Result, of claims.Claim, left *leftClaims)
 	if r.Affirmed {
 		c.m.affirmed.Inc()
 	}
-	switch r.Action {
-	case forward.Stuck:
+	if r.Action == forward.Stuck {
 		left.add(string(r.Action), of)
 		c.k.log.Error("a claim can't be rolled forward", "identity", of.Identity.String(), "state", of.State.String(), "why", r.Why)
 		c.k.to.unusable(manifestKeyOf(of.Identity))
-	case forward.Waits:
-		left.add(string(r.Action), of)
 	}
 }
 

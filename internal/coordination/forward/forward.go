@@ -82,14 +82,12 @@ const (
 	Released Action = "released"
 	// Moved: somebody went on with it meanwhile, or it is not one to roll forward.
 	Moved Action = "moved"
-	// Waits: only its sender can go on with it, and it can't be released: what was decided has no manifest here.
-	Waits Action = "waits"
 	// Stuck: a person is needed. Its manifest can't be read, its frame is lost, or the region's key has another frame for ever.
 	Stuck Action = "stuck"
 )
 
 // Actions lists all of them.
-func Actions() []Action { return []Action{Completed, Durable, Released, Moved, Waits, Stuck} }
+func Actions() []Action { return []Action{Completed, Durable, Released, Moved, Stuck} }
 
 // Result of a step.
 type Result struct {
@@ -97,7 +95,7 @@ type Result struct {
 	// Replaced: the claim was replaced by one for the frame that the region's key has. Affirmed: this call created the
 	// affirmation of its stamp.
 	Replaced, Affirmed bool
-	// Why it waits or is stuck; for people.
+	// Why it was released or is stuck; for people.
 	Why string
 	// Entry of the journal and Claim, of one that is to be journalled and settled.
 	Entry journal.Entry
