@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// foldEvery is the least time between two rounds that look for claims which may be folded; rounds take a tenth of the time at
-	// most.
+	// foldEvery is the least time between two rounds that look for claims which may be folded, or a tenth of the horizon where that
+	// is less; rounds take a tenth of the time at most.
 	foldEvery = 30 * time.Second
 	foldDuty  = 10
 	// foldLeast is how many settled claims of a boot are folded at once: a fold takes two requests of each region.
@@ -46,7 +46,7 @@ func (v *identities) fold(ctx context.Context) error {
 				v.log.Debug("claims were folded", "claims", n)
 			}
 		}
-		pause := time.NewTimer(max(foldEvery, foldDuty*time.Since(began)))
+		pause := time.NewTimer(max(min(foldEvery, v.horizon/10), foldDuty*time.Since(began)))
 		select {
 		case <-ctx.Done():
 			pause.Stop()

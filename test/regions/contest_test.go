@@ -13,31 +13,44 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/harness/load"
 )
 
-// Sizes: histories and operations of each, in CI and in make soak.
+// Sizes: histories, operations of each, and how many histories there are at once, under the same faults; in CI and in
+// make soak.
 const (
 	fewHistories, allHistories   = 1, 500
 	fewOperations, allOperations = 300, 2_000
+	fewTogether, allTogether     = 1, 10
 )
 
 // TestOneAnswerOverRegions: clients submit the same identities to the collectors of three regions at once, with equal
 // bytes, with other bytes and with ranges that overlap, while links between regions are cut, processes are killed and
 // stopped, and etcd is wiped and restored from three copies of different age. For each history all answers are those of
 // one register for each identity; afterwards every acknowledged batch is in its home region, counted there and
-// nowhere else, and no claim is held. Collectors' writes to their stores are late, doubled or not answered meanwhile.
+// nowhere else, and no claim is held. Collectors' writes to their stores are late, doubled or not answered meanwhile;
+// claims are folded, and idle boots forgotten, within seconds.
 func TestOneAnswerOverRegions(t *testing.T) {
 	histories, operations := size(t, "HISTORIES", fewHistories, allHistories), size(t, "OPERATIONS", fewOperations, allOperations)
+	together := size(t, "TOGETHER", fewTogether, allTogether)
 	seed, rnd := seeded(t)
 	late := newLateStores(t, rnd)
-	r := newRegions(t, cluster.RegionsOptions{Between: late.between})
-	ctx := within(t, time.Duration(histories)*10*time.Minute)
+	r := newRegions(t, cluster.RegionsOptions{Between: late.between, Options: cluster.Options{Adjust: foldSoon}})
+	rounds := (histories + together - 1) / together
+	ctx := within(t, time.Duration(rounds)*15*time.Minute)
 	must(t, r.Start(ctx))
 	total := map[string]int{}
-	for n := range histories {
-		f := &faults{t: t, r: r, rnd: rnd, copies: &copies{r: r, dir: t.TempDir()}, lasts: 3 * time.Second, done: total}
-		oneHistory(ctx, t, f, load.ContestOptions{Seed: seed + uint64(n), Name: fmt.Sprintf("history-%d", n), Operations: operations, Across: true,
-			Pause: 30 * time.Millisecond, Addresses: addresses(r)})
+	done := 0
+	for n := range rounds {
+		f := newFaults(t, r, rnd, total)
+		contests := make([]load.ContestOptions, min(together, histories-done))
+		for i := range contests {
+			contests[i] = contestOptions(r, seed+uint64(done), fmt.Sprintf("history-%d", done), operations)
+			contests[i].Pause = time.Duration(together) * contests[i].Pause
+			done++
+		}
+		began := time.Now()
+		oneRound(ctx, t, f, contests)
+		t.Logf("round %d of %d: %d histories after %v", n+1, rounds, done, time.Since(began).Round(time.Second))
 		if t.Failed() {
-			t.Fatalf("history %d of %d", n+1, histories)
+			t.FailNow()
 		}
 	}
 	checkMetrics(t, r)
@@ -47,13 +60,28 @@ func TestOneAnswerOverRegions(t *testing.T) {
 	}
 }
 
-// oneHistory is one contest under every kind of fault, with three copies of etcd that are taken between them and restored
+// contestOptions of a history under faults.
+func contestOptions(r *cluster.Regions, seed uint64, name string, operations int) load.ContestOptions {
+	return load.ContestOptions{Seed: seed, Name: name, Operations: operations, Across: true, Pause: 30 * time.Millisecond, Addresses: addresses(r)}
+}
+
+// foldSoon has claims folded and idle boots forgotten while a history lasts.
+func foldSoon(_ string, s map[string]any) {
+	if id, ok := s["identity"].(map[string]any); ok {
+		id["settle_horizon"], id["idle"] = "3s", "10s"
+	}
+}
+
+// oneRound is some contests under every kind of fault, with three copies of etcd that are taken between them and restored
 // later.
-func oneHistory(ctx context.Context, t *testing.T, f *faults, o load.ContestOptions) {
+func oneRound(ctx context.Context, t *testing.T, f *faults, of []load.ContestOptions) {
 	t.Helper()
 	over := make(chan struct{})
-	o.Until = over
-	contest := load.StartContest(ctx, o)
+	var contests []*load.Contest
+	for _, o := range of {
+		o.Until = over
+		contests = append(contests, load.StartContest(ctx, o))
+	}
 	kinds := f.kinds()
 	f.rnd.Shuffle(len(kinds), func(i, k int) { kinds[i], kinds[k] = kinds[k], kinds[i] })
 	third := len(kinds) / 3
@@ -66,10 +94,14 @@ func oneHistory(ctx context.Context, t *testing.T, f *faults, o load.ContestOpti
 	must(t, f.r.Heal())
 	close(over)
 	if err != nil {
-		contest.Stop()
+		for _, c := range contests {
+			c.Stop()
+		}
 		t.Fatal(err)
 	}
-	judge(ctx, t, f.r, contest)
+	for _, c := range contests {
+		judge(ctx, t, f.r, c)
+	}
 }
 
 // judge waits until every submission is answered, and compares the system with the answers.
@@ -126,7 +158,8 @@ func TestTheJudgeSeesTwoAnswers(t *testing.T) {
 // checkMetrics: what alerts of several regions are about is there.
 func checkMetrics(t *testing.T, r *cluster.Regions) {
 	t.Helper()
-	for i, c := range r.Of {
+	for _, i := range r.Left() {
+		c := r.Of[i]
 		for addr, names := range map[string][]string{
 			c.Addr.CoordinatorHTTP: {"lightmetrics_coordinator_identity_open 1"},
 			c.Addr.ReconcilerHTTP: {"lightmetrics_reconciler_claims_left{", "lightmetrics_reconciler_claims_oldest_seconds", "lightmetrics_reconciler_claims_unreadable",

@@ -32,7 +32,7 @@ func (c *copies) take(ctx context.Context, i int) error {
 		cluster.Kill(&of.Coordinator)
 	}
 	to := filepath.Join(c.dir, fmt.Sprintf("copy-%d.db", len(c.paths)))
-	if err := copyFile(to, filepath.Join(c.r.Members()[i].Dir, "member", "snap", "db")); err != nil {
+	if err := copyFile(to, filepath.Join(c.r.Member(i).Dir, "member", "snap", "db")); err != nil {
 		return err
 	}
 	c.paths = append(c.paths, to)
@@ -55,7 +55,7 @@ func copyFile(to, from string) error {
 
 // restore wipes every member and begins a new cluster from a copy, as etcdutl does it.
 func (c *copies) restore(ctx context.Context, n int) error {
-	for _, of := range c.r.Of {
+	for _, of := range c.r.LeftOf() {
 		if of.Coordinator != nil {
 			cluster.Kill(&of.Coordinator)
 		}
@@ -82,7 +82,7 @@ func (c *copies) restore(ctx context.Context, n int) error {
 
 // startCoordinators starts those that do not run, side by side: none is ready without a quorum.
 func startCoordinators(ctx context.Context, r *cluster.Regions) error {
-	return cluster.SideBySide(r.Of, func(of *cluster.Cluster) error {
+	return cluster.SideBySide(r.LeftOf(), func(of *cluster.Cluster) error {
 		if of.Coordinator != nil {
 			return nil
 		}

@@ -20,6 +20,12 @@ type faults struct {
 	// lasts is how long a fault lasts: half to all of it.
 	lasts time.Duration
 	done  map[string]int
+	lost  string // the region that was destroyed, if one was
+}
+
+// newFaults are those of a round; done counts them over all rounds.
+func newFaults(t *testing.T, r *cluster.Regions, rnd *rand.Rand, done map[string]int) *faults {
+	return &faults{t: t, r: r, rnd: rnd, copies: &copies{r: r, dir: t.TempDir()}, lasts: 3 * time.Second, done: done}
 }
 
 // fault is one thing that goes wrong. It returns when it was undone.
@@ -56,7 +62,11 @@ func (f *faults) run(ctx context.Context, todo []fault) error {
 	return nil
 }
 
-func (f *faults) region() int { return f.rnd.IntN(len(f.r.Of)) }
+// region is any that was not lost.
+func (f *faults) region() int {
+	left := f.r.Left()
+	return left[f.rnd.IntN(len(left))]
+}
 
 // wait lets a fault last: what happens meanwhile is the test.
 func (f *faults) wait(ctx context.Context) error {
@@ -69,8 +79,11 @@ func (f *faults) wait(ctx context.Context) error {
 }
 
 func (f *faults) cutOneWay(ctx context.Context) error {
-	a := f.region()
-	if err := f.r.Cut(a, (a+1+f.rnd.IntN(len(f.r.Of)-1))%len(f.r.Of)); err != nil {
+	a, b := f.region(), f.region()
+	for a == b {
+		b = f.region()
+	}
+	if err := f.r.Cut(a, b); err != nil {
 		return err
 	}
 	return errors.Join(f.wait(ctx), f.r.Heal())
@@ -92,11 +105,11 @@ func (f *faults) killCoordinator(ctx context.Context, i int) error {
 // killCollectors kills one collector of each region, so that calls of all regions are cut off in the middle.
 func (f *faults) killCollectors(ctx context.Context) error {
 	k := f.rnd.IntN(2)
-	for _, c := range f.r.Of {
+	for _, c := range f.r.LeftOf() {
 		cluster.Kill(&c.Collectors[k])
 	}
 	errs := []error{f.wait(ctx)}
-	for _, c := range f.r.Of {
+	for _, c := range f.r.LeftOf() {
 		errs = append(errs, c.StartCollector(ctx, k))
 	}
 	return errors.Join(errs...)
@@ -133,8 +146,8 @@ func (f *faults) killRegion(ctx context.Context) error {
 
 // leading is the region whose coordinator leads, or any.
 func (f *faults) leading(ctx context.Context) int {
-	for i, c := range f.r.Of {
-		if v, err := cluster.Metric(ctx, c.Addr.CoordinatorHTTP, "lightmetrics_coordinator_leading"); err == nil && v == 1 {
+	for _, i := range f.r.Left() {
+		if v, err := cluster.Metric(ctx, f.r.Of[i].Addr.CoordinatorHTTP, "lightmetrics_coordinator_leading"); err == nil && v == 1 {
 			return i
 		}
 	}
@@ -165,8 +178,8 @@ func (f *faults) opened(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 90*time.Second)
 	defer cancel()
 	return cluster.Poll(ctx, "the linearizer to be open after a restore", func() (bool, error) {
-		for i, c := range f.r.Of {
-			v, err := cluster.Metric(ctx, c.Addr.CoordinatorHTTP, "lightmetrics_coordinator_identity_open")
+		for _, i := range f.r.Left() {
+			v, err := cluster.Metric(ctx, f.r.Of[i].Addr.CoordinatorHTTP, "lightmetrics_coordinator_identity_open")
 			if err != nil || v != 1 {
 				return false, fmt.Errorf("%s: open %v, %w", f.r.Names[i], v, err)
 			}

@@ -29,7 +29,7 @@ func (w *world) checkHistories() {
 		histories[id] = append(histories[id], history.Operation(i, c.sub.SHA256, c.from, c.to, r))
 	}
 	for _, id := range order {
-		if !history.Linearizable(histories[id]) {
+		if !history.Linearizable(history.Register, histories[id]) {
 			w.violated("I1", "the answers of %s are not those of a write-once register", id)
 		}
 	}

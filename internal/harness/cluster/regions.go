@@ -59,6 +59,7 @@ type Regions struct {
 	peers []peer
 	ways  map[[3]string]string // of the gate, by from, to and address
 	store []string             // of each region, for its collectors
+	lost  map[int]bool
 }
 
 // peer is a member of etcd: where it listens, and where the others reach it.
@@ -348,6 +349,35 @@ func (r *Regions) StopAll() {
 	}
 }
 
+// Lose destroys a region for good: its processes are killed, and what they have stored is deleted. Its agent stays.
+func (r *Regions) Lose(i int) error {
+	c := r.Of[i]
+	c.KillServices()
+	if r.lost == nil {
+		r.lost = map[int]bool{}
+	}
+	r.lost[i] = true
+	return errors.Join(os.RemoveAll(c.storeDir()), os.RemoveAll(c.coordinatorDir()))
+}
+
+// Left are the indexes of the regions that were not lost.
+func (r *Regions) Left() (left []int) {
+	for i := range r.Of {
+		if !r.lost[i] {
+			left = append(left, i)
+		}
+	}
+	return left
+}
+
+// LeftOf are the regions that were not lost.
+func (r *Regions) LeftOf() (left []*Cluster) {
+	for _, i := range r.Left() {
+		left = append(left, r.Of[i])
+	}
+	return left
+}
+
 // Global reports whether one linearizer serves all regions.
 func (r *Regions) Global() bool { return r.o.Acceptance == acceptanceGlobal }
 
@@ -368,10 +398,15 @@ type Member struct {
 	PeerURL string
 }
 
-// Members of the etcd of all regions.
+// Members of the etcd of all regions that were not lost.
 func (r *Regions) Members() (all []Member) {
-	for i, c := range r.Of {
-		all = append(all, Member{r.Names[i], filepath.Join(c.coordinatorDir(), "etcd"), "https://" + r.peers[i].reach})
+	for _, i := range r.Left() {
+		all = append(all, r.Member(i))
 	}
 	return all
+}
+
+// Member of etcd that region i has.
+func (r *Regions) Member(i int) Member {
+	return Member{r.Names[i], filepath.Join(r.Of[i].coordinatorDir(), "etcd"), "https://" + r.peers[i].reach}
 }

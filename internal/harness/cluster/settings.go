@@ -80,7 +80,7 @@ func (c *Cluster) storeSettings() section {
 		"admin_listen": c.Addr.StoreAdmin,
 		// As auth does, in a network that is the test's own.
 		"allow_insecure": c.host("objectstore") != nil,
-		"dir":            filepath.Join(c.o.Dir, "objects"),
+		"dir":            c.storeDir(),
 		"buckets":        []string{c.o.Bucket},
 		"users":          users,
 	}
@@ -138,6 +138,9 @@ func (c *Cluster) coordinatorSettings() section {
 }
 
 const coordinatorRole = bucketpolicy.Coordinator
+
+// storeDir has the embedded store.
+func (c *Cluster) storeDir() string { return filepath.Join(c.o.Dir, "objects") }
 
 // coordinatorDir has the embedded member.
 func (c *Cluster) coordinatorDir() string { return filepath.Join(c.o.Dir, "coordinator") }

@@ -42,7 +42,37 @@ func TestRegisterTellsRightFromWrong(t *testing.T) {
 		"unnamed conflict":            {true, []porcupine.Operation{op(b, 1, 2, accept.Accepted, b), unnamed(a, 3, 4, accept.Conflict)}},
 		"unnamed, with itself":        {false, []porcupine.Operation{op(a, 1, 2, accept.Accepted, a), unnamed(a, 3, 4, accept.Conflict)}},
 	} {
-		if got := Linearizable(c.ops); got != c.want {
+		if got := Linearizable(Register, c.ops); got != c.want {
+			t.Errorf("%s: linearizable is %v", name, got)
+		}
+		if c.want && !Linearizable(RegisterWithLosses, c.ops) {
+			t.Errorf("%s: not linearizable where frames may be lost", name)
+		}
+	}
+}
+
+// Where a region may be lost for good, the same frame may be accepted again, and no other.
+func TestRegisterWithLosses(t *testing.T) {
+	half := a
+	clear(half[len(half)/2:])
+	op := func(mine identity.Digest, from, to int64, o accept.Outcome, holder identity.Digest) porcupine.Operation {
+		return Operation(0, mine, from, to, Reply{Outcome: o, Holder: holder})
+	}
+	first := op(a, 1, 2, accept.Accepted, a)
+	for name, c := range map[string]struct {
+		want bool
+		then porcupine.Operation
+	}{
+		"accepted again":              {true, op(a, 3, 4, accept.Accepted, a)},
+		"accepted for another":        {false, op(b, 3, 4, accept.Accepted, b)},
+		"conflict with half of it":    {true, op(b, 3, 4, accept.Conflict, half)},
+		"conflict with no holder":     {false, op(b, 3, 4, accept.Conflict, identity.Digest{})},
+		"duplicate of another":        {false, op(b, 3, 4, accept.Duplicate, b)},
+		"conflict of the same frame":  {false, op(a, 3, 4, accept.Conflict, half)},
+		"duplicate, with half of it":  {false, op(a, 3, 4, accept.Duplicate, half)},
+		"duplicate of what was there": {true, op(a, 3, 4, accept.Duplicate, a)},
+	} {
+		if got := Linearizable(RegisterWithLosses, []porcupine.Operation{first, c.then}); got != c.want {
 			t.Errorf("%s: linearizable is %v", name, got)
 		}
 	}

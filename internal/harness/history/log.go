@@ -20,17 +20,20 @@ const maxReported = 5
 // Log is the history of any number of senders, each submission of theirs a call. It is
 // bounded: of an identity it keeps the calls with an answer, and of those without the first for each hash.
 type Log struct {
+	// Register is what each identity's answers are compared with; set before the first call.
+	Register porcupine.Model
+
 	start time.Time
 	max   int
 
 	mu      sync.Mutex
 	kept    int
 	dropped int
-	of      map[identity.Batch]*register
+	of      map[identity.Batch]*calls
 }
 
-// register has the calls of one identity.
-type register struct {
+// calls are those of one identity.
+type calls struct {
 	answered []porcupine.Operation
 	// An unanswered call may take effect at any time after its start, and only once does it
 	// matter: the first one can stand in for all that follow with the same bytes.
@@ -48,7 +51,7 @@ type Call struct {
 
 // NewLog keeps at most this many calls; identities that come later are not recorded.
 func NewLog(most int) *Log {
-	return &Log{start: time.Now(), max: most, of: map[identity.Batch]*register{}}
+	return &Log{Register: Register, start: time.Now(), max: most, of: map[identity.Batch]*calls{}}
 }
 
 // Call begins a submission: no byte of it was sent before. A nil log keeps nothing.
@@ -77,7 +80,7 @@ func (c Call) End(r Reply) {
 			l.dropped++
 			return
 		}
-		x = &register{lost: map[identity.Digest]porcupine.Operation{}}
+		x = &calls{lost: map[identity.Digest]porcupine.Operation{}}
 		l.of[c.id] = x
 	}
 	op := Operation(c.client, c.mine, c.from, to, r)
@@ -126,7 +129,7 @@ func (l *Log) Check() (Stats, error) {
 		if len(x.answered) > 0 && !slices.ContainsFunc(x.answered, accepted) {
 			s.Unseen++
 		}
-		if Linearizable(ops) {
+		if Linearizable(l.Register, ops) {
 			continue
 		}
 		if len(errs) < maxReported {

@@ -48,6 +48,8 @@ type ContestOptions struct {
 	Pause time.Duration
 	// Across lets some identities meet the numbers of others, which only regions under a linearizer refuse.
 	Across bool
+	// Losses: a region may be lost for good, and what it had be accepted again.
+	Losses bool
 	// Patience with one submission: 3 s. Its client then goes on, and comes back to it in Finish.
 	Patience time.Duration
 	// Addresses of the collectors over gRPC, region by region.
@@ -111,6 +113,9 @@ func StartContest(ctx context.Context, o ContestOptions) *Contest {
 	ctx, cancel := context.WithCancel(ctx)
 	c := &Contest{o: o, cancel: cancel, start: time.Now().Add(-time.Hour).Truncate(time.Millisecond), seen: Contested{
 		Acked: map[identity.Batch]identity.Digest{}, Accepted: map[identity.Batch]int{}, Boots: map[identity.Boot]uint64{}, Calls: history.NewLog(maxCalls)}}
+	if o.Losses {
+		c.seen.Calls.Register = history.RegisterWithLosses
+	}
 	for i := range o.Clients {
 		c.wg.Go(func() {
 			if err := c.client(ctx, i); err != nil {
@@ -131,27 +136,58 @@ func (c *Contest) Finish(ctx context.Context) (*Contested, error) {
 	left := c.left
 	c.left = nil
 	c.mu.Unlock()
+	// In the name of the client that began it: its call is still open.
+	c.submitAll(ctx, left)
+	c.cancel()
+	return c.judged()
+}
+
+// Resubmit submits every acknowledged frame once more, and another frame with the same identity, as senders do whose
+// answers were lost; after Finish.
+func (c *Contest) Resubmit(ctx context.Context) (*Contested, error) {
+	var again []submission
+	for id, hash := range c.Seen().Acked {
+		for _, v := range []variant{first, second, across} {
+			s, err := c.frame(c.slotAt(id), v)
+			if err != nil {
+				return nil, err
+			}
+			if identity.Sum(s.frame) == hash || s.id == id {
+				s.client = len(again) % c.o.Clients
+				again = append(again, s)
+			}
+		}
+	}
+	c.submitAll(ctx, again)
+	return c.judged()
+}
+
+// submitAll submits each until it has an answer, by all clients side by side.
+func (c *Contest) submitAll(ctx context.Context, all []submission) {
 	for i := range c.o.Clients {
 		c.wg.Go(func() {
 			x := c.newClient(i)
 			defer x.close()
-			for k := i; k < len(left); k += c.o.Clients {
-				// In the name of the client that began it: its call is still open.
-				if err := x.submit(ctx, left[k], 0); err != nil {
+			for k := i; k < len(all); k += c.o.Clients {
+				if err := x.submit(ctx, all[k], 0); err != nil {
 					c.mu.Lock()
-					c.errs = append(c.errs, fmt.Errorf("%s is not answered: %w", left[k].id, err))
+					c.errs = append(c.errs, fmt.Errorf("%s is not answered: %w", all[k].id, err))
 					c.mu.Unlock()
 				}
 			}
 		})
 	}
 	c.wg.Wait()
-	c.cancel()
+}
+
+// judged is what was seen, and every error up to now.
+func (c *Contest) judged() (*Contested, error) {
 	_, err := c.seen.Calls.Check()
-	if len(c.errs) > maxReported {
-		c.errs = append(c.errs[:maxReported], fmt.Errorf("and %d more", len(c.errs)-maxReported))
+	errs := c.errs
+	if len(errs) > maxReported {
+		errs = append(errs[:maxReported:maxReported], fmt.Errorf("and %d more", len(c.errs)-maxReported))
 	}
-	return &c.seen, errors.Join(append(c.errs, err)...)
+	return &c.seen, errors.Join(append(errs[:len(errs):len(errs)], err)...)
 }
 
 // Stop ends the clients at once.
@@ -264,6 +300,16 @@ func (c *Contest) frame(slot int, v variant) (submission, error) {
 	s.frame, err = Frame(boot, ContestMetric, seq, contestRows, c.start.Add(time.Duration(slot)*contestRows*RowStep), value)
 	s.id = identity.Batch{Agent: boot.Agent, Boot: boot.Boot, SeqStart: seq, SeqEnd: seq + contestCount - 1}
 	return s, err
+}
+
+// slotAt is the slot that an identity of the contest is of.
+func (c *Contest) slotAt(id identity.Batch) int {
+	for n := range c.o.Boots {
+		if c.boot(n) == id.BootOf() {
+			return int((id.SeqStart-1)/slotNumbers)*c.o.Boots + n
+		}
+	}
+	return -1
 }
 
 func (c *Contest) boot(n int) identity.Boot {

@@ -32,7 +32,7 @@ type RegionsReport struct {
 // CheckRegions compares a system of several regions at rest with what a contest was answered, and gives every difference
 // that is still there when reconcilers had their time: each acknowledged batch has a manifest of its bytes in its home
 // region, and an entry of the journal that counts in that region and in no other; no other batch of the contest counts
-// anywhere; and no claim is held.
+// anywhere; and no claim is held. Regions that were lost count nothing.
 func CheckRegions(ctx context.Context, r *cluster.Regions, seen *Contested) (RegionsReport, error) {
 	ctx, cancel := context.WithTimeout(ctx, settledWithin)
 	defer cancel()
@@ -65,8 +65,8 @@ func checkRegions(ctx context.Context, r *cluster.Regions, seen *Contested) (Reg
 	if err != nil {
 		return report, err
 	}
-	for i, c := range r.Of {
-		store, err := c.OpenStore(ctx)
+	for _, i := range r.Left() {
+		store, err := r.Of[i].OpenStore(ctx)
 		if err != nil {
 			return report, err
 		}
@@ -108,10 +108,11 @@ func (h Homes) Of(id identity.Batch) (regions []string) {
 	return regions
 }
 
-// ReadHomes reads the journals of all regions from their buckets, and keeps the batches of the boots that are asked for.
+// ReadHomes reads the journals of all regions that were not lost from their buckets, and keeps the batches of the boots that are asked for.
 func ReadHomes(ctx context.Context, r *cluster.Regions, of func(identity.Boot) bool) (Homes, error) {
 	homes := Homes{}
-	for i, c := range r.Of {
+	for _, i := range r.Left() {
+		c := r.Of[i]
 		store, err := c.OpenStore(ctx)
 		if err != nil {
 			return nil, err
@@ -175,7 +176,7 @@ func claimsAtRest(ctx context.Context, r *cluster.Regions, seen *Contested, repo
 	if !r.Global() {
 		return nil
 	}
-	conn, err := rpc.Dial(r.Of[0].Addr.CoordinatorGRPC, rpc.ClientConfig{})
+	conn, err := rpc.Dial(r.LeftOf()[0].Addr.CoordinatorGRPC, rpc.ClientConfig{})
 	if err != nil {
 		return err
 	}
