@@ -112,9 +112,15 @@ func hurry(process string, s map[string]any) {
 		// A collector gives up on what is cut within the length of a fault.
 		s["store"].(map[string]any)["request_timeout"] = "2s"
 		s["accept_timeout"] = "4s"
+		if s["acceptance"] == "global" {
+			s["take_over"] = "2s"
+		}
 	case "reconciler":
 		s["journal"] = map[string]any{"poll_interval": "200ms", "idle_interval": "500ms", "fold_interval": "1s", "retention": "5s"}
 		s["ledgers"] = map[string]any{"save_interval": "500ms"}
+		if s["region"] != nil {
+			s["claims"] = map[string]any{"interval": "1s", "age": "3s", "take_over": "15s"}
+		}
 	case "query":
 		s["follow"].(map[string]any)["poll_interval"] = "500ms"
 	}
