@@ -18,7 +18,7 @@ import (
 // copies are those that an operator has of etcd, in the order in which they were taken.
 type copies struct {
 	r     *cluster.Regions
-	dir   string
+	dir   string // one of its own
 	paths []string
 	// restored counts the restores: each begins a cluster with a token of its own.
 	restored int
@@ -71,7 +71,7 @@ func (c *copies) restore(ctx context.Context, n int) error {
 		}
 		err := snapshot.NewV3(zap.NewNop()).Restore(snapshot.RestoreConfig{
 			SnapshotPath: c.paths[n], Name: m.Name, OutputDataDir: m.Dir, PeerURLs: []string{m.PeerURL},
-			InitialCluster: strings.Join(initial, ","), InitialClusterToken: fmt.Sprintf("restored-%d", c.restored), SkipHashCheck: true,
+			InitialCluster: strings.Join(initial, ","), InitialClusterToken: fmt.Sprintf("restored-%s-%d", filepath.Base(c.dir), c.restored), SkipHashCheck: true,
 		})
 		if err != nil {
 			return fmt.Errorf("restore %s: %w", m.Name, err)
