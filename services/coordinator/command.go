@@ -25,7 +25,7 @@ func Command() *cobra.Command {
 			"With a bucket (coordinator.store) fences grow even when etcd is restored from a backup.",
 		Default: DefaultConfig,
 		New: func(c Config, tel *telemetry.Telemetry) (run.Service, error) {
-			d := Deps{Telemetry: tel}
+			d := Deps{Telemetry: tel, SetGCPercent: setGCPercent()}
 			if c.Store.Bucket != "" {
 				store, err := storage.Open(context.Background(), c.Store, storage.Options{Registry: tel.Registry})
 				if err != nil {

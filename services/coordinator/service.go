@@ -28,6 +28,8 @@ type Deps struct {
 	Store objstore.Store
 	// Regions are the buckets of identity.regions, by their names.
 	Regions map[claims.Region]regions.Store
+	// SetGCPercent sets the collector's goal; nil leaves it as it is.
+	SetGCPercent func(percent int)
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 }
@@ -39,6 +41,7 @@ type Service struct {
 	terms etcd.Terms
 	log   *slog.Logger
 	now   func() time.Time
+	setGC func(percent int) // nil: not by this service
 	m     *metrics
 
 	regions map[claims.Region]regions.Store
@@ -77,7 +80,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 			return nil, fmt.Errorf("coordinator: no store of region %s", r.Name)
 		}
 	}
-	s := &Service{cfg: cfg, now: d.Now, stopping: make(chan struct{}), regions: d.Regions, im: newIdentityMetrics()}
+	s := &Service{cfg: cfg, now: d.Now, setGC: d.SetGCPercent, stopping: make(chan struct{}), regions: d.Regions, im: newIdentityMetrics()}
 	srv, err := service.New("coordinator", cfg.Base, cfg, d.Telemetry, service.Options{Prepare: s.prepare})
 	if err != nil {
 		return nil, err
@@ -157,6 +160,9 @@ func (s *Service) serveIdentities(b *backend) error {
 	s.Go("recoverer", b.recoverer.Run)
 	s.Go("identities", v.run)
 	s.Go("fold", v.fold)
+	if s.setGC != nil {
+		s.Go("garbage", s.collectLess)
+	}
 	return nil
 }
 

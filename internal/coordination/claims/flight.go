@@ -23,14 +23,14 @@ func (g *Group) gather() *Flight {
 			break
 		}
 		taken++
-		part := Part{Reads: reads(l.keys, g.cfg.MaxClaims)}
+		var part Part
 		if p.draft != nil {
-			ranges := part.Reads
-			// A boot that was known is read again only if it has changed: that is rare, and the ranges are long.
-			if part = p.draft.part(); p.guess {
-				part.Reads = ranges
-			}
+			part = p.draft.part()
 			widest = max(widest, p.draft.size())
+		}
+		// A boot that was known is read again only if it has changed: that is rare, and the ranges are long.
+		if p.draft == nil || p.guess {
+			part.Reads = reads(&l.keys, g.cfg.MaxClaims)
 		}
 		widest = max(widest, len(part.Reads))
 		ops += len(p.ops)
@@ -66,7 +66,7 @@ func (g *Group) take(l *line, most, room int, forgotten map[string]bool) flightP
 		// A boot that nothing is known of is taken for a new one. If it is not, the guards fail and its claims are read.
 		base, p.guess = &view{boot: l.keys.boot}, true
 	}
-	p.draft = newDraft(l.keys, g.epoch, base)
+	p.draft = newDraft(&l.keys, g.epoch, base)
 	for _, w := range l.ops[:most] {
 		need := opSize + len(w.Claims)
 		if w.reads() || p.draft.size()+need > room || p.draft.waits(w.Identity) {
@@ -186,7 +186,7 @@ func (g *Group) committed(done []Done, p flightPart, revision int64) []Done {
 // read answers operations that read.
 func (g *Group) read(done []Done, p flightPart, r PartResult, revision int64) []Done {
 	p.leave()
-	v, err := load(p.line.keys, g.epoch.Number, g.cfg.MaxClaims, r.Reads)
+	v, err := load(&p.line.keys, g.epoch.Number, g.cfg.MaxClaims, r.Reads)
 	if err == nil {
 		g.views.Put(p.line.keys.boot, v, v.weight())
 		p.line.view = v
@@ -217,7 +217,7 @@ func (g *Group) overtaken(done []Done, p flightPart, r PartResult) []Done {
 	err := g.stopped
 	// One that was known and has changed is taken for a new one next, and read by that.
 	if p.guess && err == nil {
-		if p.line.view, err = load(p.line.keys, g.epoch.Number, g.cfg.MaxClaims, r.Reads); err == nil {
+		if p.line.view, err = load(&p.line.keys, g.epoch.Number, g.cfg.MaxClaims, r.Reads); err == nil {
 			g.views.Put(p.line.keys.boot, p.line.view, p.line.view.weight())
 		}
 	}

@@ -1,6 +1,7 @@
 package claims
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -61,7 +62,17 @@ func (c Config) Validate() error {
 }
 
 // Ticket names an operation of a Group.
-type Ticket uint64
+type Ticket struct{ of *waiting }
+
+// Compare orders tickets of one Group by when they were given.
+func (t Ticket) Compare(o Ticket) int { return cmp.Compare(t.of.number, o.of.number) }
+
+func (t Ticket) String() string {
+	if t.of == nil {
+		return "no ticket"
+	}
+	return fmt.Sprintf("ticket %d", t.of.number)
+}
 
 // Done is the end of an operation.
 type Done struct {
@@ -81,9 +92,9 @@ type Group struct {
 
 	boots   map[identity.Boot]*line
 	ready   []*line // with operations, and none under way
-	waiting map[Ticket]*waiting
+	waiting int     // operations that are not answered
 	views   *lru.Cache[identity.Boot, *view]
-	last    Ticket
+	last    uint64 // number of a ticket
 	flights int
 	// revision is the greatest that the store has told of.
 	revision int64
@@ -104,10 +115,11 @@ type line struct {
 
 type waiting struct {
 	Op
-	ticket   Ticket
+	number   uint64
 	tries    int
 	canceled bool
 	flying   bool
+	ended    bool
 }
 
 // Flight is a transaction and the operations in it.
@@ -142,12 +154,12 @@ type flightPart struct {
 func NewGroup(cfg Config, keys Keys, epoch Epoch, revision int64) *Group {
 	return &Group{
 		cfg: cfg, keys: keys, epoch: epoch, mark: epoch.Marshal(), revision: revision,
-		boots: map[identity.Boot]*line{}, waiting: map[Ticket]*waiting{}, views: lru.New[identity.Boot, *view](cfg.CacheBytes),
+		boots: map[identity.Boot]*line{}, views: lru.New[identity.Boot, *view](cfg.CacheBytes),
 	}
 }
 
 // Waiting is how many operations are not answered.
-func (g *Group) Waiting() int { return len(g.waiting) }
+func (g *Group) Waiting() int { return g.waiting }
 
 // Flights is how many transactions are under way.
 func (g *Group) Flights() int { return g.flights }
@@ -158,40 +170,41 @@ func (g *Group) Stopped() error { return g.stopped }
 // Submit takes an operation. Errors wrap ErrInvalid, ErrFull or what stopped the Group.
 func (g *Group) Submit(now time.Time, op Op) (Ticket, error) {
 	if err := op.Validate(); err != nil {
-		return 0, &Error{op.Kind, op.Identity, err}
+		return Ticket{}, &Error{op.Kind, op.Identity, err}
 	}
 	if g.stopped != nil {
-		return 0, &Error{op.Kind, op.Identity, g.stopped}
+		return Ticket{}, &Error{op.Kind, op.Identity, g.stopped}
 	}
 	boot := op.Identity.BootOf()
 	l := g.boots[boot]
-	if len(g.waiting) >= g.cfg.MaxWaiting || l != nil && len(l.ops) >= g.cfg.MaxOfBoot {
-		return 0, &Error{op.Kind, op.Identity, ErrFull}
+	if g.waiting >= g.cfg.MaxWaiting || l != nil && len(l.ops) >= g.cfg.MaxOfBoot {
+		return Ticket{}, &Error{op.Kind, op.Identity, ErrFull}
 	}
 	if l == nil {
 		l = &line{keys: g.keys.of(boot)}
 		g.boots[boot] = l
 	}
 	g.last++
-	w := &waiting{Op: op, ticket: g.last}
-	g.waiting[w.ticket] = w
+	g.waiting++
+	w := &waiting{Op: op, number: g.last}
 	l.ops = append(l.ops, w)
 	g.makeReady(now, l)
-	return w.ticket, nil
+	return Ticket{w}, nil
 }
 
 // Cancel gives an operation up. True: it was not sent, and nothing of it is done. Otherwise it may be done, and its end
 // is not told.
 func (g *Group) Cancel(t Ticket) bool {
-	w := g.waiting[t]
-	if w == nil {
+	w := t.of
+	if w == nil || w.ended {
 		return false
 	}
 	if w.flying {
 		w.canceled = true
 		return false
 	}
-	delete(g.waiting, t)
+	w.ended = true
+	g.waiting--
 	l := g.boots[w.Identity.BootOf()]
 	l.ops = slices.DeleteFunc(l.ops, func(o *waiting) bool { return o == w })
 	g.settle(l)
@@ -214,12 +227,18 @@ func (g *Group) Stop(err error) []Done {
 	}
 	g.ready = nil
 	// Lines under way may have operations that came later.
-	for _, t := range sorted(g.waiting) {
-		if w := g.waiting[t]; !w.flying {
-			l := g.boots[w.Identity.BootOf()]
-			l.ops = slices.DeleteFunc(l.ops, func(o *waiting) bool { return o == w })
-			done = g.end(done, w, Answer{}, err)
-		}
+	var later []*waiting
+	for _, l := range g.boots {
+		l.ops = slices.DeleteFunc(l.ops, func(w *waiting) bool {
+			if !w.flying {
+				later = append(later, w)
+			}
+			return !w.flying
+		})
+	}
+	slices.SortFunc(later, func(a, b *waiting) int { return cmp.Compare(a.number, b.number) })
+	for _, w := range later {
+		done = g.end(done, w, Answer{}, err)
 	}
 	return done
 }
@@ -277,12 +296,13 @@ func (g *Group) settle(l *line) {
 }
 
 func (g *Group) end(done []Done, w *waiting, a Answer, err error) []Done {
-	delete(g.waiting, w.ticket)
+	w.ended = true
+	g.waiting--
 	if w.canceled {
 		return done
 	}
 	if err != nil {
 		err = &Error{w.Kind, w.Identity, err}
 	}
-	return append(done, Done{w.ticket, a, err})
+	return append(done, Done{Ticket{w}, a, err})
 }

@@ -80,7 +80,7 @@ func (b *bench) land(f *claims.Flight, r claims.Result, err error) {
 	b.t.Helper()
 	for _, d := range b.g.Land(b.now, f, r, err) {
 		if _, told := b.ends[d.Ticket]; told {
-			b.t.Fatalf("ticket %d ends twice", d.Ticket)
+			b.t.Fatalf("%s ends twice", d.Ticket)
 		}
 		b.ends[d.Ticket] = d
 	}
@@ -559,7 +559,7 @@ func TestTheEpochMovesOn(t *testing.T) {
 	b.land(f, r, err)
 	for _, ticket := range []claims.Ticket{first, second, third} {
 		if d, ok := b.ends[ticket]; !ok || !errors.Is(d.Err, claims.ErrEpoch) {
-			t.Errorf("ticket %d: %+v", ticket, d)
+			t.Errorf("%s: %+v", ticket, d)
 		}
 	}
 	if _, err := b.g.Submit(b.now, b.claim()); !errors.Is(err, claims.ErrEpoch) || b.g.Waiting() != 0 || b.g.Next(b.now) != nil {

@@ -45,7 +45,8 @@ func (k Keys) Boot(b identity.Boot) string { return k.Claims() + bootPath(b) + "
 
 // Claim is the key of a claim.
 func (k Keys) Claim(b identity.Boot, start uint64) string {
-	return k.of(b).claim(start)
+	of := k.of(b)
+	return of.claim(start)
 }
 
 // Heads is the key of the heads that have what is folded of a boot.
@@ -75,18 +76,30 @@ func (k Keys) of(b identity.Boot) bootKeys {
 }
 
 // claim is the key of the claim that begins at start.
-func (k bootKeys) claim(start uint64) string {
-	const digits = 20
-	b := append(make([]byte, 0, len(k.from)+digits), k.from...)
-	b = append(b, "00000000000000000000"...)
-	for i := len(b) - 1; start > 0; i-- {
-		b[i], start = byte('0'+start%10), start/10
+func (k *bootKeys) claim(start uint64) string {
+	key := k.afterClaim(start)
+	return key[:len(key)-len(behind)]
+}
+
+// behind makes a key one that follows it, and precedes every other key that does.
+const behind = "\x00"
+
+// afterClaim lies behind the key of the claim that begins at start, which it begins with.
+func (k *bootKeys) afterClaim(start uint64) string {
+	digits := [...]byte{19: '0'}
+	for i := len(digits) - 1; i >= 0; i-- {
+		digits[i], start = byte('0'+start%10), start/10
 	}
-	return string(b)
+	var b strings.Builder
+	b.Grow(len(k.from) + len(digits) + len(behind))
+	b.WriteString(k.from)
+	b.Write(digits[:])
+	b.WriteString(behind)
+	return b.String()
 }
 
 // after lies behind a key and before every other key that follows it.
-func after(key string) string { return key + "\x00" }
+func after(key string) string { return key + behind }
 
 // ParseClaim reads what Claim writes.
 func (k Keys) ParseClaim(key string) (identity.Boot, uint64, error) {

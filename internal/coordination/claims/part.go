@@ -2,7 +2,6 @@ package claims
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -12,18 +11,19 @@ import (
 // the boot as it was read: one that meets what another of the same part changes has to wait for the next part. So a key
 // is written once at most, and answers can name the revision at which it was.
 type draft struct {
-	keys  bootKeys
+	keys  *bootKeys
 	epoch Epoch
 	base  *view
 
-	// gaps: behind which claim of the base (by index; -1 is the begin), up to which sequence number, nothing may stand.
-	gaps map[int]uint64
-	// on: claims of the base that must be as they were read, by start.
-	on      map[uint64]int64
-	puts    map[uint64]Claim
-	deletes map[uint64]bool
+	// The lists are short: a part has 16 operations at most, or one fold.
+	gaps []gap
+	// on: claims of the base that must be as they were read.
+	on   []reliedOn
+	puts []Claim
+	// deletes are the starts of claims.
+	deletes []uint64
 	// touched are the ranges that the part changes.
-	touched []identity.Batch
+	touched []span
 	// heads are those that the part writes: of a boot of which the store knew none, by claims that have looked at all of them since a
 	// revision; or of a fold, which nothing joins.
 	heads   Heads
@@ -31,35 +31,74 @@ type draft struct {
 	looked  int64
 	alone   bool
 	forgets bool
+
+	// one has the lists of a part with a single operation, which most are.
+	one struct {
+		gaps    [1]gap
+		on      [1]reliedOn
+		puts    [1]Claim
+		touched [1]span
+	}
 }
 
-func newDraft(k bootKeys, epoch Epoch, base *view) *draft {
-	return &draft{keys: k, epoch: epoch, base: base, gaps: map[int]uint64{}, on: map[uint64]int64{}, puts: map[uint64]Claim{}, deletes: map[uint64]bool{}}
+// gap: behind the claim of the base with the index before (-1 is the begin), up to the number end, nothing may stand.
+type gap struct {
+	before int
+	end    uint64
+}
+
+// reliedOn is a claim that must have been changed last at a revision.
+type reliedOn struct {
+	start    uint64
+	modified int64
+}
+
+// span is a range of sequence numbers.
+type span struct{ start, end uint64 }
+
+func spanOf(id identity.Batch) span { return span{id.SeqStart, id.SeqEnd} }
+
+func (s span) meets(o span) bool { return s.start <= o.end && o.start <= s.end }
+
+func newDraft(k *bootKeys, epoch Epoch, base *view) *draft {
+	d := &draft{keys: k, epoch: epoch, base: base}
+	d.gaps, d.on, d.puts, d.touched = d.one.gaps[:0], d.one.on[:0], d.one.puts[:0], d.one.touched[:0]
+	return d
 }
 
 // waits reports that an operation on id can't be decided in this part.
 func (d *draft) waits(id identity.Batch) bool {
-	return d.alone || slices.ContainsFunc(d.touched, id.Intersects)
+	return d.alone || slices.ContainsFunc(d.touched, spanOf(id).meets)
 }
 
 // relyOn guards a claim that an answer is made of.
-func (d *draft) relyOn(s stored) { d.on[s.Identity.SeqStart] = s.modified }
+func (d *draft) relyOn(s stored) {
+	r := reliedOn{s.Identity.SeqStart, s.modified}
+	if !slices.Contains(d.on, r) {
+		d.on = append(d.on, r)
+	}
+}
 
 // relyOnGap guards that nothing intersects id, as the base has it. A claim never changes its range, so the one before id
 // is guarded by its creation alone: it may become durable meanwhile.
 func (d *draft) relyOnGap(id identity.Batch) {
 	before := d.base.from(id.SeqStart) - 1
-	d.gaps[before] = max(d.gaps[before], id.SeqEnd)
+	i := slices.IndexFunc(d.gaps, func(g gap) bool { return g.before == before })
+	if i < 0 {
+		d.gaps = append(d.gaps, gap{before, id.SeqEnd})
+		return
+	}
+	d.gaps[i].end = max(d.gaps[i].end, id.SeqEnd)
 }
 
 func (d *draft) put(c Claim) {
-	d.puts[c.Identity.SeqStart] = c
-	d.touched = append(d.touched, c.Identity)
+	d.puts = append(d.puts, c)
+	d.touched = append(d.touched, spanOf(c.Identity))
 }
 
 func (d *draft) remove(c Claim) {
-	d.deletes[c.Identity.SeqStart] = true
-	d.touched = append(d.touched, c.Identity)
+	d.deletes = append(d.deletes, c.Identity.SeqStart)
+	d.touched = append(d.touched, spanOf(c.Identity))
 }
 
 // size is how many requests the part makes of the store, by the greatest of its lists.
@@ -68,29 +107,37 @@ func (d *draft) size() int {
 	return 2 + max(len(d.on)+2*len(d.gaps), len(d.puts)+len(d.deletes), 1)
 }
 
-// part is the transaction's part: its guards, and its writes.
+// part is the transaction's part: its guards, and its writes, in the order of their keys.
 func (d *draft) part() Part {
-	p := Part{Guards: []Guard{{Key: d.keys.heads, Is: Modified, Revision: d.base.headsAt}}}
+	slices.SortFunc(d.gaps, func(a, b gap) int { return cmp.Compare(a.before, b.before) })
+	slices.SortFunc(d.on, func(a, b reliedOn) int { return cmp.Compare(a.start, b.start) })
+	slices.SortFunc(d.puts, func(a, b Claim) int { return cmp.Compare(a.Identity.SeqStart, b.Identity.SeqStart) })
+	slices.Sort(d.deletes)
+	p := Part{Guards: make([]Guard, 0, 2+len(d.on)+2*len(d.gaps))}
+	p.Guards = append(p.Guards, Guard{Key: d.keys.heads, Is: Modified, Revision: d.base.headsAt})
 	if d.looked > 0 {
 		p.Guards = append(p.Guards, Guard{Key: d.keys.forgotten, Is: NotSince, Revision: d.looked})
 	}
-	for _, start := range sorted(d.on) {
-		p.Guards = append(p.Guards, Guard{Key: d.keys.claim(start), Is: Modified, Revision: d.on[start]})
+	for _, r := range d.on {
+		p.Guards = append(p.Guards, Guard{Key: d.keys.claim(r.start), Is: Modified, Revision: r.modified})
 	}
-	for _, i := range sorted(d.gaps) {
+	for _, g := range d.gaps {
 		from := d.keys.from
-		if i >= 0 {
-			c := d.base.claims[i]
-			from = d.keys.claim(c.Identity.SeqStart)
-			p.Guards = append(p.Guards, Guard{Key: from, Is: Created, Revision: c.created})
-			from = after(from)
+		if g.before >= 0 {
+			c := d.base.claims[g.before]
+			from = d.keys.afterClaim(c.Identity.SeqStart)
+			// Compared by its key: in a store that was restored, another claim of the boot may have been created at the same revision.
+			p.Guards = append(p.Guards, Guard{Key: from[:len(from)-len(behind)], Is: Created, Revision: c.created})
 		}
-		p.Guards = append(p.Guards, Guard{Key: from, End: after(d.keys.claim(d.gaps[i])), Is: Absent})
+		p.Guards = append(p.Guards, Guard{Key: from, End: d.keys.afterClaim(g.end), Is: Absent})
 	}
-	for _, start := range sorted(d.puts) {
-		p.Puts = append(p.Puts, Put{Key: d.keys.claim(start), Value: d.puts[start].Marshal()})
+	if n := len(d.puts); n > 0 {
+		p.Puts = make([]Put, n, n+1) // and the heads
 	}
-	for _, start := range sorted(d.deletes) {
+	for i := range d.puts {
+		p.Puts[i] = Put{Key: d.keys.claim(d.puts[i].Identity.SeqStart), Value: d.puts[i].Marshal()}
+	}
+	for _, start := range d.deletes {
 		p.Deletes = append(p.Deletes, d.keys.claim(start))
 	}
 	switch {
@@ -104,32 +151,29 @@ func (d *draft) part() Part {
 	return p
 }
 
-func sorted[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
-
-// committed is the boot after the part was done at a revision; nil where that is not known.
+// committed makes the base the boot as it is after the part was done at a revision, and gives it; nil where that is not known.
 func (d *draft) committed(revision int64) *view {
 	if d.forgets {
 		return nil
 	}
-	v := &view{boot: d.base.boot, heads: d.base.heads, above: d.base.above, headsAt: d.base.headsAt, forgotten: d.base.forgotten, more: d.base.more}
+	v := d.base
 	if d.heads != nil {
 		v.heads, v.above, v.headsAt = d.heads, d.above, revision
 	}
-	for _, s := range d.base.claims {
-		start := s.Identity.SeqStart
-		c, put := d.puts[start]
-		switch {
-		case d.deletes[start]:
-			continue
-		case put:
-			s = stored{stamped(c, revision), s.created, revision}
+	for _, start := range d.deletes {
+		if i, there := v.find(start); there {
+			v.claims = slices.Delete(v.claims, i, i+1)
 		}
-		v.claims = append(v.claims, s)
 	}
-	for _, start := range sorted(d.puts) {
-		if i, there := v.find(start); !there {
-			v.claims = slices.Insert(v.claims, i, stored{stamped(d.puts[start], revision), revision, revision})
+	for _, c := range d.puts {
+		i, there := v.find(c.Identity.SeqStart)
+		s := stored{stamped(c, revision), revision, revision}
+		if there {
+			s.created = v.claims[i].created
+			v.claims[i] = s
+			continue
 		}
+		v.claims = slices.Insert(v.claims, i, s)
 	}
 	// Without any of the claims that were known, it is not known where the others begin.
 	if v.more && len(v.claims) == 0 {

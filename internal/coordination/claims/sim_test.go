@@ -174,7 +174,7 @@ func sortedTickets(m map[claims.Ticket]*caller) []claims.Ticket {
 	for t := range m {
 		out = append(out, t)
 	}
-	slices.Sort(out)
+	slices.SortFunc(out, claims.Ticket.Compare)
 	return out
 }
 
@@ -246,7 +246,7 @@ func (w *world) tell(c *coordinator, done []claims.Done) {
 	for _, d := range done {
 		k := c.callers[d.Ticket]
 		if k == nil || c.told[d.Ticket] {
-			w.failf("ticket %d was told twice, or is nobody's", d.Ticket)
+			w.failf("%s was told twice, or is nobody's", d.Ticket)
 		}
 		c.told[d.Ticket] = true
 		delete(c.callers, d.Ticket)

@@ -36,12 +36,12 @@ func (v *view) knows(id identity.Batch) bool {
 }
 
 // reads are what a view is made from: the order is that of load.
-func reads(k bootKeys, most int) []Range {
+func reads(k *bootKeys, most int) []Range {
 	return []Range{{From: k.heads}, {From: k.forgotten}, {From: k.from, End: k.end, Limit: int64(most) + 1}}
 }
 
 // load makes a view of what reads gave. Errors wrap ErrEpoch, ErrCorrupt or ErrNewer.
-func load(k bootKeys, epoch uint64, most int, got [][]Entry) (*view, error) {
+func load(k *bootKeys, epoch uint64, most int, got [][]Entry) (*view, error) {
 	b := k.boot
 	if len(got) != 3 {
 		return nil, fmt.Errorf("%w: the store read %d ranges, not 3", ErrCorrupt, len(got))

@@ -41,11 +41,7 @@ func (s ClaimStore) Commit(ctx context.Context, t claims.Txn) (claims.Result, er
 		return claims.Result{}, fmt.Errorf("%w: %w", claims.ErrUnavailable, err)
 	}
 	before := s.c.revision.Load()
-	// The messages are made here, because the client's builders copy every comparison three times.
-	req := &etcdserverpb.TxnRequest{Compare: compares(t.Guards), Success: make([]*etcdserverpb.RequestOp, len(t.Parts))}
-	for i, p := range t.Parts {
-		req.Success[i] = nested(p)
-	}
+	req := newMessages(t).request(t)
 	ctx, cancel := s.c.Bound(ctx)
 	defer cancel()
 	r, err := s.kv.Txn(ctx, req, callOptions...)
@@ -69,59 +65,6 @@ func (s ClaimStore) Commit(ctx context.Context, t claims.Txn) (claims.Result, er
 		out.Parts[i] = partResult(t.Parts[i], resp.GetResponseTxn())
 	}
 	return out, nil
-}
-
-// nested is a part as a transaction of its own.
-func nested(p claims.Part) *etcdserverpb.RequestOp {
-	then := make([]*etcdserverpb.RequestOp, 0, len(p.Puts)+len(p.Deletes))
-	for _, w := range p.Puts {
-		then = append(then, &etcdserverpb.RequestOp{Request: &etcdserverpb.RequestOp_RequestPut{RequestPut: &etcdserverpb.PutRequest{Key: []byte(w.Key), Value: w.Value}}})
-	}
-	for _, key := range p.Deletes {
-		then = append(then, &etcdserverpb.RequestOp{Request: &etcdserverpb.RequestOp_RequestDeleteRange{RequestDeleteRange: &etcdserverpb.DeleteRangeRequest{Key: []byte(key)}}})
-	}
-	reads := make([]*etcdserverpb.RequestOp, len(p.Reads))
-	for i, q := range p.Reads {
-		reads[i] = readRange(q)
-	}
-	txn := &etcdserverpb.TxnRequest{Compare: compares(p.Guards), Success: then, Failure: reads}
-	if len(p.Guards) == 0 {
-		txn = &etcdserverpb.TxnRequest{Success: append(reads, then...)}
-	}
-	return &etcdserverpb.RequestOp{Request: &etcdserverpb.RequestOp_RequestTxn{RequestTxn: txn}}
-}
-
-func readRange(q claims.Range) *etcdserverpb.RequestOp {
-	r := &etcdserverpb.RangeRequest{Key: []byte(q.From)}
-	if q.End != "" {
-		r.RangeEnd, r.Limit = []byte(q.End), q.Limit
-	}
-	return &etcdserverpb.RequestOp{Request: &etcdserverpb.RequestOp_RequestRange{RequestRange: r}}
-}
-
-func compares(guards []claims.Guard) []*etcdserverpb.Compare {
-	out := make([]*etcdserverpb.Compare, len(guards))
-	for i, g := range guards {
-		c := &etcdserverpb.Compare{Key: []byte(g.Key), Result: etcdserverpb.Compare_EQUAL, Target: etcdserverpb.Compare_MOD}
-		switch g.Is {
-		case claims.Created:
-			c.Target, c.TargetUnion = etcdserverpb.Compare_CREATE, &etcdserverpb.Compare_CreateRevision{CreateRevision: g.Revision}
-		case claims.Modified:
-			c.TargetUnion = &etcdserverpb.Compare_ModRevision{ModRevision: g.Revision}
-		case claims.Holds:
-			c.Target, c.TargetUnion = etcdserverpb.Compare_VALUE, &etcdserverpb.Compare_Value{Value: g.Value}
-		case claims.NotSince:
-			c.Result, c.TargetUnion = etcdserverpb.Compare_LESS, &etcdserverpb.Compare_ModRevision{ModRevision: g.Revision + 1}
-		default:
-			// No key has revision 0; a range without keys compares as one.
-			c.TargetUnion = &etcdserverpb.Compare_ModRevision{}
-			if g.End != "" {
-				c.RangeEnd = []byte(g.End)
-			}
-		}
-		out[i] = c
-	}
-	return out
 }
 
 func partResult(p claims.Part, r *etcdserverpb.TxnResponse) claims.PartResult {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/url"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -87,19 +88,30 @@ func benchClaims(b *testing.B, kv, direct claims.KV) {
 	}
 	// Each claim is the next batch of one of 10,000 boots, which are new in each run: nothing is folded here, and claims of a boot that are
 	// not would become more from run to run than there are of a boot that is.
+	const boots = 10_000
 	var next, run atomic.Uint64
+	// What senders have ready.
+	hash := identity.Sum([]byte("frame"))
+	agents := make([]string, boots)
+	for i := range agents {
+		agents[i] = fmt.Sprintf("host-%d", i)
+	}
+	var boot atomic.Pointer[string]
 	op := func() claims.Op {
-		const boots = 10_000
 		n := next.Add(1)
-		o := claims.Op{Kind: claims.DoClaim, Hash: identity.Sum([]byte("frame")), Region: "east",
-			Identity: identity.Batch{Agent: fmt.Sprintf("host-%d", n%boots), Boot: fmt.Sprintf("b%d", run.Load()), SeqStart: n / boots * 100, SeqEnd: n/boots*100 + 99}}
+		o := claims.Op{Kind: claims.DoClaim, Hash: hash, Region: "east",
+			Identity: identity.Batch{Agent: agents[n%boots], Boot: *boot.Load(), SeqStart: n / boots * 100, SeqEnd: n/boots*100 + 99}}
 		binary.BigEndian.PutUint64(o.ID[:], n)
 		return o
 	}
 	claimFor := func(kv claims.KV, ops, flights, clients, batch int, then ...claims.Kind) claimed {
-		run.Add(1)
+		b.Helper()
+		name := fmt.Sprintf("b%d", run.Add(1))
+		boot.Store(&name)
 		return claimFor(b, kv, keys, ops, flights, clients, batch, op, then...)
 	}
+	// As a coordinator's collector is paced while little is alive.
+	defer debug.SetGCPercent(debug.SetGCPercent(400))
 	figures := map[string][]float64{}
 	note := func(name string, v float64) { figures[name] = append(figures[name], v) }
 	for b.Loop() {
