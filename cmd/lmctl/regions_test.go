@@ -17,7 +17,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/coordination/coordinator"
 	"lightmetrics.dev/lightmetrics/internal/coordination/linearizer"
 	"lightmetrics.dev/lightmetrics/internal/coordination/regions"
-	"lightmetrics.dev/lightmetrics/pkg/identity"
+	"lightmetrics.dev/lightmetrics/internal/coordination/trace"
 )
 
 // linearizing is a coordinator with regions, of which a test says what they answer.
@@ -27,8 +27,8 @@ type linearizing struct {
 	added   error
 	claims  core.Answer
 	failed  error
-	found   []regions.Found
-	unread  []*regions.RegionError
+	traced  trace.Result
+	asked   trace.Query
 }
 
 func (l *linearizing) Do(_ context.Context, ops []core.Op) []linearizer.Result {
@@ -50,8 +50,9 @@ func (l *linearizing) RetireRegion(_ context.Context, r core.Region, forget bool
 	return regions.Opened{Epoch: core.Epoch{Number: 10}}, nil
 }
 
-func (l *linearizing) Trace(context.Context, identity.Batch) ([]regions.Found, []*regions.RegionError) {
-	return l.found, l.unread
+func (l *linearizing) Trace(_ context.Context, q trace.Query) trace.Result {
+	l.asked = q
+	return l.traced
 }
 
 func serveIdentities(t *testing.T, c coordinator.Claimer) string {
@@ -154,56 +155,5 @@ func TestRetireARegion(t *testing.T) {
 	out, code := command(t, regionsCommand, "regions", "list", "--addr", addr)
 	if code != cli.ExitOK || strings.Count(out, "retired") != 2 || strings.Count(out, "takes part") != 2 || !strings.Contains(out, "mars") {
 		t.Errorf("exit %d: %s", code, out)
-	}
-}
-
-func TestIdentityTrace(t *testing.T) {
-	id, sum := identity.Batch{Agent: "a", Boot: "b", SeqStart: 1, SeqEnd: 10}, identity.Sum([]byte("x"))
-	l := &linearizing{
-		claims: core.Answer{
-			Claims: []core.Claim{{Identity: id, Hash: sum, State: core.Claimed, Recovered: true, Home: "eu", Stamp: core.Stamp{Epoch: 2, Fence: 5}, ClaimedAt: 1}},
-			Spans:  []core.Span{{Start: 11, End: 90, Home: "us"}},
-		},
-		found: []regions.Found{{Region: "eu", Key: "k", Kind: regions.KindManifest, Identity: id, Hash: sum, Stamp: core.Stamp{Epoch: 1, Fence: 4}, At: 1}},
-	}
-	addr := serveIdentities(t, l)
-	ask := func(verb, seq string, more ...string) (string, int) {
-		return command(t, identityCommand, append([]string{"identity", verb, "--agent", "a", "--boot", "b", "--seq", seq, "--addr", addr}, more...)...)
-	}
-	var views []recordView
-	out, code := ask("trace", "1-90", "-o", "json")
-	if err := json.Unmarshal([]byte(out), &views); err != nil || code != cli.ExitOK || len(views) != 3 {
-		t.Fatalf("exit %d, %v: %s", code, err, out)
-	}
-	if c, s, m := views[0], views[1], views[2]; c.Where != "etcd" || c.Kind != "CLAIMED, recovered" || c.Home != "eu" || c.Epoch != 2 || c.Fence != 5 || c.Hash != sum.String() ||
-		s.Kind != "FOLDED" || s.SeqEnd != 90 || m.Where != "eu" || m.Kind != "MANIFEST" || m.Key != "k" || m.Fence != 4 {
-		t.Errorf("%+v", views)
-	}
-	if out, code = ask("trace", "1-90"); code != cli.ExitOK || !strings.Contains(out, "2.5") || !strings.Contains(out, sum.String()[:12]) {
-		t.Errorf("exit %d: %s", code, out)
-	}
-	if out, code = ask("show", "7"); code != cli.ExitOK || !strings.Contains(out, "FOLDED") || strings.Contains(out, "MANIFEST") {
-		t.Errorf("exit %d: %s", code, out)
-	}
-	for _, seq := range []string{"", "x", "9-1", "1-2-3", "-1"} {
-		if out, code = ask("trace", seq); code != cli.ExitUsage {
-			t.Errorf("--seq %q: exit %d: %s", seq, code, out)
-		}
-	}
-	// What could not be read is said, beside what could.
-	l.found[0].Err = errors.New("damaged")
-	if out, code = ask("trace", "1-90"); code != cli.ExitFindings || !strings.Contains(out, "damaged") {
-		t.Errorf("a damaged record: exit %d: %s", code, out)
-	}
-	l.found[0].Err, l.unread = nil, []*regions.RegionError{{Op: "trace", Region: "us", Err: errors.New("no answer")}}
-	if out, code = ask("trace", "1-90"); code != cli.ExitFindings || !strings.Contains(out, "us: no answer") || !strings.Contains(out, "MANIFEST") {
-		t.Errorf("a region without an answer: exit %d: %s", code, out)
-	}
-	l.failed = core.ErrUnavailable
-	if out, code = ask("trace", "1-90"); code != cli.ExitFindings || !strings.Contains(out, "etcd: ") || !strings.Contains(out, "MANIFEST") {
-		t.Errorf("etcd without an answer: exit %d: %s", code, out)
-	}
-	if out, code = ask("show", "1"); code != cli.ExitUnreachable {
-		t.Errorf("etcd without an answer: exit %d: %s", code, out)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/coordination/folds"
 	"lightmetrics.dev/lightmetrics/internal/coordination/linearizer"
 	"lightmetrics.dev/lightmetrics/internal/coordination/regions"
+	"lightmetrics.dev/lightmetrics/internal/coordination/trace"
 	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 	"lightmetrics.dev/lightmetrics/internal/platform/run"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -24,6 +25,7 @@ import (
 // between. Any number of coordinators serve the same epoch at once; each transaction compares it.
 type identities struct {
 	keeper *regions.Keeper
+	traced []trace.Region // all of the settings
 	kv     claims.KV
 	keys   claims.Keys
 	// horizon and idle are those of the settings.
@@ -71,6 +73,7 @@ func newIdentities(c IdentityConfig, buckets map[claims.Region]regions.Store, kv
 	for _, r := range c.Regions {
 		name := claims.Region(r.Name)
 		cfg.Regions = append(cfg.Regions, regions.Region{Name: name, Store: buckets[name]})
+		v.traced = append(v.traced, trace.Region{Name: name, Store: buckets[name]})
 	}
 	var err error
 	if v.keeper, err = regions.New(cfg); err != nil {
@@ -334,6 +337,12 @@ func (v *identities) await(ctx context.Context, right func(claims.Epoch) bool, w
 }
 
 // Trace implements coordinator.Regional.
-func (v *identities) Trace(ctx context.Context, id identity.Batch) ([]regions.Found, []*regions.RegionError) {
-	return v.keeper.Trace(ctx, id)
+func (v *identities) Trace(ctx context.Context, q trace.Query) trace.Result {
+	q.Parallel = func(n int, fn func(int)) {
+		parallel(n, func(i int) bool {
+			fn(i)
+			return true
+		})
+	}
+	return trace.Find(ctx, v.traced, q)
 }

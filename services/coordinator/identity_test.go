@@ -12,11 +12,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal/journaltest"
 	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
 	"lightmetrics.dev/lightmetrics/internal/coordination/coordinator"
 	"lightmetrics.dev/lightmetrics/internal/coordination/folds"
 	"lightmetrics.dev/lightmetrics/internal/coordination/regions"
+	"lightmetrics.dev/lightmetrics/internal/coordination/trace"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
@@ -261,6 +264,14 @@ func TestRegionsOfAnOperator(t *testing.T) {
 	first.openedEpoch(1)
 	settle(t, first.claims(), buckets["eu"], "eu", 1, "x")
 	first.end()
+	// What its collector journalled.
+	body, _, err := buckets["eu"].Get(t.Context(), layout.Accepted(op(claims.DoClaim, 1, "x", "eu", 1, 0).Identity), objstore.GetOptions{})
+	must(t, err)
+	m, err := accept.ParseManifest(body)
+	must(t, err)
+	_, err = buckets["eu"].Create(t.Context(), layout.AuthorityKey, accept.AuthorityRecord{AuthorityID: "authority"}.Marshal(), objstore.PutOptions{})
+	must(t, err)
+	must(t, journaltest.Append(t.Context(), buckets["eu"], "authority", m.Entry(journal.Accepted)))
 
 	s := startRegions(t, withRegions(quick(dir), buckets), buckets)
 	s.openedEpoch(1)
@@ -298,8 +309,8 @@ func TestRegionsOfAnOperator(t *testing.T) {
 	}
 	tr, err := c.TraceIdentity(t.Context(), &coordinatorv1.TraceIdentityRequest{AgentId: "a", BootId: "b", SeqStart: 1, SeqEnd: 10})
 	must(t, err)
-	if len(tr.GetRecords()) != 1 || tr.GetRecords()[0].GetKind() != regions.KindManifest || tr.GetRecords()[0].GetRegion() != "eu" || tr.GetRecords()[0].GetError() != "" ||
-		len(tr.GetClaims().GetClaims()) != 1 || !tr.GetClaims().GetClaims()[0].GetRecovered() || len(tr.GetUnread()) != 0 {
+	if len(tr.GetRecords()) != 2 || tr.GetRecords()[0].GetKind() != trace.Manifest || tr.GetRecords()[0].GetRegion() != "eu" || tr.GetRecords()[0].GetError() != "" ||
+		tr.GetRecords()[1].GetKind() != trace.Journal || tr.GetRecords()[1].GetOutcome() != "accepted" || len(tr.GetJournals()) != 3 || tr.GetJournals()[1].GetError() != "" || len(tr.GetClaims().GetClaims()) != 1 || !tr.GetClaims().GetClaims()[0].GetRecovered() || len(tr.GetUnread()) != 0 {
 		t.Errorf("%v", tr)
 	}
 }

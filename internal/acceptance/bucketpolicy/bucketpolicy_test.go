@@ -67,7 +67,11 @@ func TestEveryKeyHasAFamily(t *testing.T) {
 // TestCoordinatorsMayTrace: a coordinator with the least that it needs can list and read what "lmctl identity
 // trace" shows, in every region.
 func TestCoordinatorsMayTrace(t *testing.T) {
-	for _, prefix := range []string{layout.AcceptedPrefix, layout.AffirmedPrefix, layout.QuarantinePrefix} {
+	prefixes := []string{layout.AcceptedPrefix, layout.AffirmedPrefix, layout.QuarantinePrefix, layout.FoldsPrefix, layout.JournalOpenPrefix, layout.JournalRunPrefix, layout.JournalFoldedPrefix}
+	if !May([]Role{Coordinator}, Get, layout.AuthorityKey) || !May([]Role{Coordinator}, Get, layout.JournalHeadKey) || !May([]Role{Coordinator}, Get, layout.JournalBeginKey) {
+		t.Error("it can't read whose journal it is, or its head")
+	}
+	for _, prefix := range prefixes {
 		for _, op := range []Op{List, Get} {
 			if !May([]Role{Coordinator}, op, Probe(prefix)) {
 				t.Errorf("no %s of %s", op, prefix)

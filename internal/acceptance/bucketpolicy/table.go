@@ -154,6 +154,8 @@ var grants = map[Role][]Grant{
 		grant(cas|List, "identities that are settled, which etcd need not keep; lists them when a region is retired", layout.FoldsPrefix),
 		grant(read, "what every region decided, after etcd was restored; which frame stands in the way", layout.AcceptedPrefix, layout.AffirmedPrefix),
 		grant(read, "conflicts of an identity, for people: lmctl identity trace", layout.QuarantinePrefix),
+		grant(read, "what the journal has of an identity, for lmctl identity trace", layout.JournalPrefix),
+		grant(Get, "whose journal it is, for the same", layout.AuthorityKey),
 	},
 	Operator: {
 		grant(read, "status, fsck, audits, show", ""),

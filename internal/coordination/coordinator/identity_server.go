@@ -74,19 +74,28 @@ func (s *IdentityServer) ChangeClaims(ctx context.Context, r *coordinatorv1.Chan
 
 // ListClaims reads what meets a range.
 func (s *IdentityServer) ListClaims(ctx context.Context, r *coordinatorv1.ListClaimsRequest) (*coordinatorv1.ListClaimsResponse, error) {
-	op := claims.Op{Kind: claims.DoLookup, Identity: identity.Batch{Agent: r.GetAgentId(), Boot: r.GetBootId(), SeqStart: r.GetSeqStart(), SeqEnd: r.GetSeqEnd()}}
-	if err := op.Validate(); err != nil {
-		return nil, refusal(err)
-	}
-	res := s.claimer.Do(ctx, []claims.Op{op})[0]
+	res := s.lookUp(ctx, identity.Batch{Agent: r.GetAgentId(), Boot: r.GetBootId(), SeqStart: r.GetSeqStart(), SeqEnd: r.GetSeqEnd()})
 	if res.Err != nil {
 		return nil, refusal(res.Err)
 	}
-	out := &coordinatorv1.ListClaimsResponse{Spans: encodeSpans(res.Answer.Spans), Epoch: res.Answer.Epoch}
-	for _, c := range res.Answer.Claims {
+	return encodeList(res.Answer), nil
+}
+
+// lookUp asks the linearizer what meets a range.
+func (s *IdentityServer) lookUp(ctx context.Context, id identity.Batch) linearizer.Result {
+	op := claims.Op{Kind: claims.DoLookup, Identity: id}
+	if err := op.Validate(); err != nil {
+		return linearizer.Result{Err: err}
+	}
+	return s.claimer.Do(ctx, []claims.Op{op})[0]
+}
+
+func encodeList(a claims.Answer) *coordinatorv1.ListClaimsResponse {
+	out := &coordinatorv1.ListClaimsResponse{Spans: encodeSpans(a.Spans), Epoch: a.Epoch}
+	for _, c := range a.Claims {
 		out.Claims = append(out.Claims, encodeIdentityClaim(c))
 	}
-	return out, nil
+	return out
 }
 
 // defaultScan is how many claims a page reads where the request does not say.

@@ -6,12 +6,15 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
+	"time"
 
 	"google.golang.org/grpc/codes"
 
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
 	"lightmetrics.dev/lightmetrics/internal/coordination/regions"
+	"lightmetrics.dev/lightmetrics/internal/coordination/trace"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
@@ -27,7 +30,8 @@ type Regional interface {
 	AddRegion(context.Context, claims.Region) (regions.Opened, error)
 	// RetireRegion is regions.Keeper.Retire.
 	RetireRegion(ctx context.Context, name claims.Region, forget bool) (regions.Opened, error)
-	Trace(context.Context, identity.Batch) ([]regions.Found, []*regions.RegionError)
+	// Trace is trace.Find over all regions.
+	Trace(context.Context, trace.Query) trace.Result
 }
 
 // regional is the claimer's side with regions, or a refusal.
@@ -122,11 +126,20 @@ func (s *IdentityServer) RetireRegion(ctx context.Context, q *coordinatorv1.Reti
 	return &coordinatorv1.RetireRegionResponse{Epoch: o.Epoch.Number, Claims: o.Recovered.Claims}, nil
 }
 
-// TraceIdentity reads every record of an identity.
+// traceAfter is how long after a known time journals are searched, where a request does not say.
+const traceAfter = 15 * time.Minute
+
+// TraceIdentity reads every record of identities.
 func (s *IdentityServer) TraceIdentity(ctx context.Context, q *coordinatorv1.TraceIdentityRequest) (*coordinatorv1.TraceIdentityResponse, error) {
-	id := identity.Batch{Agent: q.GetAgentId(), Boot: q.GetBootId(), SeqStart: q.GetSeqStart(), SeqEnd: q.GetSeqEnd()}
-	if err := id.Validate(); err != nil {
+	find := trace.Query{
+		Identity: identity.Batch{Agent: q.GetAgentId(), Boot: q.GetBootId(), SeqStart: q.GetSeqStart(), SeqEnd: q.GetSeqEnd()},
+		After:    time.Duration(min(cmp.Or(q.GetJournalAfterNs(), uint64(traceAfter)), math.MaxInt64)),
+	}
+	if err := find.Identity.Validate(); err != nil {
 		return nil, refusal(fmt.Errorf("%w: %w", claims.ErrInvalid, err))
+	}
+	if find.After > trace.MaxAfter {
+		return nil, refusal(fmt.Errorf("%w: journals are searched %s after a known time, at most %s", claims.ErrInvalid, find.After, trace.MaxAfter))
 	}
 	r, err := s.regional()
 	if err != nil {
@@ -134,21 +147,31 @@ func (s *IdentityServer) TraceIdentity(ctx context.Context, q *coordinatorv1.Tra
 	}
 	out := &coordinatorv1.TraceIdentityResponse{Unread: map[string]string{}}
 	// What the buckets have is worth showing while etcd does not answer.
-	if out.Claims, err = s.ListClaims(ctx, &coordinatorv1.ListClaimsRequest{AgentId: id.Agent, BootId: id.Boot, SeqStart: id.SeqStart, SeqEnd: id.SeqEnd}); err != nil {
-		out.Unread["etcd"] = err.Error()
+	res := s.lookUp(ctx, find.Identity)
+	if res.Err != nil {
+		out.Unread["etcd"] = refusal(res.Err).Error()
+	} else {
+		find.Claims, out.Claims = res.Answer.Claims, encodeList(res.Answer)
 	}
-	found, unread := r.Trace(ctx, id)
-	for _, f := range found {
+	found := r.Trace(ctx, find)
+	for _, f := range found.Records {
 		p := &coordinatorv1.IdentityRecord{
-			Region: string(f.Region), Key: f.Key, Kind: f.Kind, FrameSha256: f.Hash[:], Epoch: f.Stamp.Epoch, Fence: f.Stamp.Fence, AtUnixNs: f.At,
-			Identity: &coordinatorv1.ClaimIdentity{AgentId: f.Identity.Agent, BootId: f.Identity.Boot, SeqStart: f.Identity.SeqStart, SeqEnd: f.Identity.SeqEnd},
+			Region: string(f.Region), Key: f.Key, Kind: f.Kind, FrameSha256: f.Hash, Epoch: f.Stamp.Epoch, Fence: f.Stamp.Fence, AtUnixNs: f.At,
+			Identity: encodeBatch(f.Identity), HomeRegion: string(f.Home), Outcome: f.Outcome,
 		}
 		if f.Err != nil {
 			p.Error = f.Err.Error()
 		}
 		out.Records = append(out.Records, p)
 	}
-	for _, u := range unread {
+	for _, j := range found.Journals {
+		p := &coordinatorv1.JournalSearch{Region: string(j.Region), FromUnixNs: j.From, ToUnixNs: j.To, Files: uint32(j.Files), Segments: uint32(j.Segments)}
+		if j.Err != nil {
+			p.Error = j.Err.Error()
+		}
+		out.Journals = append(out.Journals, p)
+	}
+	for _, u := range found.Unread {
 		out.Unread[string(u.Region)] = u.Err.Error()
 	}
 	return out, nil

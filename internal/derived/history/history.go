@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
@@ -38,6 +39,11 @@ type Selection struct {
 	Agents func(agent string) bool
 	// Conflicts asks for the frames in quarantine as well.
 	Conflicts bool
+	// Spans says which folded files are read, of those that Accepted and Samples leave; nil reads all of them.
+	Spans func(journal.Span) bool
+	// Raw asks for every entry of these agents as it stands, whatever its outcome: also of batches that another region counts, and each
+	// time that it stands somewhere.
+	Raw bool
 }
 
 // Files are those of a head that were folded after one of its moves, 0 being all of them, and whose spans the selection
@@ -50,11 +56,11 @@ func (s *Selection) Files(ctx context.Context, g objstore.Getter, head journal.H
 
 // skips reports whether nothing of a folded file, or of a list of them, is wanted.
 func (s *Selection) skips(x journal.Span) bool {
-	return !s.Accepted.overlaps(x.MinAt, x.MaxAt) || !s.Samples.overlaps(x.MinTime, x.MaxTime)
+	return !s.Accepted.overlaps(x.MinAt, x.MaxAt) || !s.Samples.overlaps(x.MinTime, x.MaxTime) || s.Spans != nil && !s.Spans(x)
 }
 
 func (s *Selection) wants(e *journal.Entry) bool {
-	return (e.Outcome.Counts() || s.Conflicts && e.Outcome.Conflict()) && s.Accepted.overlaps(e.At, e.At) && s.Samples.overlaps(e.MinTime, e.MaxTime) &&
+	return (s.Raw || e.Outcome.Counts() || s.Conflicts && e.Outcome.Conflict()) && s.Accepted.overlaps(e.At, e.At) && s.Samples.overlaps(e.MinTime, e.MaxTime) &&
 		(s.Agents == nil || s.Agents(e.ID.Agent))
 }
 
@@ -67,12 +73,18 @@ type Reader struct {
 	// at most; 0 is 1,000,000. A batch with several entries, as after a repeat of its sender's, is given again
 	// when more than so many others came in between.
 	Remember int
+	// Partial reads a journal that does not have every accepted batch, too; else that is ErrIncomplete.
+	Partial bool
+	// Fan reads runs that are not folded side by side; nil is one after the other. Pages come one at a time all the same.
+	Fan journal.Fan
 }
 
 // Page is what one file or one segment has.
 type Page struct {
 	// Entries that are wanted, in the order of their identities. They may be none, and are valid during the call.
 	Entries []journal.Entry
+	// Key of the file or the segment; empty of a file that was folded while the reading went on.
+	Key string
 	// Through is the number of the head's move through which everything folded has been given with this page:
 	// where a later reading may begin. It is 0 for what is not folded yet.
 	Through uint64
@@ -121,7 +133,7 @@ func (r Reader) read(ctx context.Context, s Selection, after uint64, page func(c
 			return Read{}, err
 		}
 		polled, err := w.rest(ctx, head)
-		if err == nil && !begin.Covers(polled.Lost) {
+		if err == nil && !r.Partial && !begin.Covers(polled.Lost) {
 			return Read{}, ErrIncomplete
 		}
 		if err == nil {
@@ -145,14 +157,21 @@ type walk struct {
 	page  func(context.Context, Page) error
 	once  *once
 	out   Read
+
+	giving sync.Mutex // a page, of which Fan may read several at once
 	// ended is the caller's error, after which nothing is tried again.
 	ended error
 }
 
 // give hands a page over.
-func (w *walk) give(ctx context.Context, es []journal.Entry, through uint64) error {
-	wanted := slices.DeleteFunc(es, func(e journal.Entry) bool { return !w.s.wants(&e) || !w.once.first(&e) })
-	w.ended = w.page(ctx, Page{wanted, through})
+func (w *walk) give(ctx context.Context, es []journal.Entry, key string, through uint64) error {
+	w.giving.Lock()
+	defer w.giving.Unlock()
+	if w.ended != nil {
+		return w.ended
+	}
+	wanted := slices.DeleteFunc(es, func(e journal.Entry) bool { return !w.s.wants(&e) || !w.s.Raw && !w.once.first(&e) })
+	w.ended = w.page(ctx, Page{wanted, key, through})
 	return w.ended
 }
 
@@ -160,7 +179,7 @@ func (w *walk) give(ctx context.Context, es []journal.Entry, through uint64) err
 func (w *walk) folded(ctx context.Context, after uint64) (journal.Head, error) {
 	for failed := 0; ; failed++ {
 		head, _, err := journal.ReadHead(ctx, w.Store)
-		if err == nil && !w.begin.Covers(head.Lost) {
+		if err == nil && !w.Partial && !w.begin.Covers(head.Lost) {
 			err = ErrIncomplete
 		}
 		if err != nil {
@@ -202,7 +221,7 @@ func (w *walk) files(ctx context.Context, head journal.Head, after uint64) (uint
 		if i+1 < len(files) {
 			through = files[i+1].First - 1
 		}
-		if err := w.give(ctx, es, through); err != nil {
+		if err := w.give(ctx, es, f.Key, through); err != nil {
 			return after, err
 		}
 		after = max(after, through)
@@ -212,10 +231,10 @@ func (w *walk) files(ctx context.Context, head journal.Head, after uint64) (uint
 
 // rest gives what a head has not folded, and proves that nothing is missing.
 func (w *walk) rest(ctx context.Context, head journal.Head) (journal.Polled, error) {
-	apply := func(ctx context.Context, es []journal.Entry) error { return w.give(ctx, es, 0) }
 	f, err := journal.NewFollower(journal.FollowerConfig{
-		Store: w.Store, Authority: w.Authority, From: head.Positions(), Skip: w.s.skips, Folded: apply,
-		Segment: func(ctx context.Context, s *journal.Segment) error { return apply(ctx, s.Entries) },
+		Store: w.Store, Authority: w.Authority, From: head.Positions(), Skip: w.s.skips, Fan: w.Fan,
+		Folded:  func(ctx context.Context, es []journal.Entry) error { return w.give(ctx, es, "", 0) },
+		Segment: func(ctx context.Context, s *journal.Segment) error { return w.give(ctx, s.Entries, s.Key(), 0) },
 	})
 	if err != nil {
 		return journal.Polled{}, err

@@ -1498,9 +1498,11 @@ type TraceIdentityRequest struct {
 	// First sequence number.
 	SeqStart uint64 `protobuf:"varint,3,opt,name=seq_start,json=seqStart,proto3" json:"seq_start,omitempty"`
 	// Last sequence number.
-	SeqEnd        uint64 `protobuf:"varint,4,opt,name=seq_end,json=seqEnd,proto3" json:"seq_end,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	SeqEnd uint64 `protobuf:"varint,4,opt,name=seq_end,json=seqEnd,proto3" json:"seq_end,omitempty"`
+	// How long after each time that records of the identities name the journals are searched; nanoseconds, at most 90 days, 0 is 15 minutes.
+	JournalAfterNs uint64 `protobuf:"varint,5,opt,name=journal_after_ns,json=journalAfterNs,proto3" json:"journal_after_ns,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *TraceIdentityRequest) Reset() {
@@ -1561,27 +1563,38 @@ func (x *TraceIdentityRequest) GetSeqEnd() uint64 {
 	return 0
 }
 
+func (x *TraceIdentityRequest) GetJournalAfterNs() uint64 {
+	if x != nil {
+		return x.JournalAfterNs
+	}
+	return 0
+}
+
 // IdentityRecord is a record in a bucket.
 type IdentityRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Whose bucket.
 	Region string `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
-	// Its key.
+	// Its key; of an entry of the journal, the key of the segment or of the folded file that has it.
 	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
-	// MANIFEST, AFFIRMATION or QUARANTINE.
+	// MANIFEST, AFFIRMATION, QUARANTINE, JOURNAL or FOLD.
 	Kind string `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
 	// The batch.
 	Identity *ClaimIdentity `protobuf:"bytes,4,opt,name=identity,proto3" json:"identity,omitempty"`
-	// SHA-256 of the frame that it is about.
+	// SHA-256 of the frame that it is about; of a FOLD the first 16 bytes of it.
 	FrameSha256 []byte `protobuf:"bytes,5,opt,name=frame_sha256,json=frameSha256,proto3" json:"frame_sha256,omitempty"`
-	// Stamp of the claim that it was written under, or stands for.
+	// Stamp of the claim that it was written under, or stands for; of JOURNAL the epoch alone, of FOLD nothing.
 	Epoch uint64 `protobuf:"varint,6,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// Second part of the stamp.
 	Fence uint64 `protobuf:"varint,7,opt,name=fence,proto3" json:"fence,omitempty"`
-	// When it was written, by a collector's clock, Unix nanoseconds; 0: it does not say.
+	// When it happened, by the clock of the collector that wrote it; of AFFIRMATION by the store's. Unix nanoseconds; 0: it does not say.
 	AtUnixNs int64 `protobuf:"varint,8,opt,name=at_unix_ns,json=atUnixNs,proto3" json:"at_unix_ns,omitempty"`
 	// Why it can't be read; empty: it could.
-	Error         string `protobuf:"bytes,9,opt,name=error,proto3" json:"error,omitempty"`
+	Error string `protobuf:"bytes,9,opt,name=error,proto3" json:"error,omitempty"`
+	// The region that counts the batch, where the record says so.
+	HomeRegion string `protobuf:"bytes,10,opt,name=home_region,json=homeRegion,proto3" json:"home_region,omitempty"`
+	// Of JOURNAL: accepted, duplicate, conflict, audited_accepted, audited_conflict or elsewhere.
+	Outcome       string `protobuf:"bytes,11,opt,name=outcome,proto3" json:"outcome,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1679,22 +1692,129 @@ func (x *IdentityRecord) GetError() string {
 	return ""
 }
 
+func (x *IdentityRecord) GetHomeRegion() string {
+	if x != nil {
+		return x.HomeRegion
+	}
+	return ""
+}
+
+func (x *IdentityRecord) GetOutcome() string {
+	if x != nil {
+		return x.Outcome
+	}
+	return ""
+}
+
+// JournalSearch is what was searched of the journal of a region.
+type JournalSearch struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whose journal.
+	Region string `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
+	// Folded files were searched around known times, of which this is the earliest, Unix nanoseconds; 0: no time is known.
+	FromUnixNs int64 `protobuf:"varint,2,opt,name=from_unix_ns,json=fromUnixNs,proto3" json:"from_unix_ns,omitempty"`
+	// The latest of these times.
+	ToUnixNs int64 `protobuf:"varint,3,opt,name=to_unix_ns,json=toUnixNs,proto3" json:"to_unix_ns,omitempty"`
+	// Folded files that were read.
+	Files uint32 `protobuf:"varint,4,opt,name=files,proto3" json:"files,omitempty"`
+	// Segments that were read, which no reconciler has folded yet.
+	Segments uint32 `protobuf:"varint,5,opt,name=segments,proto3" json:"segments,omitempty"`
+	// Why something of it was not searched; empty: all of that was.
+	Error         string `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JournalSearch) Reset() {
+	*x = JournalSearch{}
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JournalSearch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JournalSearch) ProtoMessage() {}
+
+func (x *JournalSearch) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JournalSearch.ProtoReflect.Descriptor instead.
+func (*JournalSearch) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *JournalSearch) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
+}
+
+func (x *JournalSearch) GetFromUnixNs() int64 {
+	if x != nil {
+		return x.FromUnixNs
+	}
+	return 0
+}
+
+func (x *JournalSearch) GetToUnixNs() int64 {
+	if x != nil {
+		return x.ToUnixNs
+	}
+	return 0
+}
+
+func (x *JournalSearch) GetFiles() uint32 {
+	if x != nil {
+		return x.Files
+	}
+	return 0
+}
+
+func (x *JournalSearch) GetSegments() uint32 {
+	if x != nil {
+		return x.Segments
+	}
+	return 0
+}
+
+func (x *JournalSearch) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
 // TraceIdentityResponse has what was found.
 type TraceIdentityResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Claims and spans in etcd.
 	Claims *ListClaimsResponse `protobuf:"bytes,1,opt,name=claims,proto3" json:"claims,omitempty"`
-	// Records by descending stamp, at most 1,000 of a region.
+	// Records in the order in which they happened, those of one time by stamp, and those without a time last; at most 1,000 of a region.
 	Records []*IdentityRecord `protobuf:"bytes,2,rep,name=records,proto3" json:"records,omitempty"`
 	// Regions that could not be read, by name, and why.
-	Unread        map[string]string `protobuf:"bytes,3,rep,name=unread,proto3" json:"unread,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Unread map[string]string `protobuf:"bytes,3,rep,name=unread,proto3" json:"unread,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// What was searched of the journals.
+	Journals      []*JournalSearch `protobuf:"bytes,4,rep,name=journals,proto3" json:"journals,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TraceIdentityResponse) Reset() {
 	*x = TraceIdentityResponse{}
-	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[20]
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1706,7 +1826,7 @@ func (x *TraceIdentityResponse) String() string {
 func (*TraceIdentityResponse) ProtoMessage() {}
 
 func (x *TraceIdentityResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[20]
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1719,7 +1839,7 @@ func (x *TraceIdentityResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceIdentityResponse.ProtoReflect.Descriptor instead.
 func (*TraceIdentityResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{20}
+	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *TraceIdentityResponse) GetClaims() *ListClaimsResponse {
@@ -1739,6 +1859,13 @@ func (x *TraceIdentityResponse) GetRecords() []*IdentityRecord {
 func (x *TraceIdentityResponse) GetUnread() map[string]string {
 	if x != nil {
 		return x.Unread
+	}
+	return nil
+}
+
+func (x *TraceIdentityResponse) GetJournals() []*JournalSearch {
+	if x != nil {
+		return x.Journals
 	}
 	return nil
 }
@@ -1837,12 +1964,13 @@ const file_lightmetrics_coordinator_v1_identity_proto_rawDesc = "" +
 	"\x06forget\x18\x02 \x01(\bR\x06forget\"D\n" +
 	"\x14RetireRegionResponse\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x16\n" +
-	"\x06claims\x18\x02 \x01(\x04R\x06claims\"\x80\x01\n" +
+	"\x06claims\x18\x02 \x01(\x04R\x06claims\"\xaa\x01\n" +
 	"\x14TraceIdentityRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x17\n" +
 	"\aboot_id\x18\x02 \x01(\tR\x06bootId\x12\x1b\n" +
 	"\tseq_start\x18\x03 \x01(\x04R\bseqStart\x12\x17\n" +
-	"\aseq_end\x18\x04 \x01(\x04R\x06seqEnd\"\x99\x02\n" +
+	"\aseq_end\x18\x04 \x01(\x04R\x06seqEnd\x12(\n" +
+	"\x10journal_after_ns\x18\x05 \x01(\x04R\x0ejournalAfterNs\"\xd4\x02\n" +
 	"\x0eIdentityRecord\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x12\n" +
@@ -1853,11 +1981,25 @@ const file_lightmetrics_coordinator_v1_identity_proto_rawDesc = "" +
 	"\x05fence\x18\a \x01(\x04R\x05fence\x12\x1c\n" +
 	"\n" +
 	"at_unix_ns\x18\b \x01(\x03R\batUnixNs\x12\x14\n" +
-	"\x05error\x18\t \x01(\tR\x05error\"\xba\x02\n" +
+	"\x05error\x18\t \x01(\tR\x05error\x12\x1f\n" +
+	"\vhome_region\x18\n" +
+	" \x01(\tR\n" +
+	"homeRegion\x12\x18\n" +
+	"\aoutcome\x18\v \x01(\tR\aoutcome\"\xaf\x01\n" +
+	"\rJournalSearch\x12\x16\n" +
+	"\x06region\x18\x01 \x01(\tR\x06region\x12 \n" +
+	"\ffrom_unix_ns\x18\x02 \x01(\x03R\n" +
+	"fromUnixNs\x12\x1c\n" +
+	"\n" +
+	"to_unix_ns\x18\x03 \x01(\x03R\btoUnixNs\x12\x14\n" +
+	"\x05files\x18\x04 \x01(\rR\x05files\x12\x1a\n" +
+	"\bsegments\x18\x05 \x01(\rR\bsegments\x12\x14\n" +
+	"\x05error\x18\x06 \x01(\tR\x05error\"\x82\x03\n" +
 	"\x15TraceIdentityResponse\x12G\n" +
 	"\x06claims\x18\x01 \x01(\v2/.lightmetrics.coordinator.v1.ListClaimsResponseR\x06claims\x12E\n" +
 	"\arecords\x18\x02 \x03(\v2+.lightmetrics.coordinator.v1.IdentityRecordR\arecords\x12V\n" +
-	"\x06unread\x18\x03 \x03(\v2>.lightmetrics.coordinator.v1.TraceIdentityResponse.UnreadEntryR\x06unread\x1a9\n" +
+	"\x06unread\x18\x03 \x03(\v2>.lightmetrics.coordinator.v1.TraceIdentityResponse.UnreadEntryR\x06unread\x12F\n" +
+	"\bjournals\x18\x04 \x03(\v2*.lightmetrics.coordinator.v1.JournalSearchR\bjournals\x1a9\n" +
 	"\vUnreadEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\xc7\x01\n" +
@@ -1909,7 +2051,7 @@ func file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP() []byte {
 }
 
 var file_lightmetrics_coordinator_v1_identity_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_lightmetrics_coordinator_v1_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_lightmetrics_coordinator_v1_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_lightmetrics_coordinator_v1_identity_proto_goTypes = []any{
 	(ClaimChange)(0),              // 0: lightmetrics.coordinator.v1.ClaimChange
 	(ClaimState)(0),               // 1: lightmetrics.coordinator.v1.ClaimState
@@ -1934,8 +2076,9 @@ var file_lightmetrics_coordinator_v1_identity_proto_goTypes = []any{
 	(*RetireRegionResponse)(nil),  // 20: lightmetrics.coordinator.v1.RetireRegionResponse
 	(*TraceIdentityRequest)(nil),  // 21: lightmetrics.coordinator.v1.TraceIdentityRequest
 	(*IdentityRecord)(nil),        // 22: lightmetrics.coordinator.v1.IdentityRecord
-	(*TraceIdentityResponse)(nil), // 23: lightmetrics.coordinator.v1.TraceIdentityResponse
-	nil,                           // 24: lightmetrics.coordinator.v1.TraceIdentityResponse.UnreadEntry
+	(*JournalSearch)(nil),         // 23: lightmetrics.coordinator.v1.JournalSearch
+	(*TraceIdentityResponse)(nil), // 24: lightmetrics.coordinator.v1.TraceIdentityResponse
+	nil,                           // 25: lightmetrics.coordinator.v1.TraceIdentityResponse.UnreadEntry
 }
 var file_lightmetrics_coordinator_v1_identity_proto_depIdxs = []int32{
 	0,  // 0: lightmetrics.coordinator.v1.ClaimRequest.change:type_name -> lightmetrics.coordinator.v1.ClaimChange
@@ -1954,26 +2097,27 @@ var file_lightmetrics_coordinator_v1_identity_proto_depIdxs = []int32{
 	3,  // 13: lightmetrics.coordinator.v1.IdentityRecord.identity:type_name -> lightmetrics.coordinator.v1.ClaimIdentity
 	11, // 14: lightmetrics.coordinator.v1.TraceIdentityResponse.claims:type_name -> lightmetrics.coordinator.v1.ListClaimsResponse
 	22, // 15: lightmetrics.coordinator.v1.TraceIdentityResponse.records:type_name -> lightmetrics.coordinator.v1.IdentityRecord
-	24, // 16: lightmetrics.coordinator.v1.TraceIdentityResponse.unread:type_name -> lightmetrics.coordinator.v1.TraceIdentityResponse.UnreadEntry
-	8,  // 17: lightmetrics.coordinator.v1.IdentityService.ChangeClaims:input_type -> lightmetrics.coordinator.v1.ChangeClaimsRequest
-	10, // 18: lightmetrics.coordinator.v1.IdentityService.ListClaims:input_type -> lightmetrics.coordinator.v1.ListClaimsRequest
-	12, // 19: lightmetrics.coordinator.v1.IdentityService.ScanClaims:input_type -> lightmetrics.coordinator.v1.ScanClaimsRequest
-	14, // 20: lightmetrics.coordinator.v1.IdentityService.ListRegions:input_type -> lightmetrics.coordinator.v1.ListRegionsRequest
-	17, // 21: lightmetrics.coordinator.v1.IdentityService.AddRegion:input_type -> lightmetrics.coordinator.v1.AddRegionRequest
-	19, // 22: lightmetrics.coordinator.v1.IdentityService.RetireRegion:input_type -> lightmetrics.coordinator.v1.RetireRegionRequest
-	21, // 23: lightmetrics.coordinator.v1.IdentityService.TraceIdentity:input_type -> lightmetrics.coordinator.v1.TraceIdentityRequest
-	9,  // 24: lightmetrics.coordinator.v1.IdentityService.ChangeClaims:output_type -> lightmetrics.coordinator.v1.ChangeClaimsResponse
-	11, // 25: lightmetrics.coordinator.v1.IdentityService.ListClaims:output_type -> lightmetrics.coordinator.v1.ListClaimsResponse
-	13, // 26: lightmetrics.coordinator.v1.IdentityService.ScanClaims:output_type -> lightmetrics.coordinator.v1.ScanClaimsResponse
-	16, // 27: lightmetrics.coordinator.v1.IdentityService.ListRegions:output_type -> lightmetrics.coordinator.v1.ListRegionsResponse
-	18, // 28: lightmetrics.coordinator.v1.IdentityService.AddRegion:output_type -> lightmetrics.coordinator.v1.AddRegionResponse
-	20, // 29: lightmetrics.coordinator.v1.IdentityService.RetireRegion:output_type -> lightmetrics.coordinator.v1.RetireRegionResponse
-	23, // 30: lightmetrics.coordinator.v1.IdentityService.TraceIdentity:output_type -> lightmetrics.coordinator.v1.TraceIdentityResponse
-	24, // [24:31] is the sub-list for method output_type
-	17, // [17:24] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	25, // 16: lightmetrics.coordinator.v1.TraceIdentityResponse.unread:type_name -> lightmetrics.coordinator.v1.TraceIdentityResponse.UnreadEntry
+	23, // 17: lightmetrics.coordinator.v1.TraceIdentityResponse.journals:type_name -> lightmetrics.coordinator.v1.JournalSearch
+	8,  // 18: lightmetrics.coordinator.v1.IdentityService.ChangeClaims:input_type -> lightmetrics.coordinator.v1.ChangeClaimsRequest
+	10, // 19: lightmetrics.coordinator.v1.IdentityService.ListClaims:input_type -> lightmetrics.coordinator.v1.ListClaimsRequest
+	12, // 20: lightmetrics.coordinator.v1.IdentityService.ScanClaims:input_type -> lightmetrics.coordinator.v1.ScanClaimsRequest
+	14, // 21: lightmetrics.coordinator.v1.IdentityService.ListRegions:input_type -> lightmetrics.coordinator.v1.ListRegionsRequest
+	17, // 22: lightmetrics.coordinator.v1.IdentityService.AddRegion:input_type -> lightmetrics.coordinator.v1.AddRegionRequest
+	19, // 23: lightmetrics.coordinator.v1.IdentityService.RetireRegion:input_type -> lightmetrics.coordinator.v1.RetireRegionRequest
+	21, // 24: lightmetrics.coordinator.v1.IdentityService.TraceIdentity:input_type -> lightmetrics.coordinator.v1.TraceIdentityRequest
+	9,  // 25: lightmetrics.coordinator.v1.IdentityService.ChangeClaims:output_type -> lightmetrics.coordinator.v1.ChangeClaimsResponse
+	11, // 26: lightmetrics.coordinator.v1.IdentityService.ListClaims:output_type -> lightmetrics.coordinator.v1.ListClaimsResponse
+	13, // 27: lightmetrics.coordinator.v1.IdentityService.ScanClaims:output_type -> lightmetrics.coordinator.v1.ScanClaimsResponse
+	16, // 28: lightmetrics.coordinator.v1.IdentityService.ListRegions:output_type -> lightmetrics.coordinator.v1.ListRegionsResponse
+	18, // 29: lightmetrics.coordinator.v1.IdentityService.AddRegion:output_type -> lightmetrics.coordinator.v1.AddRegionResponse
+	20, // 30: lightmetrics.coordinator.v1.IdentityService.RetireRegion:output_type -> lightmetrics.coordinator.v1.RetireRegionResponse
+	24, // 31: lightmetrics.coordinator.v1.IdentityService.TraceIdentity:output_type -> lightmetrics.coordinator.v1.TraceIdentityResponse
+	25, // [25:32] is the sub-list for method output_type
+	18, // [18:25] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_lightmetrics_coordinator_v1_identity_proto_init() }
@@ -1987,7 +2131,7 @@ func file_lightmetrics_coordinator_v1_identity_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lightmetrics_coordinator_v1_identity_proto_rawDesc), len(file_lightmetrics_coordinator_v1_identity_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   22,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

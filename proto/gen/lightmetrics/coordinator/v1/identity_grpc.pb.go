@@ -53,7 +53,7 @@ type IdentityServiceClient interface {
 	// RetireRegion takes a region out for good, by the next epoch; its bucket need not be there. What was decided there stays
 	// decided, and what only it had may be accepted again, with the same frame. Its name is never used again.
 	RetireRegion(ctx context.Context, in *RetireRegionRequest, opts ...grpc.CallOption) (*RetireRegionResponse, error)
-	// TraceIdentity reads every record of an identity in the buckets of all regions.
+	// TraceIdentity reads every record of the identities that share a range of sequence numbers, in the buckets of all regions.
 	TraceIdentity(ctx context.Context, in *TraceIdentityRequest, opts ...grpc.CallOption) (*TraceIdentityResponse, error)
 }
 
@@ -157,7 +157,7 @@ type IdentityServiceServer interface {
 	// RetireRegion takes a region out for good, by the next epoch; its bucket need not be there. What was decided there stays
 	// decided, and what only it had may be accepted again, with the same frame. Its name is never used again.
 	RetireRegion(context.Context, *RetireRegionRequest) (*RetireRegionResponse, error)
-	// TraceIdentity reads every record of an identity in the buckets of all regions.
+	// TraceIdentity reads every record of the identities that share a range of sequence numbers, in the buckets of all regions.
 	TraceIdentity(context.Context, *TraceIdentityRequest) (*TraceIdentityResponse, error)
 	mustEmbedUnimplementedIdentityServiceServer()
 }
