@@ -89,12 +89,21 @@ type Refusal struct {
 	// Reason is stable: IDENTITY_CONFLICT, BOOT_ID_CLASH, a reject's reason of
 	// docs/protocol/stream.md, or DAMAGED_ON_DISK. Detail is for people.
 	Reason, Detail string
+	// Accepted is, of IDENTITY_CONFLICT, the batch of the accepted frame: Batch itself, or another one of the boot that shares record
+	// numbers with it. Else it is zero.
+	Accepted identity.Batch
 	// Collector that refused it.
 	Collector string
 }
 
 func refusalOf(state queue.State, a queue.HeldBatch) Refusal {
-	return Refusal{ID: a.ID, Batch: a.Identity(), Conflict: state == queue.Parked, Reason: a.Reason, Detail: a.Detail, Collector: a.Collector}
+	r := Refusal{ID: a.ID, Batch: a.Identity(), Conflict: state == queue.Parked, Reason: a.Reason, Detail: a.Detail, Collector: a.Collector}
+	if r.Reason == "IDENTITY_CONFLICT" {
+		if r.Accepted = r.Batch; a.Met() != "" {
+			r.Accepted.SeqStart, r.Accepted.SeqEnd = *a.AcceptedSeqStart, *a.AcceptedSeqEnd
+		}
+	}
+	return r
 }
 
 // RefusedError is Flush's answer where batches were refused since the Flush before.

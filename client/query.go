@@ -192,8 +192,10 @@ type Conflict struct {
 	// AcceptedSHA256 and SubmittedSHA256 are of the frame that holds the identity and of the
 	// one in quarantine, in lower-case hex.
 	AcceptedSHA256, SubmittedSHA256 string
-	Observed                        time.Time
-	Collector                       string
+	// Accepted is the batch of the accepted frame: Batch itself, or another one of the boot that shares record numbers with it.
+	Accepted  identity.Batch
+	Observed  time.Time
+	Collector string
 	// Region whose quarantine has the frame; empty where one region was asked.
 	Region string
 }
@@ -355,8 +357,13 @@ func (q *Querier) ConflictsOf(ctx context.Context, regions []string, agent strin
 			return nil, errorOf(ctx, err)
 		}
 		for _, c := range resp.GetConflicts() {
+			id := identity.Batch{Agent: c.GetAgentId(), Boot: c.GetBootId(), SeqStart: c.GetSeqStart(), SeqEnd: c.GetSeqEnd()}
+			holder := id
+			if c.AcceptedSeqStart != nil && c.AcceptedSeqEnd != nil {
+				holder.SeqStart, holder.SeqEnd = c.GetAcceptedSeqStart(), c.GetAcceptedSeqEnd()
+			}
 			out = append(out, Conflict{
-				Batch:          identity.Batch{Agent: c.GetAgentId(), Boot: c.GetBootId(), SeqStart: c.GetSeqStart(), SeqEnd: c.GetSeqEnd()},
+				Batch: id, Accepted: holder,
 				AcceptedSHA256: c.GetAcceptedSha256(), SubmittedSHA256: c.GetSubmittedSha256(),
 				Observed: timeOf(c.GetObservedAtUnixNs()), Collector: c.GetCollectorId(), Region: c.GetRegion(),
 			})

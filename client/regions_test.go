@@ -42,7 +42,11 @@ func (s *regional) ListAgents(_ context.Context, r *queryv1.ListAgentsRequest) (
 
 func (s *regional) ListConflicts(_ context.Context, r *queryv1.ListConflictsRequest) (*queryv1.ListConflictsResponse, error) {
 	s.asked = append(s.asked, fmt.Sprint(r.GetRegions()))
-	resp := &queryv1.ListConflictsResponse{Conflicts: []*queryv1.IdentityConflict{{AgentId: "a", Region: "eu"}}, Regions: bothRegions}
+	first, last := uint64(0), uint64(7)
+	resp := &queryv1.ListConflictsResponse{Conflicts: []*queryv1.IdentityConflict{{AgentId: "a", Region: "eu", SeqStart: 5, SeqEnd: 9}}, Regions: bothRegions}
+	if r.GetPageToken() == "" {
+		resp.Conflicts[0].AcceptedSeqStart, resp.Conflicts[0].AcceptedSeqEnd = &first, &last
+	}
 	if r.GetPageToken() == "" {
 		resp.NextPageToken = "2"
 	}
@@ -86,6 +90,10 @@ func TestRegionsOfAnAnswer(t *testing.T) {
 	list, err := q.ConflictsOf(bound(t), []string{"eu", "us"}, "")
 	if !errors.As(err, &partial) || len(partial.Reasons) != 1 || partial.Reasons[0].Code != "REGION_MISSING" || len(list) != 2 || list[0].Region != "eu" {
 		t.Errorf("%+v %v", list, err)
+	}
+	// Which batch is in the way: the same, unless the service names another one.
+	if a, b := list[0], list[1]; a.Accepted.SeqStart != 0 || a.Accepted.SeqEnd != 7 || a.Accepted.Agent != "a" || b.Accepted != b.Batch || b.Batch.SeqStart != 5 {
+		t.Errorf("%+v", list)
 	}
 	if got, want := fmt.Sprint(s.asked), "[[eu local] true true [x] [eu local] true true [x] [all] [eu us] [eu us]]"; got != want {
 		t.Errorf("asked for %s, want %s", got, want)

@@ -181,7 +181,11 @@ func TestWriterRefusals(t *testing.T) {
 			reply(store.Accept(b))
 			return nil
 		}
-		reply(sendtest.Answer(b, answers[0], map[bool]string{true: "SERIES_LIMIT"}[len(answers) == 1]))
+		r := sendtest.Answer(b, answers[0], map[bool]string{true: "SERIES_LIMIT"}[len(answers) == 1])
+		if first, last := uint64(0), uint64(1); len(answers) == 2 {
+			r.Conflict = &ingestv1.Conflict{AcceptedSeqStart: &first, AcceptedSeqEnd: &last}
+		}
+		reply(r)
 		answers = answers[1:]
 		return nil
 	}})
@@ -203,10 +207,11 @@ func TestWriterRefusals(t *testing.T) {
 		t.Errorf("a second flush: %v", err)
 	}
 	// Flush waits for the callbacks, so nothing races here.
-	if len(conflicts) != 1 || conflicts[0].Reason != "IDENTITY_CONFLICT" || !conflicts[0].Conflict || conflicts[0].Collector != addr {
+	if len(conflicts) != 1 || conflicts[0].Reason != "IDENTITY_CONFLICT" || !conflicts[0].Conflict || conflicts[0].Collector != addr ||
+		conflicts[0].Accepted.SeqStart != 0 || conflicts[0].Accepted.SeqEnd != 1 || conflicts[0].Accepted.BootOf() != conflicts[0].Batch.BootOf() {
 		t.Errorf("conflicts: %+v", conflicts)
 	}
-	if len(rejects) != 1 || rejects[0].Reason != "SERIES_LIMIT" || rejects[0].Conflict || rejects[0].Batch.SeqStart != 2 {
+	if len(rejects) != 1 || rejects[0].Reason != "SERIES_LIMIT" || rejects[0].Conflict || rejects[0].Accepted.SeqEnd != 0 || rejects[0].Batch.SeqStart != 2 {
 		t.Errorf("rejects: %+v", rejects)
 	}
 	if list := w.Refusals(); len(list) != 2 || list[0] != conflicts[0] || list[1] != rejects[0] {

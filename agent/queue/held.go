@@ -48,6 +48,17 @@ type HoldReason struct {
 	AcceptedBy     string     `json:"accepted_by,omitempty"`
 	AcceptedAt     *time.Time `json:"accepted_at,omitempty"`
 	QuarantineKey  string     `json:"quarantine_key,omitempty"`
+	// First and last number of the accepted batch, if that is another one of the boot which shares numbers with this one; else nil.
+	AcceptedSeqStart *uint64 `json:"accepted_seq_start,omitempty"`
+	AcceptedSeqEnd   *uint64 `json:"accepted_seq_end,omitempty"`
+}
+
+// Met are the numbers of the accepted batch as "first-last", if they are others than those of the held one; else empty.
+func (v HoldReason) Met() string {
+	if v.AcceptedSeqStart == nil || v.AcceptedSeqEnd == nil {
+		return ""
+	}
+	return fmt.Sprintf("%d-%d", *v.AcceptedSeqStart, *v.AcceptedSeqEnd)
 }
 
 // Identity of the batch.

@@ -95,6 +95,9 @@ func (x *session) handleConflict(e queue.Entry, r *ingestv1.BatchResult) error {
 		at := time.Unix(0, ns).UTC()
 		v.AcceptedAt = &at
 	}
+	if c != nil && c.AcceptedSeqStart != nil && c.AcceptedSeqEnd != nil {
+		v.AcceptedSeqStart, v.AcceptedSeqEnd = c.AcceptedSeqStart, c.AcceptedSeqEnd
+	}
 	x.noteFinalAnswer(e)
 	if err := x.park(e, v); err != nil {
 		return err
@@ -110,7 +113,7 @@ func (x *session) park(e queue.Entry, v queue.HoldReason) error {
 		return x.holdFailed(e, err)
 	}
 	x.s.log.Error("batch is parked: "+v.Reason, "id", a.ID, "identity", e.Identity.String(), "frame_sha256", a.FrameSHA256.String(),
-		"accepted_sha256", v.AcceptedSHA256, "accepted_by", v.AcceptedBy, "detail", v.Detail)
+		"accepted_sha256", v.AcceptedSHA256, "accepted_by", v.AcceptedBy, "accepted_numbers", v.Met(), "detail", v.Detail)
 	x.s.noteError("parked " + a.ID + ": " + v.Reason)
 	return nil
 }

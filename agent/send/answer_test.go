@@ -2,6 +2,7 @@ package send_test
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -44,6 +45,55 @@ func TestUnknownStatusIsNoAcceptance(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestAConflictNamesTheRangeMet: what is parked names the accepted batch that is in the way, if that has other numbers, also after a
+// restart; an answer with half of them names none.
+func TestAConflictNamesTheRangeMet(t *testing.T) {
+	f := newFixture(t)
+	es := f.append(3)
+	first, last := uint64(0), es[0].Identity.SeqEnd+1
+	f.collector(&sendtest.Collector{OnFrame: func(b []byte, reply func(*ingestv1.BatchResult)) error {
+		r := sendtest.Answer(b, ingestv1.BatchStatus_BATCH_STATUS_IDENTITY_CONFLICT, "IDENTITY_CONFLICT")
+		sum := identity.Sum([]byte("accepted"))
+		r.Conflict = &ingestv1.Conflict{AcceptedSha256: sum[:]}
+		info, err := frame.Inspect(b, frame.Limits{})
+		if err != nil {
+			return err
+		}
+		switch info.Identity.SeqStart {
+		case es[0].Identity.SeqStart:
+			r.Conflict.AcceptedSeqStart, r.Conflict.AcceptedSeqEnd = &first, &last
+		case es[1].Identity.SeqStart:
+			r.Conflict.AcceptedSeqEnd = &last
+		}
+		reply(r)
+		return nil
+	}})
+	f.run()
+	f.drained()
+	check := func() {
+		t.Helper()
+		parked := f.queue.HeldBatches(queue.Parked)
+		if len(parked) != 3 {
+			t.Fatalf("parked %+v", parked)
+		}
+		for _, p := range parked {
+			want := ""
+			if p.Identity() == es[0].Identity {
+				want = fmt.Sprintf("0-%d", last)
+			}
+			if p.Met() != want || p.AcceptedSHA256 == "" {
+				t.Errorf("%s meets %q, want %q", p.Identity(), p.Met(), want)
+			}
+		}
+	}
+	check()
+	if err := f.queue.Close(); err != nil {
+		t.Fatal(err)
+	}
+	f.open()
+	check()
 }
 
 // TestAnswersAreMatchedByBytes: an answer that names a batch's range and other bytes, or

@@ -92,7 +92,11 @@ func statusTable(st agent.Status) table {
 		t.rows = append(t.rows, []string{"collector " + c.Address, state})
 	}
 	for _, p := range st.Parked {
-		t.rows = append(t.rows, []string{"parked conflict", p.ID})
+		what := p.ID
+		if met := p.Met(); met != "" {
+			what += ", which meets the accepted batch " + met
+		}
+		t.rows = append(t.rows, []string{"parked conflict", what})
 	}
 	return t
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"io"
 	"log"
 	"net/http"
@@ -18,6 +19,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"lightmetrics.dev/lightmetrics/agent"
+	"lightmetrics.dev/lightmetrics/agent/queue"
 	"lightmetrics.dev/lightmetrics/agent/send/sendtest"
 	"lightmetrics.dev/lightmetrics/internal/cli"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
@@ -69,6 +71,16 @@ func TestAgentStatusExits3(t *testing.T) {
 	}
 	if !strings.Contains(out.String(), "failing, PERMISSION_DENIED") {
 		t.Errorf("the table:\n%s", &out)
+	}
+}
+
+// TestAgentStatusNamesTheRangeMet: of a parked batch the table names the accepted one, if it has other numbers.
+func TestAgentStatusNamesTheRangeMet(t *testing.T) {
+	first, last := uint64(5), uint64(14)
+	st := agent.Status{Parked: []queue.HeldBatch{{ID: "x"}, {ID: "y", HoldReason: queue.HoldReason{AcceptedSeqStart: &first, AcceptedSeqEnd: &last}}}}
+	rows := statusTable(st).rows
+	if got := fmt.Sprint(rows[len(rows)-2:]); got != "[[parked conflict x] [parked conflict y, which meets the accepted batch 5-14]]" {
+		t.Error(got)
 	}
 }
 

@@ -69,10 +69,13 @@ func (p *parkedView) look(c conflictView) string {
 }
 
 type conflictView struct {
-	AgentID             string          `json:"agent_id"`
-	BootID              string          `json:"boot_id"`
-	SeqStart            uint64          `json:"seq_start"`
-	SeqEnd              uint64          `json:"seq_end"`
+	AgentID  string `json:"agent_id"`
+	BootID   string `json:"boot_id"`
+	SeqStart uint64 `json:"seq_start"`
+	SeqEnd   uint64 `json:"seq_end"`
+	// Of the accepted batch, if that is another one that shares numbers with this one.
+	AcceptedSeqStart    *uint64         `json:"accepted_seq_start,omitempty"`
+	AcceptedSeqEnd      *uint64         `json:"accepted_seq_end,omitempty"`
 	AcceptedSHA256      string          `json:"accepted_sha256"`
 	SubmittedSHA256     string          `json:"submitted_sha256"`
 	ObservedAt          string          `json:"observed_at"`
@@ -91,7 +94,8 @@ type conflictView struct {
 func viewConflict(c *reconcilerv1.Conflict) conflictView {
 	v := conflictView{AgentID: c.GetAgentId(), BootID: c.GetBootId(), SeqStart: c.GetSeqStart(), SeqEnd: c.GetSeqEnd(), AcceptedSHA256: c.GetAcceptedSha256(), SubmittedSHA256: c.GetSubmittedSha256(),
 		ObservedAt: nanos(c.GetObservedAtUnixNs()), CollectorID: c.GetCollectorId(), QuarantineKey: c.GetQuarantineKey(), AcceptedManifestKey: c.GetAcceptedManifestKey(), AcceptedBlobKey: c.GetAcceptedBlobKey(),
-		SubmittedBlobKey: c.GetSubmittedBlobKey(), ParkedID: c.GetParkedId(), Resolution: viewResolution(c.GetResolution()), Error: c.GetError()}
+		SubmittedBlobKey: c.GetSubmittedBlobKey(), ParkedID: c.GetParkedId(), Resolution: viewResolution(c.GetResolution()), Error: c.GetError(),
+		AcceptedSeqStart: c.AcceptedSeqStart, AcceptedSeqEnd: c.AcceptedSeqEnd}
 	if p := c.GetParkedAt(); p != nil {
 		v.ParkedAt = &parkedView{p.GetHost(), p.GetPage(), p.GetFile(), p.GetPeer(), nanos(p.GetObservedAtUnixNs())}
 	}
@@ -99,6 +103,16 @@ func viewConflict(c *reconcilerv1.Conflict) conflictView {
 		v.Settlement = &settlementView{nanos(s.GetSettledAtUnixNs()), s.GetCollectorId(), s.GetKeptBootId(), s.GetKeptSeqEnd()}
 	}
 	return v
+}
+
+// sequence is the numbers of the quarantined frame, accepted those of the accepted one.
+func (v conflictView) sequence() string { return fmt.Sprintf("%d-%d", v.SeqStart, v.SeqEnd) }
+
+func (v conflictView) accepted() string {
+	if v.AcceptedSeqStart == nil || v.AcceptedSeqEnd == nil {
+		return v.sequence()
+	}
+	return fmt.Sprintf("%d-%d", *v.AcceptedSeqStart, *v.AcceptedSeqEnd)
 }
 
 // state says in one word how far a conflict is.
@@ -249,7 +263,11 @@ func conflictsList(s *settler, out *format) *cobra.Command {
 				if c.Resolution == nil {
 					open++
 				}
-				t.rows = append(t.rows, []string{c.AgentID, c.BootID, fmt.Sprintf("%d-%d", c.SeqStart, c.SeqEnd), c.AcceptedSHA256, c.SubmittedSHA256, c.ObservedAt, c.CollectorID, c.state()})
+				holder := c.AcceptedSHA256
+				if c.accepted() != c.sequence() {
+					holder += " of " + c.accepted()
+				}
+				t.rows = append(t.rows, []string{c.AgentID, c.BootID, c.sequence(), holder, c.SubmittedSHA256, c.ObservedAt, c.CollectorID, c.state()})
 			}
 			if !all {
 				since := time.Now().Add(-clashesListed).UnixNano()
@@ -353,7 +371,7 @@ func conflictsShow(s *settler, out *format) *cobra.Command {
 			v := comparisonView{viewConflict(r.GetConflict()), viewSide(r.GetAccepted()), viewSide(r.GetSubmitted()), r.GetSame(), r.GetDifferent(), r.GetOnlyAccepted(), r.GetOnlySubmitted(), []differenceView{}}
 			c := v.Conflict
 			t := table{header: []string{"WHAT", "ACCEPTED", "QUARANTINED"}, rows: [][]string{
-				{"agent", c.AgentID, ""}, {"boot", c.BootID, ""}, {"sequence", fmt.Sprintf("%d-%d", c.SeqStart, c.SeqEnd), ""}, {"state", c.state(), ""},
+				{"agent", c.AgentID, ""}, {"boot", c.BootID, ""}, {"sequence", c.accepted(), c.sequence()}, {"state", c.state(), ""},
 				{"parked as", "", c.ParkedID}, {"parked at", "", c.parkedAt()}, {"look with", "", c.ParkedAt.look(c)},
 				{"frame", c.AcceptedSHA256, c.SubmittedSHA256}, {"key", c.AcceptedBlobKey, c.SubmittedBlobKey}, {"record", c.AcceptedManifestKey, c.QuarantineKey},
 				{"seen", v.Accepted.At, v.Submitted.At}, {"collector", v.Accepted.CollectorID, v.Submitted.CollectorID},

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -107,6 +108,28 @@ func TestConflictsListHasClashesAndOverlaps(t *testing.T) {
 	}
 	if out, _ := run("list", "--all"); !strings.Contains(out, "old-copy") {
 		t.Errorf("--all: %s", out)
+	}
+}
+
+// A frame that lost because of another batch's numbers is shown with these, and one of the same numbers without.
+func TestConflictsNameTheRangeMet(t *testing.T) {
+	s := newSettling()
+	run := s.conflicts(t)
+	if out, _ := run("list"); strings.Contains(out, " of ") {
+		t.Errorf("%s", out)
+	}
+	first, last := uint64(0), uint64(4)
+	c := s.list.Conflicts[0]
+	c.AcceptedSeqStart, c.AcceptedSeqEnd, c.AcceptedSha256 = &first, &last, lost[1:]+"a"
+	if out, _ := run("list"); !strings.Contains(out, c.AcceptedSha256+" of 0-4") || !strings.Contains(out, "1-9") {
+		t.Errorf("%s", out)
+	}
+	out, err := run("show", lost)
+	if err != nil || !regexp.MustCompile(`sequence +0-4 +1-9`).MatchString(out) {
+		t.Errorf("%v: %s", err, out)
+	}
+	if v := viewConflict(c); v.AcceptedSeqStart == nil || *v.AcceptedSeqStart != 0 || *v.AcceptedSeqEnd != 4 {
+		t.Errorf("%+v", v)
 	}
 }
 

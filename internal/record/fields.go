@@ -124,6 +124,16 @@ func (d *Reader) OptionalUint(name string) uint64 {
 	return v
 }
 
+// OptionalPair reads two fields that are there together or not at all; each may be 0.
+func (d *Reader) OptionalPair(first, second string) (a, b uint64, there bool) {
+	if !d.has(first) {
+		d.know(first)
+		d.know(second)
+		return 0, 0, false
+	}
+	return d.Uint(first), d.Uint(second), true
+}
+
 func (d *Reader) quoted(limit int) string {
 	if d.err != nil {
 		return ""

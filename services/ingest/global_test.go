@@ -2,8 +2,11 @@ package ingest_test
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"net"
+	"net/http"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -14,6 +17,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims/mem"
 	"lightmetrics.dev/lightmetrics/internal/coordination/coordinator"
 	"lightmetrics.dev/lightmetrics/internal/coordination/linearizer"
+	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -148,6 +152,42 @@ func TestWelcomeOfSeveralRegions(t *testing.T) {
 	w.away.Store(true)
 	if taken(us, boot, 10) {
 		t.Error("numbers are taken, by the word of nobody")
+	}
+}
+
+// TestConflictsNameTheRangeMet: who is refused because of another identity of the boot is told which, on the stream, over gRPC and over
+// HTTP; and who is refused because of another frame of the same identity is not told one.
+func TestConflictsNameTheRangeMet(t *testing.T) {
+	w := newWorld(t)
+	eu, us := w.start(t, newStore(), "eu", nil), w.start(t, newStore(), "us", nil)
+	s, _ := eu.mustOpen(t, boot, 0)
+	if r := s.ask(encode(t, boot, 10, 10, 0)); r.GetStatus() != ingestv1.BatchStatus_BATCH_STATUS_ACCEPTED { // 10 to 19
+		t.Fatal(r)
+	}
+	s.done()
+	meets, same := encode(t, boot, 15, 10, 1), encode(t, boot, 10, 10, 1)
+	s, _ = us.mustOpen(t, boot, 15)
+	r := s.ask(meets)
+	c := r.GetConflict()
+	if r.GetStatus() != ingestv1.BatchStatus_BATCH_STATUS_IDENTITY_CONFLICT || c.AcceptedSeqStart == nil || c.GetAcceptedSeqStart() != 10 || c.GetAcceptedSeqEnd() != 19 || !strings.Contains(r.GetDetail(), "10-19") {
+		t.Errorf("%v", r)
+	}
+	if c := s.ask(same).GetConflict(); c == nil || c.AcceptedSeqStart != nil || c.AcceptedSeqEnd != nil {
+		t.Errorf("of the same numbers: %v", c)
+	}
+	s.done()
+	_, err := us.client.SubmitBatch(t.Context(), &ingestv1.SubmitBatchRequest{Frame: meets, SpoolId: "spool-1"})
+	if m := errorInfo(err); rpc.Reason(err) != ingest.ReasonIdentityConflict || m["accepted_seq_start"] != "10" || m["accepted_seq_end"] != "19" ||
+		m["manifest_key"] != layout.Accepted(identity.Batch{Agent: boot.Agent, Boot: boot.Boot, SeqStart: 10, SeqEnd: 19}) {
+		t.Errorf("%v, %v", err, m)
+	}
+	spool := func(r *http.Request) { r.Header.Set(ingest.SpoolIDHeader, "spool-1") }
+	a := us.post(t, meets, spool)
+	if a.code != 409 || a.body["accepted_seq_start"] != "10" || a.body["accepted_seq_end"] != "19" || !strings.Contains(fmt.Sprint(a.body["detail"], a.body["message"]), "10-19") {
+		t.Errorf("%d %v", a.code, a.body)
+	}
+	if a = us.post(t, same, spool); a.code != 409 || a.body["accepted_seq_start"] != nil {
+		t.Errorf("of the same numbers: %d %v", a.code, a.body)
 	}
 }
 

@@ -23,6 +23,8 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "an unknown failure is a reject", File: "submission.go", Old: "f.Code == grpccodes.Internal || f.Code == grpccodes.Canceled", New: "false", By: "TestPanicIsRetry"},
 			{Name: "overload is a reject", File: "submission.go", Old: "f.Code == grpccodes.Unavailable || f.Code == grpccodes.ResourceExhausted", New: "f.Code == grpccodes.Unavailable", By: "TestShedsWhenFull"},
 			{Name: "a conflict is a duplicate", File: "stream.go", Old: "r.Status = ingestv1.BatchStatus_BATCH_STATUS_IDENTITY_CONFLICT", New: "r.Status = ingestv1.BatchStatus_BATCH_STATUS_DUPLICATE", By: "TestStreamAnswers"},
+			{Name: "a stream does not name the range that is met", File: "stream.go", Old: "if met := v.result.Met; met != (identity.Batch{}) {", New: "if met := v.result.Met; false {", By: "TestConflictsName"},
+			{Name: "a call does not name it", File: "submit.go", Old: "if met := v.result.Met; met != (identity.Batch{}) {", New: "if met := v.result.Met; false {", By: "TestConflictsName"},
 			{Name: "a duplicate is accepted over HTTP", File: "submit.go", Old: "Duplicate: v.result.Outcome == accept.Duplicate,", New: "Duplicate: false,", By: "TestHTTPOutcomes"},
 			{Name: "a conflict is a success over HTTP", File: "submit.go", Old: "if v.result.Outcome == accept.Conflict {", New: "if false {", By: "TestHTTPOutcomes"},
 			{Name: "a retry has no delay", File: "stream.go", Old: "			r.RetryDelay = durationpb.New(f.RetryAfter)\n", New: "", By: "TestShedsWhenFull"},

@@ -265,6 +265,10 @@ func (s *Service) batchResult(v decision) *ingestv1.BatchResult {
 			AcceptedAtUnixNs: m.AcceptedAt, CollectorId: m.CollectorID, QuarantineKey: v.result.QuarantineKey,
 			JournalPosition: positionText(v.result.Position),
 		}
+		if met := v.result.Met; met != (identity.Batch{}) {
+			r.Detail = metDetail(v.id, met)
+			r.Conflict.AcceptedSeqStart, r.Conflict.AcceptedSeqEnd = &met.SeqStart, &met.SeqEnd
+		}
 	}
 	return r
 }

@@ -129,9 +129,13 @@ func (s *Service) handle(ctx context.Context, sub submission) decision {
 	case accept.Accepted:
 		v.by.decided()
 	case accept.Conflict:
-		s.errlog.log(ctx, "identity conflict", "reason", ReasonIdentityConflict, "agent", v.id.Agent, "boot", v.id.Boot,
+		args := []any{"reason", ReasonIdentityConflict, "agent", v.id.Agent, "boot", v.id.Boot,
 			"seq_start", v.id.SeqStart, "seq_end", v.id.SeqEnd, "submitted_sha256", v.sha256.String(),
-			"accepted_sha256", v.result.Manifest.FrameSHA256.String(), "quarantine_key", v.result.QuarantineKey)
+			"accepted_sha256", v.result.Manifest.FrameSHA256.String(), "quarantine_key", v.result.QuarantineKey}
+		if met := v.result.Met; met != (identity.Batch{}) {
+			args = append(args, "accepted_seq_start", met.SeqStart, "accepted_seq_end", met.SeqEnd)
+		}
+		s.errlog.log(ctx, "identity conflict", args...)
 	}
 	return v
 }

@@ -2,6 +2,7 @@ package ingest
 
 import (
 	"context"
+	"fmt"
 
 	"google.golang.org/grpc/codes"
 
@@ -78,6 +79,11 @@ func conflict(v decision) rpc.Failure {
 			"manifest_key":     layout.Accepted(v.id),
 		},
 	}
+	if met := v.result.Met; met != (identity.Batch{}) {
+		f.Message = metDetail(v.id, met)
+		f.Metadata["manifest_key"] = layout.Accepted(met)
+		f.Metadata["accepted_seq_start"], f.Metadata["accepted_seq_end"] = fmt.Sprint(met.SeqStart), fmt.Sprint(met.SeqEnd)
+	}
 	// With local_spool both exist only after the landing.
 	if k := v.result.QuarantineKey; k != "" {
 		f.Metadata["quarantine_key"] = k
@@ -86,6 +92,11 @@ func conflict(v decision) rpc.Failure {
 		f.Metadata["journal_position"] = at
 	}
 	return f
+}
+
+// metDetail says which batch is in the way of one that has other numbers.
+func metDetail(id, met identity.Batch) string {
+	return fmt.Sprintf("the batch %d-%d is accepted, which shares sequence numbers with %s", met.SeqStart, met.SeqEnd, id)
 }
 
 const timeFormat = "2006-01-02T15:04:05.000000000Z07:00"

@@ -332,8 +332,9 @@ func TestGRPCAndGateway(t *testing.T) {
 		AuthorityID: "test", Identity: other.manifest.Identity,
 		AcceptedBlobKey: layout.Blob(identity.Sum([]byte("a")), 0), AcceptedSHA256: identity.Sum([]byte("a")),
 		SubmittedBlobKey: other.manifest.RawBlobKey, SubmittedSHA256: other.manifest.FrameSHA256,
-		AcceptedManifestKey: layout.Accepted(other.manifest.Identity), ObservedAt: 5, CollectorID: "c9",
+		AcceptedManifestKey: layout.Accepted(other.manifest.Identity), ObservedAt: 5, CollectorID: "c9", Met: other.manifest.Identity,
 	}
+	rec.Met.SeqEnd += 7
 	a.put(layout.Quarantine(rec.Identity, rec.SubmittedSHA256), rec.Marshal())
 	n := start(t, a, nil)
 	<-n.Complete()
@@ -374,7 +375,8 @@ func TestGRPCAndGateway(t *testing.T) {
 		t.Errorf("bad token: %v", err)
 	}
 	cs, err := c.ListConflicts(ctx, &queryv1.ListConflictsRequest{AgentId: "host1"})
-	if err != nil || len(cs.GetConflicts()) != 1 || cs.GetConflicts()[0].GetCollectorId() != "c9" {
+	if err != nil || len(cs.GetConflicts()) != 1 || cs.GetConflicts()[0].GetCollectorId() != "c9" ||
+		cs.GetConflicts()[0].AcceptedSeqStart == nil || cs.GetConflicts()[0].GetAcceptedSeqEnd() != rec.Met.SeqEnd {
 		t.Errorf("conflicts %v, %v", cs, err)
 	}
 	for path, want := range map[string]string{
@@ -382,7 +384,7 @@ func TestGRPCAndGateway(t *testing.T) {
 		"/v1/agents":                  `"agent_id":"host1"`,
 		"/v1/conflicts":               `"collector_id":"c9"`,
 		"/v1/query_range?expression=up&start_unix_ms=0&end_unix_ms=1&step_ms=1": `"completeness"`,
-		"/status":  "Accepted through",
+		"/status":  fmt.Sprintf(" of %d-%d", rec.Met.SeqStart, rec.Met.SeqEnd),
 		"/":        `"path":"/v1/agents"`,
 		"/metrics": "lightmetrics_query_live_series",
 		"/config":  "poll_interval",

@@ -225,6 +225,9 @@ func conflicts(ctx context.Context, store objstore.Reader, prefix, after string,
 			c.AcceptedSha256 = rec.AcceptedSHA256.String()
 			c.ObservedAtUnixNs = rec.ObservedAt
 			c.CollectorId = rec.CollectorID
+			if rec.Met != (identity.Batch{}) {
+				c.AcceptedSeqStart, c.AcceptedSeqEnd = &rec.Met.SeqStart, &rec.Met.SeqEnd
+			}
 		}
 		out = append(out, c)
 	}

@@ -234,7 +234,10 @@ func (g server) conflict(ctx context.Context, id identity.Batch, sum identity.Di
 	switch {
 	case err == nil:
 		c.AcceptedSha256, c.ObservedAtUnixNs, c.CollectorId = rec.AcceptedSHA256.String(), rec.ObservedAt, rec.CollectorID
-		c.AcceptedManifestKey, c.AcceptedBlobKey, c.SubmittedBlobKey = rec.AcceptedManifestKey, cmp.Or(rec.AcceptedBlobKey, rec.AcceptedManifestKey), rec.FrameKey()
+		c.AcceptedManifestKey, c.AcceptedBlobKey, c.SubmittedBlobKey = rec.ManifestKey(), cmp.Or(rec.AcceptedBlobKey, rec.ManifestKey()), rec.FrameKey()
+		if rec.Met != (identity.Batch{}) {
+			c.AcceptedSeqStart, c.AcceptedSeqEnd = &rec.Met.SeqStart, &rec.Met.SeqEnd
+		}
 	case record.Opaque(err):
 		c.Error = err.Error()
 	default:
@@ -332,7 +335,11 @@ func (g server) GetConflict(ctx context.Context, req *reconcilerv1.GetConflictRe
 
 // winner reads the accepted frame.
 func (g server) winner(ctx context.Context, rec *accept.ConflictRecord, b *frame.Batch, side *reconcilerv1.FrameSide) (bool, error) {
-	body, _, err := g.s.store.Get(ctx, rec.AcceptedManifestKey, objstore.GetOptions{Limit: accept.MaxObjectBytes})
+	body, _, err := g.s.store.Get(ctx, rec.ManifestKey(), objstore.GetOptions{Limit: accept.MaxObjectBytes})
+	if errors.Is(err, objstore.ErrNotFound) && g.s.cfg.Region != "" {
+		side.Error = fmt.Sprintf("%s is not in this bucket: another region has accepted it, which lmctl identity trace tells", rec.ManifestKey())
+		return false, nil
+	}
 	if err == nil {
 		var m accept.Manifest
 		if m, err = accept.ParseManifest(body); err == nil {

@@ -87,6 +87,43 @@ func TestAFrameThatLostToAnotherRegionIsNotComparedWithItself(t *testing.T) {
 	}
 }
 
+// A frame that lost because of another identity of its boot is shown with that one's numbers, and compared with its frame, if this bucket
+// has it.
+func TestConflictsNameTheRangeMet(t *testing.T) {
+	s := newStore()
+	id, b := batch("a", 3, 4), identity.Boot{Agent: "a", Boot: "boot"}
+	won, lost := encoded(t, b, 2, 1, 2), encoded(t, b, 3, 1, 3)
+	w, l := identity.Sum(won), identity.Sum(lost)
+	m, _ := manifest(batch("a", 2, 3))
+	m.FrameSHA256, m.FrameBytes, m.RawBlobKey = w, uint64(len(won)), layout.Blob(w, 0)
+	m.HomeRegion, m.ClaimEpoch, m.ClaimFence = "eu", 1, 7
+	c := accept.ConflictRecord{AuthorityID: testAuthority, Identity: id, AcceptedBlobKey: layout.Blob(w, 0), AcceptedSHA256: w,
+		SubmittedBlobKey: layout.Blob(l, 0), SubmittedSHA256: l, AcceptedManifestKey: layout.Accepted(id), ObservedAt: 9, CollectorID: "c2", Met: m.Identity}
+	create(t, s, layout.Blob(l, 0), lost)
+	create(t, s, layout.Quarantine(id, l), c.Marshal())
+	cfg := quiet()
+	r := start(t, cfg, s)
+	list, err := r.client().ListConflicts(bg, &reconcilerv1.ListConflictsRequest{AgentId: "a"})
+	must(t, err)
+	if cs := list.GetConflicts(); len(cs) != 1 || cs[0].AcceptedSeqStart == nil || cs[0].GetAcceptedSeqStart() != 2 || cs[0].GetAcceptedSeqEnd() != 3 || cs[0].GetAcceptedManifestKey() != layout.Accepted(m.Identity) {
+		t.Errorf("%v", cs)
+	}
+	show := func() *reconcilerv1.GetConflictResponse {
+		t.Helper()
+		one, err := r.client().GetConflict(bg, &reconcilerv1.GetConflictRequest{AgentId: "a", BootId: "boot", SeqStart: 3, SeqEnd: 4, SubmittedSha256: l.String()})
+		must(t, err)
+		return one
+	}
+	if one := show(); one.GetAccepted().GetError() == "" || one.GetSubmitted().GetRecords() != 2 {
+		t.Errorf("%v", one)
+	}
+	create(t, s, layout.Blob(w, 0), won)
+	create(t, s, layout.Accepted(m.Identity), m.Marshal())
+	if one := show(); one.GetAccepted().GetError() != "" || one.GetAccepted().GetRecords() != 2 || one.GetConflict().GetAcceptedSeqEnd() != 3 {
+		t.Errorf("%v", one)
+	}
+}
+
 func testConflicts(t *testing.T, inline bool) {
 	s := newStore()
 	b := identity.Boot{Agent: "a", Boot: "boot"}

@@ -74,6 +74,27 @@ func with() map[string]map[string]func() []byte {
 			m.ClaimFence = 70
 			return m.Marshal()
 		}},
+		accept.ConflictKind.Schema: {"accepted_seq_end": func() []byte {
+			c := must(accept.ParseConflictRecord(parse(accept.ConflictKind.Schema)))
+			c.Met = c.Identity
+			c.Met.SeqStart, c.Met.SeqEnd = 0, 7
+			return c.Marshal()
+		}},
+		accept.InlineConflictKind.Schema: {"accepted_seq_end": func() []byte {
+			c := must(accept.ParseConflictRecord([]byte(string(parse(accept.InlineConflictKind.Schema)) + "\n" + carried)))
+			c.Met = c.Identity
+			c.Met.SeqStart, c.Met.SeqEnd = 0, 7
+			return c.Marshal()
+		}},
+		queue.HeldKind.Schema: {"accepted_seq_end": func() []byte {
+			var h queue.HeldBatch
+			if err := queue.HeldKind.Unmarshal(parse(queue.HeldKind.Schema), &h); err != nil {
+				panic(err)
+			}
+			first, last := uint64(0), uint64(7)
+			h.AcceptedSeqStart, h.AcceptedSeqEnd = &first, &last
+			return queue.HeldKind.Marshal(h)
+		}},
 		gc.StateKind.Schema: {"inventory": func() []byte {
 			st := must(gc.ParseState(parse(gc.StateKind.Schema)))
 			st.Sweep.Inventory = "lists/metrics/daily/2026-11-22T01-00Z/manifest.json"

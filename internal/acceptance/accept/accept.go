@@ -72,6 +72,8 @@ type Result struct {
 	// Elsewhere: the accepted batch is another region's, or one of other sequence numbers; ManifestKey is not in this bucket, ManifestBytes
 	// are unknown, and of a duplicate nothing here refers to the frame.
 	Elsewhere bool
+	// Met is, of a Conflict, the accepted identity, if it is another one that shares sequence numbers with the submitted one; else zero.
+	Met identity.Batch
 	// Position of the journal's segment that has this outcome. Zero in local_spool before the landing.
 	Position journal.Position
 }

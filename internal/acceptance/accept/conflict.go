@@ -26,6 +26,17 @@ type ConflictRecord struct {
 	// ObservedAt by the collector's clock, Unix nanoseconds, not negative.
 	ObservedAt  int64
 	CollectorID string
+	// Met is the accepted identity, if it is another one of the boot that shares sequence numbers with this one; else zero. Where
+	// several regions accept, an identity whose numbers another one has is refused too. AcceptedManifestKey is not that of Met.
+	Met identity.Batch
+}
+
+// ManifestKey is the key of the accepted identity's manifest, in the bucket of the region that accepted it.
+func (c ConflictRecord) ManifestKey() string {
+	if c.Met != (identity.Batch{}) {
+		return layout.Accepted(c.Met)
+	}
+	return c.AcceptedManifestKey
 }
 
 // Marshal writes the canonical JSON; of a record that carries its frame without it, see MarshalWith.
@@ -48,6 +59,10 @@ func (c ConflictRecord) Marshal() []byte {
 	e.Text("accepted_manifest_key", c.AcceptedManifestKey)
 	e.Int("observed_at_unix_ns", c.ObservedAt)
 	e.Text("collector_id", c.CollectorID)
+	if c.Met != (identity.Batch{}) {
+		e.Uint("accepted_seq_start", c.Met.SeqStart)
+		e.Uint("accepted_seq_end", c.Met.SeqEnd)
+	}
 	return e.End()
 }
 
@@ -88,6 +103,12 @@ func ParseConflictRecord(b []byte) (ConflictRecord, error) {
 	c.AcceptedManifestKey = d.Text("accepted_manifest_key", maxKeyBytes)
 	c.ObservedAt = d.UnixNano("observed_at_unix_ns")
 	c.CollectorID = d.NonEmpty("collector_id", MaxNameBytes)
+	if start, end, there := d.OptionalPair("accepted_seq_start", "accepted_seq_end"); there {
+		c.Met = identity.Batch{Agent: c.Identity.Agent, Boot: c.Identity.Boot, SeqStart: start, SeqEnd: end}
+		if err := c.Met.Validate(); d.Err() == nil && (err != nil || c.Met == c.Identity || !c.Met.Intersects(c.Identity)) {
+			d.Fail("the accepted numbers %d to %d are none that meet %s", start, end, c.Identity)
+		}
+	}
 	if d.Err() == nil {
 		if c.AcceptedBlobKey != "" || kind.Schema == ConflictKind.Schema {
 			checkBlobKey(d, "accepted_blob_key", c.AcceptedBlobKey, c.AcceptedSHA256)

@@ -94,7 +94,7 @@ func (b *blob) quarantine(ctx context.Context, res *Result, inline bool) (carrie
 		AcceptedBlobKey: m.RawBlobKey, AcceptedSHA256: m.FrameSHA256,
 		SubmittedBlobKey: layout.Blob(b.sha, b.gen), SubmittedSHA256: b.sha,
 		AcceptedManifestKey: res.ManifestKey,
-		ObservedAt:          max(b.p.clock.Now().UnixNano(), 0), CollectorID: b.p.collectorID,
+		ObservedAt:          max(b.p.clock.Now().UnixNano(), 0), CollectorID: b.p.collectorID, Met: res.Met,
 	}
 	if inline {
 		c.SubmittedBlobKey, c.SubmittedBytes = "", uint64(len(b.frame))

@@ -280,6 +280,9 @@ func (c *globalCall) conflict(ctx context.Context, a ClaimAnswer) (Result, error
 	}
 	there.RawBlobKey = layout.Blob(a.Claim.Hash, 0) // of the home's bucket
 	res := Result{Outcome: Conflict, Manifest: there, ManifestKey: layout.Accepted(c.s.Identity), Elsewhere: a.Claim.Home != c.cfg.Region || a.Outcome == ClaimRangeConflict}
+	if a.Outcome == ClaimRangeConflict {
+		res.Met = a.Claim.Identity
+	}
 	carried, err := c.b.quarantine(ctx, &res, c.inline)
 	if err != nil {
 		return Result{}, err

@@ -172,14 +172,20 @@ func TestGlobal(t *testing.T) {
 		t.Errorf("%+v", there)
 	}
 	for _, g := range []*accept.Global{e, u} {
-		if r := accepts(t, g, b, accept.Conflict); r.Elsewhere != (g == u) || r.QuarantineKey == "" {
+		if r := accepts(t, g, b, accept.Conflict); r.Elsewhere != (g == u) || r.QuarantineKey == "" || r.Met != (identity.Batch{}) {
 			t.Errorf("%+v", r)
 		}
 	}
 	over := submission(testID, "c")
 	over.Identity.SeqEnd, over.Records = over.Identity.SeqEnd+1, over.Records+1
-	if r := accepts(t, u, over, accept.Conflict); !r.Elsewhere {
-		t.Errorf("%+v", r)
+	// The answer and the record name the identity that is in the way.
+	met := accepts(t, u, over, accept.Conflict)
+	body, _, err := us.Get(t.Context(), met.QuarantineKey, objstore.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rec, err := accept.ParseConflictRecord(body); err != nil || !met.Elsewhere || met.Met != testID || rec.Met != testID || rec.AcceptedSHA256 != a.SHA256 || rec.Identity != over.Identity {
+		t.Errorf("%+v, %+v, %v", met, rec, err)
 	}
 	// One manifest, in the home. One region's journal counts the batch.
 	if _, err := us.Head(t.Context(), layout.Accepted(testID)); !errors.Is(err, objstore.ErrNotFound) {

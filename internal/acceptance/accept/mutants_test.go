@@ -31,6 +31,8 @@ func TestMutantsOfGlobalAreCaught(t *testing.T) {
 			{Name: "a record of the conflict without the frame needs no blob", File: f, Old: "	if c.inline && !carried {", New: "	if false {", By: "TestGlobalInlineNeedsABlob"},
 			{Name: "the answer does not wait for the journal", File: f, Old: "	return c.p.awaitEntry(ctx, t)\n", New: "	_ = t\n	return journal.Position{}, nil\n"},
 			{Name: "the blob is not written", File: f, Old: "	if !c.inline {\n		if err := c.b.ensure(ctx); err != nil {", New: "	if false {\n		if err := c.b.ensure(ctx); err != nil {"},
+			{Name: "a conflict does not name the identity that it meets", File: f, Old: "if a.Outcome == ClaimRangeConflict {", New: "if false {", By: "TestGlobal$"},
+			{Name: "the record of a conflict does not name it", File: "decide.go", Old: ", Met: res.Met,", New: ",", By: "TestGlobal$"},
 			{Name: "the claim is not completed", File: f, Old: "	switch {\n	case err != nil:\n		return Result{}, err\n	case a.Outcome", New: "	a, err = ClaimAnswer{Outcome: ClaimDecided, Claim: claim}, nil\n	switch {\n	case err != nil:\n		return Result{}, err\n	case a.Outcome"},
 		},
 	})

@@ -53,6 +53,9 @@ func records() []golden {
 		SubmittedBlobKey: layout.Blob(lost, 0), SubmittedSHA256: lost, AcceptedManifestKey: layout.Accepted(m.Identity),
 		ObservedAt: m.AcceptedAt + 1, CollectorID: "collector-2",
 	}
+	met := c
+	met.Met = m.Identity
+	met.Met.SeqStart, met.Met.SeqEnd = 0, 7
 	b := accept.BootRecord{
 		AuthorityID: m.AuthorityID, Boot: m.Identity.BootOf(), SpoolID: "", Mode: accept.ModeS3Manifest,
 		FirstSeen: m.AcceptedAt, CollectorID: "collector-1",
@@ -65,6 +68,7 @@ func records() []golden {
 		{"manifest-stamped", stamped.Marshal(), manifest},
 		{"affirmation", affirmed.Marshal(), func(x []byte) ([]byte, error) { v, err := accept.ParseAffirmation(x); return v.Marshal(), err }},
 		{"conflict", c.Marshal(), func(x []byte) ([]byte, error) { v, err := accept.ParseConflictRecord(x); return v.Marshal(), err }},
+		{"conflict-met", met.Marshal(), func(x []byte) ([]byte, error) { v, err := accept.ParseConflictRecord(x); return v.Marshal(), err }},
 		{"boot", b.Marshal(), func(x []byte) ([]byte, error) { v, err := accept.ParseBootRecord(x); return v.Marshal(), err }},
 		{"authority-bound", accept.AuthorityRecord{AuthorityID: "authority-1", Place: objstore.Place{Endpoint: "minio.example:9000", Region: "r", Bucket: "metrics", Prefix: "prod/"}, CreatedAt: 5, BoundAt: 7}.Marshal(), func(x []byte) ([]byte, error) {
 			v, err := accept.ParseAuthorityRecord(x)
@@ -196,8 +200,9 @@ func TestLongestRecordFits(t *testing.T) {
 		AuthorityID: long, Identity: m.Identity, CollectorID: long,
 		AcceptedBlobKey: layout.Blob(m.FrameSHA256, 1<<32-1), AcceptedSHA256: m.FrameSHA256,
 		SubmittedBlobKey: layout.Blob(identity.Sum(nil), 1<<32-1), SubmittedSHA256: identity.Sum(nil),
-		AcceptedManifestKey: layout.Accepted(m.Identity), ObservedAt: 1<<63 - 1,
+		AcceptedManifestKey: layout.Accepted(m.Identity), ObservedAt: 1<<63 - 1, Met: m.Identity,
 	}
+	c.Met.SeqStart = 1<<64 - 2
 	a := accept.Affirmation{AuthorityID: long, Identity: m.Identity, FrameSHA256: m.FrameSHA256, Stamp: m.Stamp(), HomeRegion: long}
 	if got, err := accept.ParseAffirmation(a.Marshal()); err != nil || got != a {
 		t.Error(got, err)
@@ -207,6 +212,35 @@ func TestLongestRecordFits(t *testing.T) {
 	}
 	if _, err := accept.ParseConflictRecord(c.Marshal()); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestTheNumbersOfAConflict: they are those of another identity that shares some, both or none are there, and who reads the record finds
+// that one's manifest by it.
+func TestTheNumbersOfAConflict(t *testing.T) {
+	m := goldenManifest()
+	m.Identity.SeqStart, m.Identity.SeqEnd = 10, 19
+	c := accept.ConflictRecord{
+		AuthorityID: m.AuthorityID, Identity: m.Identity, AcceptedBlobKey: m.RawBlobKey, AcceptedSHA256: m.FrameSHA256, SubmittedBlobKey: layout.Blob(identity.Sum(nil), 0),
+		SubmittedSHA256: identity.Sum(nil), AcceptedManifestKey: layout.Accepted(m.Identity), ObservedAt: 9, CollectorID: "c",
+	}
+	if c.ManifestKey() != layout.Accepted(m.Identity) {
+		t.Error(c.ManifestKey())
+	}
+	plain := string(c.Marshal())
+	for fields, good := range map[string]bool{
+		`,"accepted_seq_start":5,"accepted_seq_end":10`: true, `,"accepted_seq_start":0,"accepted_seq_end":99`: true, `,"accepted_seq_start":10,"accepted_seq_end":18`: true,
+		`,"accepted_seq_start":10,"accepted_seq_end":19`: false, `,"accepted_seq_start":20,"accepted_seq_end":29`: false, `,"accepted_seq_start":18,"accepted_seq_end":12`: false,
+		`,"accepted_seq_start":5`: false, `,"accepted_seq_end":12`: false, `,"accepted_seq_end":12,"accepted_seq_start":5`: false,
+		`,"x":1,"accepted_seq_start":5,"accepted_seq_end":12`: false,
+	} {
+		got, err := accept.ParseConflictRecord([]byte(strings.TrimSuffix(plain, "}") + fields + "}"))
+		if (err == nil) != good || err != nil && !errors.Is(err, record.ErrCorrupt) {
+			t.Errorf("%s: %v", fields, err)
+		}
+		if err == nil && (got.Met.BootOf() != m.Identity.BootOf() || got.ManifestKey() != layout.Accepted(got.Met) || string(got.Marshal()) != strings.TrimSuffix(plain, "}")+fields+"}") {
+			t.Errorf("%s: %+v", fields, got)
+		}
 	}
 }
 

@@ -120,6 +120,9 @@ func (f *Forwarder) quarantine(ctx context.Context, m accept.Manifest, by claims
 		SubmittedBlobKey: m.RawBlobKey, SubmittedSHA256: m.FrameSHA256, AcceptedManifestKey: layout.Accepted(m.Identity),
 		ObservedAt: max(f.cfg.Accept.Clock.Now().UnixNano(), 0), CollectorID: f.cfg.Accept.CollectorID,
 	}
+	if by.Identity != m.Identity {
+		rec.Met = by.Identity
+	}
 	var frame []byte
 	content := objstore.PutOptions{ContentType: "application/json"}
 	if m.Inline {

@@ -266,6 +266,9 @@ func TestVerdicts(t *testing.T) {
 		"a range of a frame that nobody names": {with(claims.RangeConflict, func(c *claims.Claim) { c.State, c.Hash, c.Identity.SeqEnd = claims.Settled, identity.Digest{}, 4 }), Open},
 		"folded":                               {claims.Answer{Outcome: claims.Folded}, Open},
 	} {
+		if err := s.Delete(t.Context(), layout.Quarantine(m.Identity, m.FrameSHA256)); err != nil { // another case's
+			t.Fatal(err)
+		}
 		before := keys(t, s)
 		a, err := forwarderOver(t, s, func(claims.Op) (claims.Answer, error) { return k.answer, nil }).Ask(t.Context(), m)
 		if err != nil || a.Verdict != k.want {
@@ -277,7 +280,8 @@ func TestVerdicts(t *testing.T) {
 				t.Errorf("%s: %+v", name, a.Entry)
 			}
 			b, _, err := s.Get(t.Context(), layout.Quarantine(m.Identity, m.FrameSHA256), objstore.GetOptions{})
-			if rec, perr := accept.ParseConflictRecord(b); err != nil || perr != nil || rec.SubmittedBlobKey != m.RawBlobKey || rec.AcceptedSHA256 != (identity.Digest{1}) {
+			if rec, perr := accept.ParseConflictRecord(b); err != nil || perr != nil || rec.SubmittedBlobKey != m.RawBlobKey || rec.AcceptedSHA256 != (identity.Digest{1}) ||
+				(rec.Met != identity.Batch{}) != (k.answer.Outcome == claims.RangeConflict) || rec.Met.SeqEnd != 0 && rec.Met.SeqEnd != 4 {
 				t.Errorf("%s: %+v, %v, %v", name, rec, err, perr)
 			}
 		case Ours:

@@ -701,8 +701,12 @@ type Conflict struct {
 	QuarantineKey string `protobuf:"bytes,5,opt,name=quarantine_key,json=quarantineKey,proto3" json:"quarantine_key,omitempty"`
 	// Where the conflict stands in the acceptance journal; see Acceptance.
 	JournalPosition string `protobuf:"bytes,6,opt,name=journal_position,json=journalPosition,proto3" json:"journal_position,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// First sequence number of the accepted batch, if that is another one of the boot that shares numbers with this one; else absent.
+	AcceptedSeqStart *uint64 `protobuf:"varint,7,opt,name=accepted_seq_start,json=acceptedSeqStart,proto3,oneof" json:"accepted_seq_start,omitempty"`
+	// Its last sequence number.
+	AcceptedSeqEnd *uint64 `protobuf:"varint,8,opt,name=accepted_seq_end,json=acceptedSeqEnd,proto3,oneof" json:"accepted_seq_end,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Conflict) Reset() {
@@ -775,6 +779,20 @@ func (x *Conflict) GetJournalPosition() string {
 		return x.JournalPosition
 	}
 	return ""
+}
+
+func (x *Conflict) GetAcceptedSeqStart() uint64 {
+	if x != nil && x.AcceptedSeqStart != nil {
+		return *x.AcceptedSeqStart
+	}
+	return 0
+}
+
+func (x *Conflict) GetAcceptedSeqEnd() uint64 {
+	if x != nil && x.AcceptedSeqEnd != nil {
+		return *x.AcceptedSeqEnd
+	}
+	return 0
 }
 
 // SubmitBatchRequest is one frame.
@@ -1251,14 +1269,18 @@ const file_lightmetrics_ingest_v1_ingest_proto_rawDesc = "" +
 	"\x13accepted_at_unix_ns\x18\x02 \x01(\x03R\x10acceptedAtUnixNs\x12!\n" +
 	"\fcollector_id\x18\x03 \x01(\tR\vcollectorId\x12!\n" +
 	"\fmanifest_key\x18\x04 \x01(\tR\vmanifestKey\x12)\n" +
-	"\x10journal_position\x18\x05 \x01(\tR\x0fjournalPosition\"\x82\x02\n" +
+	"\x10journal_position\x18\x05 \x01(\tR\x0fjournalPosition\"\x90\x03\n" +
 	"\bConflict\x12'\n" +
 	"\x0faccepted_sha256\x18\x01 \x01(\fR\x0eacceptedSha256\x12)\n" +
 	"\x10submitted_sha256\x18\x02 \x01(\fR\x0fsubmittedSha256\x12-\n" +
 	"\x13accepted_at_unix_ns\x18\x03 \x01(\x03R\x10acceptedAtUnixNs\x12!\n" +
 	"\fcollector_id\x18\x04 \x01(\tR\vcollectorId\x12%\n" +
 	"\x0equarantine_key\x18\x05 \x01(\tR\rquarantineKey\x12)\n" +
-	"\x10journal_position\x18\x06 \x01(\tR\x0fjournalPosition\"E\n" +
+	"\x10journal_position\x18\x06 \x01(\tR\x0fjournalPosition\x121\n" +
+	"\x12accepted_seq_start\x18\a \x01(\x04H\x00R\x10acceptedSeqStart\x88\x01\x01\x12-\n" +
+	"\x10accepted_seq_end\x18\b \x01(\x04H\x01R\x0eacceptedSeqEnd\x88\x01\x01B\x15\n" +
+	"\x13_accepted_seq_startB\x13\n" +
+	"\x11_accepted_seq_end\"E\n" +
 	"\x12SubmitBatchRequest\x12\x14\n" +
 	"\x05frame\x18\x01 \x01(\fR\x05frame\x12\x19\n" +
 	"\bspool_id\x18\x02 \x01(\tR\aspoolId\"w\n" +
@@ -1382,6 +1404,7 @@ func file_lightmetrics_ingest_v1_ingest_proto_init() {
 		(*StreamBatchesResponse_Welcome)(nil),
 		(*StreamBatchesResponse_Result)(nil),
 	}
+	file_lightmetrics_ingest_v1_ingest_proto_msgTypes[6].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -1444,9 +1444,13 @@ type IdentityConflict struct {
 	// Who saw it.
 	CollectorId string `protobuf:"bytes,8,opt,name=collector_id,json=collectorId,proto3" json:"collector_id,omitempty"`
 	// The region whose quarantine has the frame; empty where there are no regions.
-	Region        string `protobuf:"bytes,9,opt,name=region,proto3" json:"region,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Region string `protobuf:"bytes,9,opt,name=region,proto3" json:"region,omitempty"`
+	// First sequence number of the accepted batch, if that is another one of the boot that shares numbers with this one; else absent.
+	AcceptedSeqStart *uint64 `protobuf:"varint,10,opt,name=accepted_seq_start,json=acceptedSeqStart,proto3,oneof" json:"accepted_seq_start,omitempty"`
+	// Its last sequence number.
+	AcceptedSeqEnd *uint64 `protobuf:"varint,11,opt,name=accepted_seq_end,json=acceptedSeqEnd,proto3,oneof" json:"accepted_seq_end,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *IdentityConflict) Reset() {
@@ -1540,6 +1544,20 @@ func (x *IdentityConflict) GetRegion() string {
 		return x.Region
 	}
 	return ""
+}
+
+func (x *IdentityConflict) GetAcceptedSeqStart() uint64 {
+	if x != nil && x.AcceptedSeqStart != nil {
+		return *x.AcceptedSeqStart
+	}
+	return 0
+}
+
+func (x *IdentityConflict) GetAcceptedSeqEnd() uint64 {
+	if x != nil && x.AcceptedSeqEnd != nil {
+		return *x.AcceptedSeqEnd
+	}
+	return 0
 }
 
 var File_lightmetrics_query_v1_query_proto protoreflect.FileDescriptor
@@ -1664,7 +1682,7 @@ const file_lightmetrics_query_v1_query_proto_rawDesc = "" +
 	"\x15ListConflictsResponse\x12E\n" +
 	"\tconflicts\x18\x01 \x03(\v2'.lightmetrics.query.v1.IdentityConflictR\tconflicts\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12C\n" +
-	"\aregions\x18\x03 \x03(\v2).lightmetrics.query.v1.RegionCompletenessR\aregions\"\xba\x02\n" +
+	"\aregions\x18\x03 \x03(\v2).lightmetrics.query.v1.RegionCompletenessR\aregions\"\xc8\x03\n" +
 	"\x10IdentityConflict\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x17\n" +
 	"\aboot_id\x18\x02 \x01(\tR\x06bootId\x12\x1b\n" +
@@ -1674,7 +1692,12 @@ const file_lightmetrics_query_v1_query_proto_rawDesc = "" +
 	"\x10submitted_sha256\x18\x06 \x01(\tR\x0fsubmittedSha256\x12-\n" +
 	"\x13observed_at_unix_ns\x18\a \x01(\x03R\x10observedAtUnixNs\x12!\n" +
 	"\fcollector_id\x18\b \x01(\tR\vcollectorId\x12\x16\n" +
-	"\x06region\x18\t \x01(\tR\x06region2\xee\x03\n" +
+	"\x06region\x18\t \x01(\tR\x06region\x121\n" +
+	"\x12accepted_seq_start\x18\n" +
+	" \x01(\x04H\x00R\x10acceptedSeqStart\x88\x01\x01\x12-\n" +
+	"\x10accepted_seq_end\x18\v \x01(\x04H\x01R\x0eacceptedSeqEnd\x88\x01\x01B\x15\n" +
+	"\x13_accepted_seq_startB\x13\n" +
+	"\x11_accepted_seq_end2\xee\x03\n" +
 	"\fQueryService\x12e\n" +
 	"\x05Query\x12#.lightmetrics.query.v1.QueryRequest\x1a$.lightmetrics.query.v1.QueryResponse\"\x11\x82\xd3\xe4\x93\x02\v\x12\t/v1/query\x12|\n" +
 	"\n" +
@@ -1760,6 +1783,7 @@ func file_lightmetrics_query_v1_query_proto_init() {
 		return
 	}
 	file_lightmetrics_query_v1_query_proto_msgTypes[0].OneofWrappers = []any{}
+	file_lightmetrics_query_v1_query_proto_msgTypes[18].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

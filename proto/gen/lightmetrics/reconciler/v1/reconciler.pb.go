@@ -2433,9 +2433,13 @@ type Conflict struct {
 	// Why the record can't be read; empty where it can.
 	Error string `protobuf:"bytes,16,opt,name=error,proto3" json:"error,omitempty"`
 	// Where its agent says that it has the frame; absent where none has said so.
-	ParkedAt      *ParkedAt `protobuf:"bytes,17,opt,name=parked_at,json=parkedAt,proto3" json:"parked_at,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ParkedAt *ParkedAt `protobuf:"bytes,17,opt,name=parked_at,json=parkedAt,proto3" json:"parked_at,omitempty"`
+	// First sequence number of the accepted batch, if that is another one of the boot that shares numbers with this one; else absent.
+	AcceptedSeqStart *uint64 `protobuf:"varint,18,opt,name=accepted_seq_start,json=acceptedSeqStart,proto3,oneof" json:"accepted_seq_start,omitempty"`
+	// Its last sequence number.
+	AcceptedSeqEnd *uint64 `protobuf:"varint,19,opt,name=accepted_seq_end,json=acceptedSeqEnd,proto3,oneof" json:"accepted_seq_end,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Conflict) Reset() {
@@ -2585,6 +2589,20 @@ func (x *Conflict) GetParkedAt() *ParkedAt {
 		return x.ParkedAt
 	}
 	return nil
+}
+
+func (x *Conflict) GetAcceptedSeqStart() uint64 {
+	if x != nil && x.AcceptedSeqStart != nil {
+		return *x.AcceptedSeqStart
+	}
+	return 0
+}
+
+func (x *Conflict) GetAcceptedSeqEnd() uint64 {
+	if x != nil && x.AcceptedSeqEnd != nil {
+		return *x.AcceptedSeqEnd
+	}
+	return 0
 }
 
 // ParkedAt is where an agent says that it has a frame. Of several agents with one frame it is the first that said so.
@@ -4233,7 +4251,7 @@ const file_lightmetrics_reconciler_v1_reconciler_proto_rawDesc = "" +
 	"\x12owner_collector_id\x18\t \x01(\tR\x10ownerCollectorId\x12\x1b\n" +
 	"\tclash_key\x18\n" +
 	" \x01(\tR\bclashKey\x12\x14\n" +
-	"\x05error\x18\v \x01(\tR\x05error\"\xd5\x05\n" +
+	"\x05error\x18\v \x01(\tR\x05error\"\xe3\x06\n" +
 	"\bConflict\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x17\n" +
 	"\aboot_id\x18\x02 \x01(\tR\x06bootId\x12\x1b\n" +
@@ -4256,7 +4274,11 @@ const file_lightmetrics_reconciler_v1_reconciler_proto_rawDesc = "" +
 	"settlement\x18\x0f \x01(\v2&.lightmetrics.reconciler.v1.SettlementR\n" +
 	"settlement\x12\x14\n" +
 	"\x05error\x18\x10 \x01(\tR\x05error\x12A\n" +
-	"\tparked_at\x18\x11 \x01(\v2$.lightmetrics.reconciler.v1.ParkedAtR\bparkedAt\"\xac\x01\n" +
+	"\tparked_at\x18\x11 \x01(\v2$.lightmetrics.reconciler.v1.ParkedAtR\bparkedAt\x121\n" +
+	"\x12accepted_seq_start\x18\x12 \x01(\x04H\x00R\x10acceptedSeqStart\x88\x01\x01\x12-\n" +
+	"\x10accepted_seq_end\x18\x13 \x01(\x04H\x01R\x0eacceptedSeqEnd\x88\x01\x01B\x15\n" +
+	"\x13_accepted_seq_startB\x13\n" +
+	"\x11_accepted_seq_end\"\xac\x01\n" +
 	"\bParkedAt\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12\x12\n" +
 	"\x04page\x18\x02 \x01(\tR\x04page\x12\x12\n" +
@@ -4541,6 +4563,7 @@ func file_lightmetrics_reconciler_v1_reconciler_proto_init() {
 	if File_lightmetrics_reconciler_v1_reconciler_proto != nil {
 		return
 	}
+	file_lightmetrics_reconciler_v1_reconciler_proto_msgTypes[31].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
