@@ -32,7 +32,7 @@ const addTimeout = 6 * time.Hour
 func regionsCommand(out *format) *cobra.Command {
 	c := &identityAPI{}
 	cmd := &cobra.Command{Use: "regions", Short: "Regions that accept batches together, and their epoch"}
-	cmd.AddCommand(regionsList(out, c), regionsAdd(out, c), regionsRetire(out, c))
+	cmd.AddCommand(regionsList(out, c), regionsAdd(out, c), regionsRetire(out, c), regionsDissolve(out, c))
 	c.flags(cmd)
 	return cmd
 }
@@ -47,10 +47,12 @@ type memberView struct {
 }
 
 type membersView struct {
-	Epoch   uint64       `json:"etcd_epoch"`
-	Cluster string       `json:"etcd_cluster"`
-	NotOpen string       `json:"not_open,omitempty"`
-	Regions []memberView `json:"regions"`
+	Epoch   uint64 `json:"etcd_epoch"`
+	Cluster string `json:"etcd_cluster"`
+	NotOpen string `json:"not_open,omitempty"`
+	// Dissolved: the member accepts without a linearizer.
+	Dissolved bool         `json:"dissolved,omitempty"`
+	Regions   []memberView `json:"regions"`
 }
 
 func regionsList(out *format, c *identityAPI) *cobra.Command {
@@ -63,7 +65,7 @@ func regionsList(out *format, c *identityAPI) *cobra.Command {
 			rows, bad := [][]string{}, false
 			err := c.ask(cmd.Context(), func(ctx context.Context, cl coordinatorv1.IdentityServiceClient) error {
 				r, err := cl.ListRegions(ctx, &coordinatorv1.ListRegionsRequest{})
-				v = membersView{Epoch: r.GetEpoch(), Cluster: r.GetCluster(), NotOpen: r.GetNotOpen(), Regions: []memberView{}}
+				v = membersView{Epoch: r.GetEpoch(), Cluster: r.GetCluster(), NotOpen: r.GetNotOpen(), Dissolved: r.GetDissolved(), Regions: []memberView{}}
 				for _, p := range r.GetRegions() {
 					one := memberView{p.GetRegion(), p.GetMember(), p.GetRetired(), p.GetEpoch(), p.GetEpochId(), p.GetError()}
 					v.Regions = append(v.Regions, one)
@@ -75,6 +77,8 @@ func regionsList(out *format, c *identityAPI) *cobra.Command {
 						state = "retired"
 					case one.Error != "":
 						state = one.Error
+					case one.Member && v.Dissolved:
+						state = "accepts without the linearizer, which was dissolved"
 					case !one.Member:
 						state = "not added yet (lmctl regions add)"
 					}
@@ -166,6 +170,46 @@ func regionsRetire(out *format, c *identityAPI) *cobra.Command {
 			return err
 		}
 		return out.write(cmd.OutOrStdout(), v, table{header: []string{"REGION", "EPOCH", "CLAIMS FOUND"}, rows: [][]string{{v.Region, fmt.Sprint(v.Epoch), fmt.Sprint(v.Claims)}}})
+	}
+	return cmd
+}
+
+type dissolvedView struct {
+	Region string `json:"region"`
+	Epoch  uint64 `json:"epoch"`
+}
+
+func regionsDissolve(out *format, c *identityAPI) *cobra.Command {
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "dissolve REGION",
+		Short: "End the linearizer of the only region that is left; its collectors accept with s3_manifest again",
+		Long: "Ends the linearizer, once all regions but REGION are retired. Its bucket is an acceptance authority of its own again: collectors with\n" +
+			"acceptance: global refuse it from then on, and those with s3_manifest take it. What was decided there has a manifest there.\n\n" +
+			"Let the agents drain and stop the collectors first. It is refused while claims are left that are not settled: the region's reconciler\n" +
+			"finishes them. Where it is interrupted, the coordinator that leads goes on with it, and to dissolve it twice is harmless.\n\n" +
+			"What regions decided that were retired is known to nobody any more who accepts: the same identity may then be given to another frame.\n" +
+			"The way back is \"lmctl regions add\".",
+		Example: "  lmctl regions dissolve eu --yes",
+		Args:    cobra.ExactArgs(1),
+	}
+	cmd.Flags().BoolVar(&yes, "yes", false, "dissolve it")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if !yes {
+			return usageError("what retired regions decided is forgotten by who accepts then: say --yes")
+		}
+		v := dissolvedView{Region: args[0]}
+		ctx, cancel := context.WithTimeout(cmd.Context(), addTimeout)
+		defer cancel()
+		err := c.over(func(conn grpc.ClientConnInterface) error {
+			r, err := coordinatorv1.NewIdentityServiceClient(conn).DissolveLinearizer(ctx, &coordinatorv1.DissolveLinearizerRequest{Region: args[0]})
+			v.Epoch = r.GetEpoch()
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		return out.write(cmd.OutOrStdout(), v, table{header: []string{"REGION", "EPOCH"}, rows: [][]string{{v.Region, fmt.Sprint(v.Epoch)}}})
 	}
 	return cmd
 }

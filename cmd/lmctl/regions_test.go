@@ -27,6 +27,7 @@ type linearizing struct {
 	added   error
 	claims  core.Answer
 	failed  error
+	ended   error
 	traced  trace.Result
 	asked   trace.Query
 }
@@ -48,6 +49,10 @@ func (l *linearizing) RetireRegion(_ context.Context, r core.Region, forget bool
 		return regions.Opened{Epoch: core.Epoch{Number: 9}, Recovered: regions.Progress{Claims: 3}}, l.added
 	}
 	return regions.Opened{Epoch: core.Epoch{Number: 10}}, nil
+}
+
+func (l *linearizing) Dissolve(context.Context, core.Region) (regions.Record, error) {
+	return regions.Record{Number: 11}, l.ended
 }
 
 func (l *linearizing) Trace(_ context.Context, q trace.Query) trace.Result {
@@ -119,6 +124,48 @@ func TestRegions(t *testing.T) {
 		l.added = fmt.Errorf("add region mars: %w", err)
 		if out, code = add("mars"); code != want || !strings.Contains(out, err.Error()) {
 			t.Errorf("%v: exit %d, want %d: %s", err, code, want, out)
+		}
+	}
+}
+
+func TestDissolveTheLinearizer(t *testing.T) {
+	rec := regions.Record{Region: "eu", Number: 11, ID: core.ID{0xab}, Regions: []core.Region{"eu"}, Retired: []regions.Retired{{Name: "us", Done: true}}, Dissolved: true}
+	l := &linearizing{status: regions.Status{Records: map[core.Region]regions.Record{"eu": rec}}, notOpen: errors.New("it was dissolved")}
+	addr := serveIdentities(t, l)
+	dissolve := func(more ...string) (string, int) {
+		return command(t, regionsCommand, append([]string{"regions", "dissolve", "--addr", addr, "-o", "json"}, more...)...)
+	}
+	if out, code := dissolve("eu"); code != cli.ExitUsage || !strings.Contains(out, "--yes") {
+		t.Errorf("exit %d: %s", code, out)
+	}
+	var v dissolvedView
+	out, code := dissolve("eu", "--yes")
+	if err := json.Unmarshal([]byte(out), &v); err != nil || code != cli.ExitOK || v != (dissolvedView{"eu", 11}) {
+		t.Errorf("exit %d, %v: %s", code, err, out)
+	}
+	if out, code := dissolve("Eu!", "--yes"); code != cli.ExitUsage {
+		t.Errorf("a name that is none: exit %d: %s", code, out)
+	}
+	// A script tries again what may pass by itself, and not what a person has to mend.
+	for err, want := range map[error]int{
+		&regions.UndecidedError{Claimed: 3}: cli.ExitFailed, regions.ErrRegionSettings: cli.ExitFailed, regions.ErrOvertaken: cli.ExitUnreachable, regions.ErrMustRecover: cli.ExitUnreachable,
+	} {
+		l.ended = fmt.Errorf("dissolve: %w", err)
+		if out, code := dissolve("eu", "--yes"); code != want || !strings.Contains(out, err.Error()) {
+			t.Errorf("%v: exit %d, want %d: %s", err, code, want, out)
+		}
+	}
+	out, code = command(t, regionsCommand, "regions", "list", "--addr", addr)
+	if code != cli.ExitFindings || !strings.Contains(out, "accepts without the linearizer") || strings.Count(out, "retired") != 1 || strings.Contains(out, "takes part") {
+		t.Errorf("exit %d: %s", code, out)
+	}
+	// What another region's bucket still has of an epoch with the same number counts for nothing.
+	other := rec
+	other.Region, other.Regions, other.Dissolved = "asia", []core.Region{"asia", "eu"}, false
+	l.status.Records["asia"] = other
+	for range 20 {
+		if out, _ = command(t, regionsCommand, "regions", "list", "--addr", addr); !strings.Contains(out, "accepts without the linearizer") {
+			t.Fatalf("%s", out)
 		}
 	}
 }

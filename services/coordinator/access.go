@@ -45,10 +45,11 @@ var access = rpc.Access{
 	coordinatorv1.IdentityService_ListClaims_FullMethodName:   sees,
 	coordinatorv1.IdentityService_ScanClaims_FullMethodName:   works,
 
-	coordinatorv1.IdentityService_ListRegions_FullMethodName:   reads,
-	coordinatorv1.IdentityService_AddRegion_FullMethodName:     operates,
-	coordinatorv1.IdentityService_RetireRegion_FullMethodName:  operates,
-	coordinatorv1.IdentityService_TraceIdentity_FullMethodName: reads,
+	coordinatorv1.IdentityService_ListRegions_FullMethodName:        reads,
+	coordinatorv1.IdentityService_AddRegion_FullMethodName:          operates,
+	coordinatorv1.IdentityService_RetireRegion_FullMethodName:       operates,
+	coordinatorv1.IdentityService_DissolveLinearizer_FullMethodName: operates,
+	coordinatorv1.IdentityService_TraceIdentity_FullMethodName:      reads,
 
 	coordinatorv1.RefsService_InitEpoch_FullMethodName:        works,
 	coordinatorv1.RefsService_AddRefs_FullMethodName:          works,

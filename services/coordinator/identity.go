@@ -41,7 +41,9 @@ type identities struct {
 	opening chan struct{}
 
 	open atomic.Pointer[opened]
-	why  atomic.Pointer[string] // why it is not open; set while open is nil
+	why  atomic.Pointer[closure] // why it is not open; set while open is nil
+	// recovering: this coordinator reads the regions, to open an epoch.
+	recovering atomic.Bool
 }
 
 // opened is an epoch that is served.
@@ -69,7 +71,11 @@ const (
 
 func newIdentities(c IdentityConfig, buckets map[claims.Region]regions.Store, kv claims.KV, prefix string, leading func() bool, restores func() int64, now func() time.Time, log *slog.Logger, m *identityMetrics) (*identities, error) {
 	v := &identities{kv: kv, keys: claims.Keys(prefix + claimKeys), horizon: c.SettleHorizon, idle: c.Idle, leading: leading, restores: restores, now: now, log: log, m: m, opening: make(chan struct{}, 1)}
-	cfg := regions.Config{KV: kv, Keys: v.keys, Rand: rand.Reader, Now: func() int64 { return now().UnixNano() }, Progress: m.progress, Parallel: parallel}
+	cfg := regions.Config{KV: kv, Keys: v.keys, Rand: rand.Reader, Now: func() int64 { return now().UnixNano() }, Parallel: parallel}
+	cfg.Progress = func(p regions.Progress) {
+		v.recovering.Store(true)
+		m.progress(p)
+	}
 	for _, r := range c.Regions {
 		name := claims.Region(r.Name)
 		cfg.Regions = append(cfg.Regions, regions.Region{Name: name, Store: buckets[name]})
@@ -79,7 +85,7 @@ func newIdentities(c IdentityConfig, buckets map[claims.Region]regions.Store, kv
 	if v.keeper, err = regions.New(cfg); err != nil {
 		return nil, err
 	}
-	v.closed(errors.New("it was not opened yet"))
+	v.closed(errNotOpened)
 	return v, nil
 }
 
@@ -103,20 +109,6 @@ func parallel(n int, fn func(int) bool) {
 		})
 	}
 	_ = g.Wait() // none gives an error
-}
-
-func (v *identities) closed(err error) {
-	s := err.Error()
-	v.why.Store(&s)
-	v.open.Store(nil)
-}
-
-// notOpen says why nothing is answered; nil while it is open.
-func (v *identities) notOpen() error {
-	if v.open.Load() != nil {
-		return nil
-	}
-	return fmt.Errorf("the identity linearizer is not open: %s", *v.why.Load())
 }
 
 // run opens and serves epochs until ctx ends.
@@ -143,9 +135,14 @@ func (v *identities) run(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err != nil:
+			was := v.why.Load()
 			v.closed(err)
 			v.m.opens.WithLabelValues("failed").Inc()
-			v.log.Warn("the identity linearizer could not be opened; trying again", "error", err)
+			if !errors.Is(err, regions.ErrDissolved) {
+				v.log.Warn("the identity linearizer could not be opened; trying again", "error", err)
+			} else if was.reason != closedDissolved {
+				v.log.Info("the identity linearizer was dissolved, and is opened when a region is added", "error", err)
+			}
 		default:
 			backoff.Reset()
 			v.m.opens.WithLabelValues("ok").Inc()
@@ -168,7 +165,10 @@ func (v *identities) run(ctx context.Context) error {
 func (v *identities) alone(ctx context.Context, fn func() (regions.Opened, error)) (regions.Opened, error) {
 	select {
 	case v.opening <- struct{}{}:
-		defer func() { <-v.opening }()
+		defer func() {
+			v.recovering.Store(false)
+			<-v.opening
+		}()
 		return fn()
 	case <-ctx.Done():
 		return regions.Opened{}, ctx.Err()
@@ -219,7 +219,8 @@ func (v *identities) watch(ctx context.Context, o regions.Opened, l *linearizer.
 			}
 		case <-check.C:
 			err := v.keeper.Check(ctx, o)
-			if errors.Is(err, regions.ErrMustRecover) || errors.Is(err, regions.ErrOvertaken) || errors.Is(err, regions.ErrRegionSettings) || errors.Is(err, claims.ErrForgot) {
+			if errors.Is(err, regions.ErrMustRecover) || errors.Is(err, regions.ErrOvertaken) || errors.Is(err, regions.ErrRegionSettings) || errors.Is(err, claims.ErrForgot) ||
+				errors.Is(err, regions.ErrDissolved) || errors.Is(err, regions.ErrDissolving) {
 				return err
 			}
 			if err != nil && ctx.Err() == nil {
@@ -236,7 +237,7 @@ func (v *identities) Do(ctx context.Context, ops []claims.Op) []linearizer.Resul
 	if o == nil {
 		out := make([]linearizer.Result, len(ops))
 		for i, op := range ops {
-			out[i].Err = &claims.Error{Op: op.Kind, Key: op.Identity, Err: fmt.Errorf("%w: %w", claims.ErrUnavailable, v.notOpenNow())}
+			out[i].Err = &claims.Error{Op: op.Kind, Key: op.Identity, Err: v.refusal()}
 			v.m.operation(op, out[i])
 		}
 		return out
@@ -247,14 +248,6 @@ func (v *identities) Do(ctx context.Context, ops []claims.Op) []linearizer.Resul
 		v.m.operation(op, out[i])
 	}
 	return out
-}
-
-// notOpenNow is notOpen for a caller that has just found it closed: it may be open by now.
-func (v *identities) notOpenNow() error {
-	if err := v.notOpen(); err != nil {
-		return err
-	}
-	return errors.New("the identity linearizer was not open")
 }
 
 // makeRoom folds claims of boots that have too many, and tries what they refused once more: a sender that catches up must not
@@ -285,7 +278,7 @@ func (v *identities) makeRoom(ctx context.Context, o *opened, ops []claims.Op, o
 func (v *identities) Scan(ctx context.Context, s claims.Scan) (claims.Page, error) {
 	o := v.open.Load()
 	if o == nil {
-		return claims.Page{}, fmt.Errorf("scan claims: %w: %w", claims.ErrUnavailable, v.notOpenNow())
+		return claims.Page{}, fmt.Errorf("scan claims: %w", v.refusal())
 	}
 	return o.l.Scan(ctx, s)
 }
@@ -318,6 +311,20 @@ func (v *identities) RetireRegion(ctx context.Context, r claims.Region, forget b
 	}
 	v.log.Info("a region is to be retired", "region", r, "forget", forget, "epoch", o.Epoch.Number, "error", err)
 	return o, err
+}
+
+// Dissolve implements coordinator.Regional. The epoch that is served now ends with it, on every coordinator.
+func (v *identities) Dissolve(ctx context.Context, r claims.Region) (rec regions.Record, err error) {
+	_, err = v.alone(ctx, func() (regions.Opened, error) {
+		rec, err = v.keeper.Dissolve(ctx, r)
+		return regions.Opened{}, err
+	})
+	if err == nil {
+		// Callers are told why at once, and not when the next check finds out.
+		v.closed(fmt.Errorf("%w in epoch %d; its last region was %s", regions.ErrDissolved, rec.Number, r))
+	}
+	v.log.Info("the identity linearizer is to be dissolved", "region", r, "epoch", rec.Number, "error", err)
+	return rec, err
 }
 
 // await waits until an epoch that is right is served here; why is the error if ctx ends before.

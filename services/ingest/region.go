@@ -19,9 +19,14 @@ type RegionError struct {
 	Region string
 	// Acceptance and Ours are the collector's settings acceptance and region.
 	Acceptance, Ours string
+	// Dissolved: the identity linearizer has ended, and the bucket is an authority of its own.
+	Dissolved bool
 }
 
 func (e *RegionError) Error() string {
+	if e.Dissolved {
+		return fmt.Sprintf("the bucket was that of region %s, whose identity linearizer was dissolved: acceptance must not be global any more (docs/guide/regions.md#going-back)", e.Region)
+	}
 	if accept.Mode(e.Acceptance) == accept.ModeGlobal {
 		return fmt.Sprintf("the bucket is that of region %s, and this collector is set to region %s", e.Region, e.Ours)
 	}
@@ -46,7 +51,14 @@ func (s *Service) checkRegion(ctx context.Context) error {
 	if err == nil {
 		r, err = regions.ParseRecord(b)
 	}
-	if global := accept.Mode(s.cfg.Acceptance) == accept.ModeGlobal; err == nil && global && string(r.Region) == s.cfg.Region {
+	global := accept.Mode(s.cfg.Acceptance) == accept.ModeGlobal
+	if err == nil && r.Dissolved {
+		if global {
+			return &RegionError{Region: string(r.Region), Acceptance: s.cfg.Acceptance, Ours: s.cfg.Region, Dissolved: true}
+		}
+		return nil
+	}
+	if err == nil && global && string(r.Region) == s.cfg.Region {
 		return nil
 	} else if err != nil && (global || errors.Is(err, record.ErrNewerVersion)) {
 		return fmt.Errorf("which region is the bucket? %w", err)

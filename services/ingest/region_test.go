@@ -63,6 +63,15 @@ func TestABucketOfARegion(t *testing.T) {
 	if _, err := run(rec.Marshal(), plain); !errors.As(err, &e) || e.Region != "eu" {
 		t.Errorf("s3_manifest: %v", err)
 	}
+	// A linearizer that was dissolved has given its bucket back.
+	ended := rec
+	ended.Regions, ended.Dissolved = []claims.Region{"eu"}, true
+	if _, err := run(ended.Marshal(), plain); err != nil {
+		t.Errorf("s3_manifest over the bucket of a linearizer that was dissolved: %v", err)
+	}
+	if _, err := run(ended.Marshal(), global("eu")); !errors.As(err, &e) || !e.Dissolved || e.Region != "eu" {
+		t.Errorf("global over the bucket of a linearizer that was dissolved: %v", err)
+	}
 	if _, err := run([]byte("{"), plain); !errors.As(err, &e) {
 		t.Errorf("s3_manifest over a damaged record: %v", err)
 	}

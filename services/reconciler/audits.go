@@ -29,7 +29,7 @@ const (
 )
 
 // audits begins audits when they are due, and works on all that have not finished.
-func (k *journalKeeper) audits(ctx context.Context, authority string, set *ledgers.Set, c *claimKeeper) error {
+func (k *journalKeeper) audits(ctx context.Context, authority string, set *ledgers.Set, c *claimKeeper, of judge) error {
 	w, err := journal.NewWriter(journal.WriterConfig{
 		Store: k.store, Rand: rand.Reader, Clock: func() int64 { return time.Now().UnixNano() },
 		Opening: journal.Opening{Writer: k.id, Role: journal.RoleReconciler, Authority: authority},
@@ -45,6 +45,8 @@ func (k *journalKeeper) audits(ctx context.Context, authority string, set *ledge
 	}
 	if c != nil {
 		a.Judge = c.auditJudge
+	} else if of != nil {
+		a.Judge = of.judge
 	}
 	for first := true; ; first = false {
 		_, _, ready := k.status()

@@ -16,9 +16,11 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
 	claimsmem "lightmetrics.dev/lightmetrics/internal/coordination/claims/mem"
 	"lightmetrics.dev/lightmetrics/internal/coordination/linearizer"
+	"lightmetrics.dev/lightmetrics/internal/coordination/regions"
 	"lightmetrics.dev/lightmetrics/internal/derived/audit"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/fault"
 	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -386,5 +388,69 @@ func TestCrashAtClaims(t *testing.T) {
 	}
 	if points != 3 {
 		t.Errorf("%d points", points)
+	}
+}
+
+// TestABucketThatWasARegions: where the linearizer was dissolved, manifests that lost against another region's are not entered, which
+// their quarantine records tell; all others are, whoever asks for them: an audit, or the check of an event.
+func TestABucketThatWasARegions(t *testing.T) {
+	ended := regions.Record{Region: "east", Number: 4, ID: claims.ID{1}, Regions: []claims.Region{"east"}, Retired: []regions.Retired{{Name: "west", Done: true}}, Cluster: 7, Dissolved: true}
+	plant := func(s objstore.Store, agent string, body func(accept.ConflictRecord) []byte) {
+		m := plantBatch(t, s, batch(agent, 0, 9))
+		w, _ := other(m.Identity)
+		c := accept.ConflictRecord{
+			AuthorityID: m.AuthorityID, Identity: m.Identity, AcceptedBlobKey: w.RawBlobKey, AcceptedSHA256: w.FrameSHA256, SubmittedBlobKey: m.RawBlobKey, SubmittedSHA256: m.FrameSHA256,
+			AcceptedManifestKey: layout.Accepted(m.Identity), ObservedAt: 9, CollectorID: "c",
+		}
+		create(t, s, layout.Quarantine(m.Identity, m.FrameSHA256), body(c))
+	}
+	run := func(s objstore.Store) *running {
+		cfg := following()
+		cfg.Audit.AtStart = true
+		r := start(t, cfg, s)
+		eventually(t, "the audit has finished", func() bool {
+			full, err := audit.History(bg, s, audit.Full, 1)
+			must(t, err)
+			return len(full) == 1 && full[0].Finished()
+		})
+		eventually(t, "what nobody has refused is counted", func() bool { return r.ledgerOf(r.client(), "ours").GetRecordCount() == 10 })
+		return r
+	}
+	for _, dissolved := range []bool{true, false} {
+		s := newStore()
+		plantBatch(t, s, batch("ours", 0, 9))
+		plant(s, "loser", accept.ConflictRecord.Marshal)
+		plant(s, "opaque", func(accept.ConflictRecord) []byte { return []byte("{") })
+		if dissolved {
+			create(t, s, layout.RegionsKey, ended.Marshal())
+		}
+		r := run(s)
+		want := uint64(10)
+		if dissolved {
+			want = 0
+		}
+		for _, agent := range []string{"loser", "opaque"} {
+			if n := r.ledgerOf(r.client(), agent).GetRecordCount(); n != want {
+				t.Errorf("dissolved %v: %d records of the %s batch are counted, want %d", dissolved, n, agent, want)
+			}
+		}
+	}
+	// An epoch that goes on is no reason: who sets up a reconciler without its region is told by other means.
+	going := ended
+	going.Dissolved = false
+	for body, want := range map[string]bool{string(ended.Marshal()): true, string(going.Marshal()): false, "": false, "{": true} {
+		s := newStore()
+		if body != "" {
+			create(t, s, layout.RegionsKey, []byte(body))
+		}
+		if j, err := openFormer(bg, s); err != nil || (j != nil) != want {
+			t.Errorf("%q: %v, %v", body, j, err)
+		}
+	}
+	if j, err := openFormer(bg, fault.New(newStore(), 1, fault.Refused("get", layout.RegionsKey, objstore.ErrDenied))); err != nil || j != nil {
+		t.Errorf("denied: %v, %v", j, err)
+	}
+	if _, err := openFormer(bg, fault.New(newStore(), 1, fault.NotApplied("get", layout.RegionsKey))); err == nil {
+		t.Error("a store that does not answer is no region's")
 	}
 }

@@ -137,7 +137,7 @@ const checkAtOnce = 500
 
 // runChecks enters batches that events told of and that stand in no run of the journal: their collectors died between
 // manifest and segment, and nobody was answered. An audit would find them later.
-func (k *journalKeeper) runChecks(ctx context.Context, authority string, set *ledgers.Set, claims *claimKeeper) error {
+func (k *journalKeeper) runChecks(ctx context.Context, authority string, set *ledgers.Set, of judge) error {
 	if k.checks.m == nil {
 		return nil // no events
 	}
@@ -148,7 +148,7 @@ func (k *journalKeeper) runChecks(ctx context.Context, authority string, set *le
 	if err != nil {
 		return fmt.Errorf("reconciler: %w", err)
 	}
-	c := &checker{k: k, authority: authority, set: set, claims: claims, writer: w, pace: rate.NewLimiter(rate.Limit(k.cfg.Audit.Rate), 1)}
+	c := &checker{k: k, authority: authority, set: set, of: of, writer: w, pace: rate.NewLimiter(rate.Limit(k.cfg.Audit.Rate), 1)}
 	for {
 		if err := run.Sleep(ctx, min(checkEvery, k.cfg.Events.CheckAfter)); err != nil {
 			return err
@@ -164,7 +164,7 @@ type checker struct {
 	k         *journalKeeper
 	authority string
 	set       *ledgers.Set
-	claims    *claimKeeper // nil where there are no regions
+	of        judge // nil where a manifest alone is enough
 	writer    *journal.Writer
 	// settles are called once the entries that were added are durable.
 	settles []func(context.Context) error
@@ -252,7 +252,7 @@ func (c *checker) one(ctx context.Context, id identity.Batch, through time.Time)
 			err = fmt.Errorf("it is of the authority %.80q", authority)
 		}
 	}
-	if err == nil && c.claims != nil {
+	if err == nil && c.of != nil {
 		return c.judged(ctx, b)
 	}
 	if err == nil {
@@ -266,13 +266,13 @@ func (c *checker) one(ctx context.Context, id identity.Batch, through time.Time)
 	return "entered", nil
 }
 
-// judged asks the linearizer about a manifest that can be used.
+// judged asks about a manifest that can be used, where there are or were several regions.
 func (c *checker) judged(ctx context.Context, body []byte) (string, error) {
 	m, err := accept.ParseManifest(body)
 	if err != nil {
 		return "", err
 	}
-	j, err := c.claims.judge(ctx, m)
+	j, err := c.of.judge(ctx, m)
 	if err != nil {
 		return "", err
 	}

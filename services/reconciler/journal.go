@@ -207,6 +207,13 @@ func (k *journalKeeper) live(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// Of the manifests that stand in no run: the linearizer is asked where there are regions.
+	var of judge
+	if c != nil {
+		of = c
+	} else if of, err = openFormer(ctx, k.store); err != nil {
+		return err
+	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return t.Run(gctx) })
 	g.Go(func() error { return keeper.Run(gctx) })
@@ -216,8 +223,8 @@ func (k *journalKeeper) live(ctx context.Context) error {
 	if c != nil {
 		g.Go(func() error { return c.loop(gctx) })
 	}
-	g.Go(func() error { return k.audits(gctx, authority, set, c) })
-	g.Go(func() error { return k.runChecks(gctx, authority, set, c) })
+	g.Go(func() error { return k.audits(gctx, authority, set, c, of) })
+	g.Go(func() error { return k.runChecks(gctx, authority, set, of) })
 	return g.Wait()
 }
 

@@ -15,6 +15,9 @@ func TestMutantsAreCaught(t *testing.T) {
 		// Without what runs whole services and waits long.
 		Run: "TestJournalIs|TestLostCheckpoint|TestRunsWithout|TestFormer|TestReadingCosts|TestHintsAt|TestQueueHolds|TestRoundsJoin|TestSeenForgets|TestWatcherLags|TestRestartLists|TestListLedgers|TestAuditsAreBegun|TestADropped|TestAuditsThat|TestConflicts|TestOverlapsAre|TestOverlapsOf|TestAnAuditThat",
 		Mutants: []mutants.Mutant{
+			{Name: "what lost against another region's is entered", File: "former.go", Old: "	if errors.Is(err, objstore.ErrNotFound) {", New: "	if err == nil || errors.Is(err, objstore.ErrNotFound) {", By: "TestABucketThatWas"},
+			{Name: "what can't be read is entered", File: "former.go", Old: "		return audit.Judgement{Finding: audit.Undecided}, nil", New: "		return audit.Judgement{Finding: audit.Counted, Entry: m.Entry(journal.AuditedAccepted)}, nil", By: "TestABucketThatWas"},
+			{Name: "checks of events do not ask", File: "events.go", Old: "if err == nil && c.of != nil {", New: "if false {", By: "TestAuditsAsk|TestABucketThatWas"},
 			{Name: "nothing is given to the folder", File: "journal.go", Old: "			if err := keeper.Offer(ctx, s); err != nil {\n				return err\n			}\n", New: "", By: "TestJournalIs"},
 			{Name: "the ledgers are not applied", File: "journal.go", Old: "			k.apply(set, s.Entries)\n			k.to.applied", New: "			k.to.applied", By: "TestJournalIs"},
 			{Name: "folded files are not applied", File: "journal.go", Old: "			k.apply(set, es)\n", New: "", By: "TestLostCheckpoint"},

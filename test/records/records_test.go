@@ -86,6 +86,11 @@ func with() map[string]map[string]func() []byte {
 			c.Met.SeqStart, c.Met.SeqEnd = 0, 7
 			return c.Marshal()
 		}},
+		regions.Kind.Schema: {"dissolved": func() []byte {
+			r := must(regions.ParseRecord(parse(regions.Kind.Schema)))
+			r.Regions, r.Dissolved = []claims.Region{r.Region}, true
+			return r.Marshal()
+		}},
 		queue.HeldKind.Schema: {"accepted_seq_end": func() []byte {
 			var h queue.HeldBatch
 			if err := queue.HeldKind.Unmarshal(parse(queue.HeldKind.Schema), &h); err != nil {

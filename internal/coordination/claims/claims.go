@@ -263,6 +263,8 @@ var (
 	ErrBusy = errors.New("others keep changing the boot")
 	// ErrEpoch: the linearizer's epoch is not the one of the operation.
 	ErrEpoch = errors.New("the epoch has moved on")
+	// ErrDissolved: the linearizer has ended, and nothing is done any more.
+	ErrDissolved = errors.New("the identity linearizer was dissolved")
 	// ErrUnavailable: the store did not answer, and the operation was not done.
 	ErrUnavailable = errors.New("the store of claims is not there")
 	// ErrUnknown: the store did not answer, and the operation may have been done, or be done later.

@@ -62,6 +62,7 @@ var claimRefusals = []refused{
 	{claims.ErrBusy, "CLAIMS_BUSY", codes.Unavailable},
 	{claims.ErrCanceled, "CLAIMS_CANCELED", codes.Canceled},
 	{claims.ErrCorrupt, "CLAIMS_CORRUPT", codes.Internal},
+	{claims.ErrDissolved, "CLAIMS_DISSOLVED", codes.FailedPrecondition},
 	{claims.ErrNewer, "CLAIMS_NEWER", codes.FailedPrecondition},
 	{claims.ErrUnavailable, "CLAIMS_UNAVAILABLE", codes.Unavailable},
 }

@@ -20,8 +20,14 @@ import (
 	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
 )
 
-// ReasonRegions is the refusal of a change of the regions.
-const ReasonRegions = "REGIONS"
+// Reasons of refusals of a change of the regions.
+const (
+	ReasonRegions = "REGIONS"
+	// ReasonUndecided: claims are left that somebody has to complete or release first.
+	ReasonUndecided = "REGIONS_UNDECIDED"
+	// ReasonDissolved: the linearizer was dissolved, or is being it.
+	ReasonDissolved = "REGIONS_DISSOLVED"
+)
 
 // Regional is the epoch and its regions: a claimer that has regions.
 type Regional interface {
@@ -30,6 +36,8 @@ type Regional interface {
 	AddRegion(context.Context, claims.Region) (regions.Opened, error)
 	// RetireRegion is regions.Keeper.Retire.
 	RetireRegion(ctx context.Context, name claims.Region, forget bool) (regions.Opened, error)
+	// Dissolve is regions.Keeper.Dissolve.
+	Dissolve(ctx context.Context, name claims.Region) (regions.Record, error)
 	// Trace is trace.Find over all regions.
 	Trace(context.Context, trace.Query) trace.Result
 }
@@ -44,6 +52,12 @@ func (s *IdentityServer) regional() (Regional, error) {
 
 // regionsFailed is the status of an error of regions: those that waiting may mend are UNAVAILABLE, and settings that are wrong are not.
 func regionsFailed(err error) error {
+	if u := (*regions.UndecidedError)(nil); errors.As(err, &u) {
+		return rpc.Failure{Code: codes.FailedPrecondition, Reason: ReasonUndecided, Message: err.Error()}.Err()
+	}
+	if errors.Is(err, regions.ErrDissolved) || errors.Is(err, regions.ErrDissolving) {
+		return rpc.Failure{Code: codes.FailedPrecondition, Reason: ReasonDissolved, Message: err.Error()}.Err()
+	}
 	if errors.Is(err, regions.ErrRegionSettings) || errors.Is(err, regions.ErrForgets) {
 		return rpc.Failure{Code: codes.FailedPrecondition, Reason: ReasonRegions, Message: err.Error()}.Err()
 	}
@@ -64,12 +78,8 @@ func (s *IdentityServer) ListRegions(ctx context.Context, _ *coordinatorv1.ListR
 	if cause := cmp.Or(notOpen, st.Open); cause != nil {
 		out.NotOpen = cause.Error()
 	}
-	var newest regions.Record
-	for _, rec := range st.Records {
-		if rec.Number > newest.Number {
-			newest = rec
-		}
-	}
+	newest, _ := regions.Newest(st.Records)
+	out.Dissolved = newest.Dissolved
 	retired := map[claims.Region]bool{}
 	for _, t := range newest.Retired {
 		retired[t.Name] = true
@@ -124,6 +134,23 @@ func (s *IdentityServer) RetireRegion(ctx context.Context, q *coordinatorv1.Reti
 		return nil, regionsFailed(err)
 	}
 	return &coordinatorv1.RetireRegionResponse{Epoch: o.Epoch.Number, Claims: o.Recovered.Claims}, nil
+}
+
+// DissolveLinearizer ends the linearizer.
+func (s *IdentityServer) DissolveLinearizer(ctx context.Context, q *coordinatorv1.DissolveLinearizerRequest) (*coordinatorv1.DissolveLinearizerResponse, error) {
+	name := claims.Region(q.GetRegion())
+	if err := name.Validate(); err != nil {
+		return nil, refusal(err)
+	}
+	r, err := s.regional()
+	if err != nil {
+		return nil, err
+	}
+	rec, err := r.Dissolve(ctx, name)
+	if err != nil {
+		return nil, regionsFailed(err)
+	}
+	return &coordinatorv1.DissolveLinearizerResponse{Epoch: rec.Number}, nil
 }
 
 // traceAfter is how long after a known time journals are searched, where a request does not say.

@@ -44,6 +44,8 @@ func passes(err error) bool {
 // change of the regions with a new epoch; empty where they stay.
 type change struct {
 	add, retire claims.Region
+	// again: a linearizer that was dissolved begins again.
+	again bool
 	// forget: the region is retired whatever etcd knows.
 	forget bool
 }
@@ -62,6 +64,9 @@ func (c change) allowed(k *Keeper, s *state) error {
 func (k *Keeper) tryMove(ctx context.Context, s *state, c change) (claims.Epoch, error) {
 	s.leaving = false
 	newest, known := s.newest()
+	if newest.Dissolved && !c.again {
+		return claims.Epoch{}, ErrDissolved
+	}
 	e := claims.Epoch{Number: max(newest.Number, s.epoch.Number) + 1, Regions: slices.Clone(newest.Regions)}
 	switch {
 	case known:

@@ -30,6 +30,8 @@ type Record struct {
 	Retired []Retired
 	// Cluster is the id of the etcd that the epoch was made on.
 	Cluster uint64
+	// Dissolved: the linearizer has ended. Regions has the last one, whose bucket is an authority of its own again.
+	Dissolved bool
 }
 
 // Retired is a region that is gone for good.
@@ -51,6 +53,8 @@ type recordJSON struct {
 	Regions []string      `json:"regions"`
 	Retired []retiredJSON `json:"retired,omitempty"`
 	Cluster string        `json:"cluster"`
+
+	Dissolved bool `json:"dissolved,omitempty"`
 }
 
 type retiredJSON struct {
@@ -60,7 +64,7 @@ type retiredJSON struct {
 
 // Marshal writes the canonical JSON.
 func (r Record) Marshal() []byte {
-	j := recordJSON{Region: string(r.Region), Number: r.Number, ID: hex.EncodeToString(r.ID[:]), Cluster: fmt.Sprintf("%016x", r.Cluster)}
+	j := recordJSON{Region: string(r.Region), Number: r.Number, ID: hex.EncodeToString(r.ID[:]), Cluster: fmt.Sprintf("%016x", r.Cluster), Dissolved: r.Dissolved}
 	for _, n := range r.Regions {
 		j.Regions = append(j.Regions, string(n))
 	}
@@ -76,7 +80,7 @@ func ParseRecord(b []byte) (Record, error) {
 	if err := Kind.Unmarshal(b, &j); err != nil {
 		return Record{}, Kind.Wrap(layout.RegionsKey, err)
 	}
-	r := Record{Region: claims.Region(j.Region), Number: j.Number}
+	r := Record{Region: claims.Region(j.Region), Number: j.Number, Dissolved: j.Dissolved}
 	err := r.Region.Validate()
 	if id, e := hex.DecodeString(j.ID); e != nil || len(id) != len(r.ID) || hex.EncodeToString(id) != j.ID {
 		err = fmt.Errorf("id %.40q is not %d bytes in hex", j.ID, len(r.ID))
@@ -101,6 +105,8 @@ func ParseRecord(b []byte) (Record, error) {
 	}
 	switch {
 	case err != nil:
+	case r.Dissolved && !slices.Equal(r.Regions, []claims.Region{r.Region}):
+		err = fmt.Errorf("dissolved with the regions %v in the bucket of %s", r.Regions, r.Region)
 	case len(r.Retired) > maxRetired:
 		err = fmt.Errorf("%d retired regions", len(r.Retired))
 	default:

@@ -37,6 +37,7 @@ func TestDamagedRecords(t *testing.T) {
 		{`"region":"eu"`, `"region":""`}, {`"number":7`, `"number":0`}, {`"01020300`, `"0102030`}, {`"01020300`, `"0102030A`},
 		{`["asia","eu"]`, `["asia","asia"]`}, {`["asia","eu"]`, `[]`}, {`["asia","eu"]`, `["asia","us"]`}, {`"name":"us"`, `"name":"US"`},
 		{`cdf818194e3a8c32`, `cdf818194e3a8c3`}, {`cdf818194e3a8c32`, `CDF818194e3a8c32`}, {`"number":7`, `"number":"7"`}, {`{`, ``},
+		{`cdf818194e3a8c32"`, `cdf818194e3a8c32","dissolved":true`}, {`cdf818194e3a8c32"`, `cdf818194e3a8c32","dissolved":false`},
 	} {
 		bad := strings.Replace(good, c[0], c[1], 1)
 		if bad == good {

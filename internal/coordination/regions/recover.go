@@ -32,6 +32,7 @@ func (k *Keeper) recover(ctx context.Context, s *state, c change) (Opened, error
 	if err := f.begin(ctx, s); err != nil {
 		return Opened{}, err
 	}
+	k.cfg.Progress(f.progress)
 	if s.leaving {
 		// What etcd has of a region that is gone for good nobody else has.
 		if err := f.keep(ctx, s); err != nil {
@@ -65,6 +66,8 @@ type filler struct {
 	cluster  uint64
 	puts     []claims.Put
 	progress Progress
+	// dissolved: there is no epoch any more, and what is left in etcd is dropped.
+	dissolved bool
 }
 
 // begin puts the epoch into etcd. From here on nothing of an earlier epoch is applied.
@@ -75,7 +78,7 @@ func (f *filler) begin(ctx context.Context, s *state) error {
 	}
 	// A lost answer leaves the next open to find out: the epoch that is there then is not noted as filled.
 	r, err := f.k.cfg.KV.Commit(ctx, claims.Txn{Guards: []claims.Guard{g}, Parts: []claims.Part{{
-		Puts: []claims.Put{{Key: f.k.cfg.Keys.Epoch(), Value: f.value}}, Deletes: []string{f.k.cfg.Keys.Filled()},
+		Puts: []claims.Put{{Key: f.k.cfg.Keys.Epoch(), Value: f.value}}, Deletes: []string{f.k.cfg.Keys.Filled(), f.k.cfg.Keys.Dissolving()},
 	}}})
 	return f.judge(r, err, "put the epoch into etcd")
 }
@@ -96,6 +99,9 @@ func (f *filler) judge(r claims.Result, err error, op string) error {
 // guard holds in this recovery alone: before its end, so that a transaction which arrives late, or twice, undoes nothing of what was
 // decided in the epoch.
 func (f *filler) guard() []claims.Guard {
+	if f.dissolved {
+		return []claims.Guard{{Key: f.k.cfg.Keys.Epoch(), Is: claims.Absent}}
+	}
 	return []claims.Guard{{Key: f.k.cfg.Keys.Epoch(), Is: claims.Holds, Value: f.value}, {Key: f.k.cfg.Keys.Filled(), Is: claims.Absent}}
 }
 

@@ -143,7 +143,9 @@ func (k *Keeper) Names() []claims.Region { return slices.Clone(k.names) }
 type state struct {
 	epoch    claims.Epoch // of etcd; its number is 0 where there is none
 	value    []byte       // as it is there
+	epochAt  int64        // the revision at which it was written
 	filled   bool         // its recovery ended: what etcd has is all that the regions had
+	mark     []byte       // of a dissolution; nil where there is none
 	cluster  uint64
 	revision int64
 	// found are the records, by region; unread the regions that did not answer.
@@ -162,11 +164,21 @@ type stored struct {
 // newest is the record with the highest number; ok is false where no region has one.
 func (s *state) newest() (r Record, ok bool) {
 	for _, f := range s.found {
-		if f.Number > r.Number {
+		if f.Number > r.Number || f.Number == r.Number && f.Dissolved {
 			r, ok = f.Record, true
 		}
 	}
 	return r, ok
+}
+
+// Newest is the record that counts of those that the regions have; ok is false where none has one. Of two with one number it is the one
+// that says that the linearizer was dissolved: the other is of a mover that did not come to its end.
+func Newest(records map[claims.Region]Record) (r Record, ok bool) {
+	s := state{found: map[claims.Region]stored{}}
+	for n, f := range records {
+		s.found[n] = stored{Record: f}
+	}
+	return s.newest()
 }
 
 // Open gives the epoch that holds. Where etcd does not have the one of the buckets it recovers, if it may; else the error wraps
@@ -178,6 +190,8 @@ func (k *Keeper) Open(ctx context.Context, recover bool) (Opened, error) {
 	}
 	if o, err := k.agreed(s); err == nil {
 		return o, nil
+	} else if recover && (errors.Is(err, ErrDissolved) || errors.Is(err, ErrDissolving)) {
+		return k.openDissolved(ctx, s, err)
 	} else if !recover || !errors.Is(err, ErrMustRecover) {
 		return Opened{}, fmt.Errorf("open the epoch: %w", err)
 	}
@@ -231,10 +245,15 @@ func (k *Keeper) Add(ctx context.Context, name claims.Region) (Opened, error) {
 	if o, err := k.agreed(s); err == nil && slices.Contains(o.Epoch.Regions, name) {
 		return o, nil
 	}
-	if r, _ := s.newest(); slices.ContainsFunc(r.Retired, func(t Retired) bool { return t.Name == name }) {
+	r, _ := s.newest()
+	if slices.ContainsFunc(r.Retired, func(t Retired) bool { return t.Name == name }) {
 		return Opened{}, fmt.Errorf("add region %s: %w: it was retired, and its name is never used again", name, ErrRegionSettings)
 	}
-	o, err := k.recover(ctx, s, change{add: name})
+	if s.marked(r) {
+		return Opened{}, fmt.Errorf("add region %s: %w", name, ErrDissolving)
+	}
+	// Whoever adds a region to a linearizer that was dissolved begins it again; whoever finds out only on the way that it was, does not.
+	o, err := k.recover(ctx, s, change{add: name, again: r.Dissolved})
 	if err != nil {
 		return Opened{}, fmt.Errorf("add region %s: %w", name, err)
 	}
@@ -298,14 +317,17 @@ func (k *Keeper) look(ctx context.Context) (*state, error) {
 
 // readEpoch reads what etcd says.
 func (k *Keeper) readEpoch(ctx context.Context, s *state) error {
-	r, err := k.cfg.KV.Commit(ctx, claims.Txn{Parts: []claims.Part{{Reads: []claims.Range{{From: k.cfg.Keys.Epoch()}, {From: k.cfg.Keys.Filled()}}}}})
+	r, err := k.cfg.KV.Commit(ctx, claims.Txn{Parts: []claims.Part{{Reads: []claims.Range{{From: k.cfg.Keys.Epoch()}, {From: k.cfg.Keys.Filled()}, {From: k.cfg.Keys.Dissolving()}}}}})
 	if err != nil {
 		return fmt.Errorf("read the epoch from etcd: %w", err)
 	}
-	s.cluster, s.revision, s.epoch, s.value = r.Cluster, r.Revision, claims.Epoch{}, nil
+	s.cluster, s.revision, s.epoch, s.value, s.mark = r.Cluster, r.Revision, claims.Epoch{}, nil, nil
 	filled := r.Parts[0].Reads[1]
+	if m := r.Parts[0].Reads[2]; len(m) > 0 {
+		s.mark = m[0].Value
+	}
 	if e := r.Parts[0].Reads[0]; len(e) > 0 {
-		s.value = e[0].Value
+		s.value, s.epochAt = e[0].Value, e[0].Modified
 		if s.epoch, err = claims.ParseEpoch(s.value); err != nil {
 			return fmt.Errorf("read the epoch from etcd: %w", err)
 		}
@@ -331,6 +353,10 @@ func (k *Keeper) agreed(s *state) (Opened, error) {
 		}
 	}
 	switch {
+	case newest.Dissolved:
+		return Opened{}, fmt.Errorf("%w in epoch %d; its last region was %s", ErrDissolved, newest.Number, newest.Region)
+	case s.marked(newest):
+		return Opened{}, fmt.Errorf("%w in epoch %d", ErrDissolving, newest.Number)
 	case s.epoch.Number != newest.Number || s.epoch.ID != newest.ID:
 		return Opened{}, fmt.Errorf("%w: etcd has epoch %d, the regions %d", ErrMustRecover, s.epoch.Number, newest.Number)
 	case !s.filled:

@@ -1213,7 +1213,9 @@ type ListRegionsResponse struct {
 	// Id of the etcd cluster, in hex.
 	Cluster string `protobuf:"bytes,3,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	// Why identities are not decided by this coordinator; empty: they are.
-	NotOpen       string `protobuf:"bytes,4,opt,name=not_open,json=notOpen,proto3" json:"not_open,omitempty"`
+	NotOpen string `protobuf:"bytes,4,opt,name=not_open,json=notOpen,proto3" json:"not_open,omitempty"`
+	// The linearizer was dissolved: the member accepts without it.
+	Dissolved     bool `protobuf:"varint,5,opt,name=dissolved,proto3" json:"dissolved,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1274,6 +1276,13 @@ func (x *ListRegionsResponse) GetNotOpen() string {
 		return x.NotOpen
 	}
 	return ""
+}
+
+func (x *ListRegionsResponse) GetDissolved() bool {
+	if x != nil {
+		return x.Dissolved
+	}
+	return false
 }
 
 // AddRegionRequest names a region.
@@ -1488,6 +1497,98 @@ func (x *RetireRegionResponse) GetClaims() uint64 {
 	return 0
 }
 
+// DissolveLinearizerRequest names the region that is left.
+type DissolveLinearizerRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The only one that takes part.
+	Region        string `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DissolveLinearizerRequest) Reset() {
+	*x = DissolveLinearizerRequest{}
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DissolveLinearizerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DissolveLinearizerRequest) ProtoMessage() {}
+
+func (x *DissolveLinearizerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DissolveLinearizerRequest.ProtoReflect.Descriptor instead.
+func (*DissolveLinearizerRequest) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *DissolveLinearizerRequest) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
+}
+
+// DissolveLinearizerResponse says that nobody decides identities any more. To dissolve it twice is harmless.
+type DissolveLinearizerResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of the record that says so. If a region is added again, the next epoch has a higher one.
+	Epoch         uint64 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DissolveLinearizerResponse) Reset() {
+	*x = DissolveLinearizerResponse{}
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DissolveLinearizerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DissolveLinearizerResponse) ProtoMessage() {}
+
+func (x *DissolveLinearizerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DissolveLinearizerResponse.ProtoReflect.Descriptor instead.
+func (*DissolveLinearizerResponse) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *DissolveLinearizerResponse) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
 // TraceIdentityRequest names sequence numbers of a boot.
 type TraceIdentityRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1507,7 +1608,7 @@ type TraceIdentityRequest struct {
 
 func (x *TraceIdentityRequest) Reset() {
 	*x = TraceIdentityRequest{}
-	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[18]
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1519,7 +1620,7 @@ func (x *TraceIdentityRequest) String() string {
 func (*TraceIdentityRequest) ProtoMessage() {}
 
 func (x *TraceIdentityRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[18]
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1532,7 +1633,7 @@ func (x *TraceIdentityRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceIdentityRequest.ProtoReflect.Descriptor instead.
 func (*TraceIdentityRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{18}
+	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *TraceIdentityRequest) GetAgentId() string {
@@ -1601,7 +1702,7 @@ type IdentityRecord struct {
 
 func (x *IdentityRecord) Reset() {
 	*x = IdentityRecord{}
-	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[19]
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1613,7 +1714,7 @@ func (x *IdentityRecord) String() string {
 func (*IdentityRecord) ProtoMessage() {}
 
 func (x *IdentityRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[19]
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1626,7 +1727,7 @@ func (x *IdentityRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentityRecord.ProtoReflect.Descriptor instead.
 func (*IdentityRecord) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{19}
+	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *IdentityRecord) GetRegion() string {
@@ -1727,7 +1828,7 @@ type JournalSearch struct {
 
 func (x *JournalSearch) Reset() {
 	*x = JournalSearch{}
-	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[20]
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1739,7 +1840,7 @@ func (x *JournalSearch) String() string {
 func (*JournalSearch) ProtoMessage() {}
 
 func (x *JournalSearch) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[20]
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1752,7 +1853,7 @@ func (x *JournalSearch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JournalSearch.ProtoReflect.Descriptor instead.
 func (*JournalSearch) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{20}
+	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *JournalSearch) GetRegion() string {
@@ -1814,7 +1915,7 @@ type TraceIdentityResponse struct {
 
 func (x *TraceIdentityResponse) Reset() {
 	*x = TraceIdentityResponse{}
-	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[21]
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1826,7 +1927,7 @@ func (x *TraceIdentityResponse) String() string {
 func (*TraceIdentityResponse) ProtoMessage() {}
 
 func (x *TraceIdentityResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[21]
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1839,7 +1940,7 @@ func (x *TraceIdentityResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceIdentityResponse.ProtoReflect.Descriptor instead.
 func (*TraceIdentityResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{21}
+	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *TraceIdentityResponse) GetClaims() *ListClaimsResponse {
@@ -1948,12 +2049,13 @@ const file_lightmetrics_coordinator_v1_identity_proto_rawDesc = "" +
 	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x19\n" +
 	"\bepoch_id\x18\x04 \x01(\tR\aepochId\x12\x14\n" +
 	"\x05error\x18\x05 \x01(\tR\x05error\x12\x18\n" +
-	"\aretired\x18\x06 \x01(\bR\aretired\"\xa5\x01\n" +
+	"\aretired\x18\x06 \x01(\bR\aretired\"\xc3\x01\n" +
 	"\x13ListRegionsResponse\x12C\n" +
 	"\aregions\x18\x01 \x03(\v2).lightmetrics.coordinator.v1.RegionRecordR\aregions\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x18\n" +
 	"\acluster\x18\x03 \x01(\tR\acluster\x12\x19\n" +
-	"\bnot_open\x18\x04 \x01(\tR\anotOpen\"*\n" +
+	"\bnot_open\x18\x04 \x01(\tR\anotOpen\x12\x1c\n" +
+	"\tdissolved\x18\x05 \x01(\bR\tdissolved\"*\n" +
 	"\x10AddRegionRequest\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\"A\n" +
 	"\x11AddRegionResponse\x12\x14\n" +
@@ -1964,7 +2066,11 @@ const file_lightmetrics_coordinator_v1_identity_proto_rawDesc = "" +
 	"\x06forget\x18\x02 \x01(\bR\x06forget\"D\n" +
 	"\x14RetireRegionResponse\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x16\n" +
-	"\x06claims\x18\x02 \x01(\x04R\x06claims\"\xaa\x01\n" +
+	"\x06claims\x18\x02 \x01(\x04R\x06claims\"3\n" +
+	"\x19DissolveLinearizerRequest\x12\x16\n" +
+	"\x06region\x18\x01 \x01(\tR\x06region\"2\n" +
+	"\x1aDissolveLinearizerResponse\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\"\xaa\x01\n" +
 	"\x14TraceIdentityRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x17\n" +
 	"\aboot_id\x18\x02 \x01(\tR\x06bootId\x12\x1b\n" +
@@ -2026,7 +2132,7 @@ const file_lightmetrics_coordinator_v1_identity_proto_rawDesc = "" +
 	"\x1cCLAIM_OUTCOME_RANGE_CONFLICT\x10\x05\x12\x1b\n" +
 	"\x17CLAIM_OUTCOME_CONTESTED\x10\x06\x12\x17\n" +
 	"\x13CLAIM_OUTCOME_MOVED\x10\a\x12\x1a\n" +
-	"\x16CLAIM_OUTCOME_RELEASED\x10\b2\xaf\x06\n" +
+	"\x16CLAIM_OUTCOME_RELEASED\x10\b2\xb7\a\n" +
 	"\x0fIdentityService\x12s\n" +
 	"\fChangeClaims\x120.lightmetrics.coordinator.v1.ChangeClaimsRequest\x1a1.lightmetrics.coordinator.v1.ChangeClaimsResponse\x12m\n" +
 	"\n" +
@@ -2035,7 +2141,8 @@ const file_lightmetrics_coordinator_v1_identity_proto_rawDesc = "" +
 	"ScanClaims\x12..lightmetrics.coordinator.v1.ScanClaimsRequest\x1a/.lightmetrics.coordinator.v1.ScanClaimsResponse\x12p\n" +
 	"\vListRegions\x12/.lightmetrics.coordinator.v1.ListRegionsRequest\x1a0.lightmetrics.coordinator.v1.ListRegionsResponse\x12j\n" +
 	"\tAddRegion\x12-.lightmetrics.coordinator.v1.AddRegionRequest\x1a..lightmetrics.coordinator.v1.AddRegionResponse\x12s\n" +
-	"\fRetireRegion\x120.lightmetrics.coordinator.v1.RetireRegionRequest\x1a1.lightmetrics.coordinator.v1.RetireRegionResponse\x12v\n" +
+	"\fRetireRegion\x120.lightmetrics.coordinator.v1.RetireRegionRequest\x1a1.lightmetrics.coordinator.v1.RetireRegionResponse\x12\x85\x01\n" +
+	"\x12DissolveLinearizer\x126.lightmetrics.coordinator.v1.DissolveLinearizerRequest\x1a7.lightmetrics.coordinator.v1.DissolveLinearizerResponse\x12v\n" +
 	"\rTraceIdentity\x121.lightmetrics.coordinator.v1.TraceIdentityRequest\x1a2.lightmetrics.coordinator.v1.TraceIdentityResponseBSZQlightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1;coordinatorv1b\x06proto3"
 
 var (
@@ -2051,34 +2158,36 @@ func file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP() []byte {
 }
 
 var file_lightmetrics_coordinator_v1_identity_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_lightmetrics_coordinator_v1_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_lightmetrics_coordinator_v1_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_lightmetrics_coordinator_v1_identity_proto_goTypes = []any{
-	(ClaimChange)(0),              // 0: lightmetrics.coordinator.v1.ClaimChange
-	(ClaimState)(0),               // 1: lightmetrics.coordinator.v1.ClaimState
-	(ClaimOutcome)(0),             // 2: lightmetrics.coordinator.v1.ClaimOutcome
-	(*ClaimIdentity)(nil),         // 3: lightmetrics.coordinator.v1.ClaimIdentity
-	(*ClaimRequest)(nil),          // 4: lightmetrics.coordinator.v1.ClaimRequest
-	(*IdentityClaim)(nil),         // 5: lightmetrics.coordinator.v1.IdentityClaim
-	(*ClaimSpan)(nil),             // 6: lightmetrics.coordinator.v1.ClaimSpan
-	(*ClaimResult)(nil),           // 7: lightmetrics.coordinator.v1.ClaimResult
-	(*ChangeClaimsRequest)(nil),   // 8: lightmetrics.coordinator.v1.ChangeClaimsRequest
-	(*ChangeClaimsResponse)(nil),  // 9: lightmetrics.coordinator.v1.ChangeClaimsResponse
-	(*ListClaimsRequest)(nil),     // 10: lightmetrics.coordinator.v1.ListClaimsRequest
-	(*ListClaimsResponse)(nil),    // 11: lightmetrics.coordinator.v1.ListClaimsResponse
-	(*ScanClaimsRequest)(nil),     // 12: lightmetrics.coordinator.v1.ScanClaimsRequest
-	(*ScanClaimsResponse)(nil),    // 13: lightmetrics.coordinator.v1.ScanClaimsResponse
-	(*ListRegionsRequest)(nil),    // 14: lightmetrics.coordinator.v1.ListRegionsRequest
-	(*RegionRecord)(nil),          // 15: lightmetrics.coordinator.v1.RegionRecord
-	(*ListRegionsResponse)(nil),   // 16: lightmetrics.coordinator.v1.ListRegionsResponse
-	(*AddRegionRequest)(nil),      // 17: lightmetrics.coordinator.v1.AddRegionRequest
-	(*AddRegionResponse)(nil),     // 18: lightmetrics.coordinator.v1.AddRegionResponse
-	(*RetireRegionRequest)(nil),   // 19: lightmetrics.coordinator.v1.RetireRegionRequest
-	(*RetireRegionResponse)(nil),  // 20: lightmetrics.coordinator.v1.RetireRegionResponse
-	(*TraceIdentityRequest)(nil),  // 21: lightmetrics.coordinator.v1.TraceIdentityRequest
-	(*IdentityRecord)(nil),        // 22: lightmetrics.coordinator.v1.IdentityRecord
-	(*JournalSearch)(nil),         // 23: lightmetrics.coordinator.v1.JournalSearch
-	(*TraceIdentityResponse)(nil), // 24: lightmetrics.coordinator.v1.TraceIdentityResponse
-	nil,                           // 25: lightmetrics.coordinator.v1.TraceIdentityResponse.UnreadEntry
+	(ClaimChange)(0),                   // 0: lightmetrics.coordinator.v1.ClaimChange
+	(ClaimState)(0),                    // 1: lightmetrics.coordinator.v1.ClaimState
+	(ClaimOutcome)(0),                  // 2: lightmetrics.coordinator.v1.ClaimOutcome
+	(*ClaimIdentity)(nil),              // 3: lightmetrics.coordinator.v1.ClaimIdentity
+	(*ClaimRequest)(nil),               // 4: lightmetrics.coordinator.v1.ClaimRequest
+	(*IdentityClaim)(nil),              // 5: lightmetrics.coordinator.v1.IdentityClaim
+	(*ClaimSpan)(nil),                  // 6: lightmetrics.coordinator.v1.ClaimSpan
+	(*ClaimResult)(nil),                // 7: lightmetrics.coordinator.v1.ClaimResult
+	(*ChangeClaimsRequest)(nil),        // 8: lightmetrics.coordinator.v1.ChangeClaimsRequest
+	(*ChangeClaimsResponse)(nil),       // 9: lightmetrics.coordinator.v1.ChangeClaimsResponse
+	(*ListClaimsRequest)(nil),          // 10: lightmetrics.coordinator.v1.ListClaimsRequest
+	(*ListClaimsResponse)(nil),         // 11: lightmetrics.coordinator.v1.ListClaimsResponse
+	(*ScanClaimsRequest)(nil),          // 12: lightmetrics.coordinator.v1.ScanClaimsRequest
+	(*ScanClaimsResponse)(nil),         // 13: lightmetrics.coordinator.v1.ScanClaimsResponse
+	(*ListRegionsRequest)(nil),         // 14: lightmetrics.coordinator.v1.ListRegionsRequest
+	(*RegionRecord)(nil),               // 15: lightmetrics.coordinator.v1.RegionRecord
+	(*ListRegionsResponse)(nil),        // 16: lightmetrics.coordinator.v1.ListRegionsResponse
+	(*AddRegionRequest)(nil),           // 17: lightmetrics.coordinator.v1.AddRegionRequest
+	(*AddRegionResponse)(nil),          // 18: lightmetrics.coordinator.v1.AddRegionResponse
+	(*RetireRegionRequest)(nil),        // 19: lightmetrics.coordinator.v1.RetireRegionRequest
+	(*RetireRegionResponse)(nil),       // 20: lightmetrics.coordinator.v1.RetireRegionResponse
+	(*DissolveLinearizerRequest)(nil),  // 21: lightmetrics.coordinator.v1.DissolveLinearizerRequest
+	(*DissolveLinearizerResponse)(nil), // 22: lightmetrics.coordinator.v1.DissolveLinearizerResponse
+	(*TraceIdentityRequest)(nil),       // 23: lightmetrics.coordinator.v1.TraceIdentityRequest
+	(*IdentityRecord)(nil),             // 24: lightmetrics.coordinator.v1.IdentityRecord
+	(*JournalSearch)(nil),              // 25: lightmetrics.coordinator.v1.JournalSearch
+	(*TraceIdentityResponse)(nil),      // 26: lightmetrics.coordinator.v1.TraceIdentityResponse
+	nil,                                // 27: lightmetrics.coordinator.v1.TraceIdentityResponse.UnreadEntry
 }
 var file_lightmetrics_coordinator_v1_identity_proto_depIdxs = []int32{
 	0,  // 0: lightmetrics.coordinator.v1.ClaimRequest.change:type_name -> lightmetrics.coordinator.v1.ClaimChange
@@ -2096,25 +2205,27 @@ var file_lightmetrics_coordinator_v1_identity_proto_depIdxs = []int32{
 	15, // 12: lightmetrics.coordinator.v1.ListRegionsResponse.regions:type_name -> lightmetrics.coordinator.v1.RegionRecord
 	3,  // 13: lightmetrics.coordinator.v1.IdentityRecord.identity:type_name -> lightmetrics.coordinator.v1.ClaimIdentity
 	11, // 14: lightmetrics.coordinator.v1.TraceIdentityResponse.claims:type_name -> lightmetrics.coordinator.v1.ListClaimsResponse
-	22, // 15: lightmetrics.coordinator.v1.TraceIdentityResponse.records:type_name -> lightmetrics.coordinator.v1.IdentityRecord
-	25, // 16: lightmetrics.coordinator.v1.TraceIdentityResponse.unread:type_name -> lightmetrics.coordinator.v1.TraceIdentityResponse.UnreadEntry
-	23, // 17: lightmetrics.coordinator.v1.TraceIdentityResponse.journals:type_name -> lightmetrics.coordinator.v1.JournalSearch
+	24, // 15: lightmetrics.coordinator.v1.TraceIdentityResponse.records:type_name -> lightmetrics.coordinator.v1.IdentityRecord
+	27, // 16: lightmetrics.coordinator.v1.TraceIdentityResponse.unread:type_name -> lightmetrics.coordinator.v1.TraceIdentityResponse.UnreadEntry
+	25, // 17: lightmetrics.coordinator.v1.TraceIdentityResponse.journals:type_name -> lightmetrics.coordinator.v1.JournalSearch
 	8,  // 18: lightmetrics.coordinator.v1.IdentityService.ChangeClaims:input_type -> lightmetrics.coordinator.v1.ChangeClaimsRequest
 	10, // 19: lightmetrics.coordinator.v1.IdentityService.ListClaims:input_type -> lightmetrics.coordinator.v1.ListClaimsRequest
 	12, // 20: lightmetrics.coordinator.v1.IdentityService.ScanClaims:input_type -> lightmetrics.coordinator.v1.ScanClaimsRequest
 	14, // 21: lightmetrics.coordinator.v1.IdentityService.ListRegions:input_type -> lightmetrics.coordinator.v1.ListRegionsRequest
 	17, // 22: lightmetrics.coordinator.v1.IdentityService.AddRegion:input_type -> lightmetrics.coordinator.v1.AddRegionRequest
 	19, // 23: lightmetrics.coordinator.v1.IdentityService.RetireRegion:input_type -> lightmetrics.coordinator.v1.RetireRegionRequest
-	21, // 24: lightmetrics.coordinator.v1.IdentityService.TraceIdentity:input_type -> lightmetrics.coordinator.v1.TraceIdentityRequest
-	9,  // 25: lightmetrics.coordinator.v1.IdentityService.ChangeClaims:output_type -> lightmetrics.coordinator.v1.ChangeClaimsResponse
-	11, // 26: lightmetrics.coordinator.v1.IdentityService.ListClaims:output_type -> lightmetrics.coordinator.v1.ListClaimsResponse
-	13, // 27: lightmetrics.coordinator.v1.IdentityService.ScanClaims:output_type -> lightmetrics.coordinator.v1.ScanClaimsResponse
-	16, // 28: lightmetrics.coordinator.v1.IdentityService.ListRegions:output_type -> lightmetrics.coordinator.v1.ListRegionsResponse
-	18, // 29: lightmetrics.coordinator.v1.IdentityService.AddRegion:output_type -> lightmetrics.coordinator.v1.AddRegionResponse
-	20, // 30: lightmetrics.coordinator.v1.IdentityService.RetireRegion:output_type -> lightmetrics.coordinator.v1.RetireRegionResponse
-	24, // 31: lightmetrics.coordinator.v1.IdentityService.TraceIdentity:output_type -> lightmetrics.coordinator.v1.TraceIdentityResponse
-	25, // [25:32] is the sub-list for method output_type
-	18, // [18:25] is the sub-list for method input_type
+	21, // 24: lightmetrics.coordinator.v1.IdentityService.DissolveLinearizer:input_type -> lightmetrics.coordinator.v1.DissolveLinearizerRequest
+	23, // 25: lightmetrics.coordinator.v1.IdentityService.TraceIdentity:input_type -> lightmetrics.coordinator.v1.TraceIdentityRequest
+	9,  // 26: lightmetrics.coordinator.v1.IdentityService.ChangeClaims:output_type -> lightmetrics.coordinator.v1.ChangeClaimsResponse
+	11, // 27: lightmetrics.coordinator.v1.IdentityService.ListClaims:output_type -> lightmetrics.coordinator.v1.ListClaimsResponse
+	13, // 28: lightmetrics.coordinator.v1.IdentityService.ScanClaims:output_type -> lightmetrics.coordinator.v1.ScanClaimsResponse
+	16, // 29: lightmetrics.coordinator.v1.IdentityService.ListRegions:output_type -> lightmetrics.coordinator.v1.ListRegionsResponse
+	18, // 30: lightmetrics.coordinator.v1.IdentityService.AddRegion:output_type -> lightmetrics.coordinator.v1.AddRegionResponse
+	20, // 31: lightmetrics.coordinator.v1.IdentityService.RetireRegion:output_type -> lightmetrics.coordinator.v1.RetireRegionResponse
+	22, // 32: lightmetrics.coordinator.v1.IdentityService.DissolveLinearizer:output_type -> lightmetrics.coordinator.v1.DissolveLinearizerResponse
+	26, // 33: lightmetrics.coordinator.v1.IdentityService.TraceIdentity:output_type -> lightmetrics.coordinator.v1.TraceIdentityResponse
+	26, // [26:34] is the sub-list for method output_type
+	18, // [18:26] is the sub-list for method input_type
 	18, // [18:18] is the sub-list for extension type_name
 	18, // [18:18] is the sub-list for extension extendee
 	0,  // [0:18] is the sub-list for field type_name
@@ -2131,7 +2242,7 @@ func file_lightmetrics_coordinator_v1_identity_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lightmetrics_coordinator_v1_identity_proto_rawDesc), len(file_lightmetrics_coordinator_v1_identity_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   23,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -22,13 +22,14 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	IdentityService_ChangeClaims_FullMethodName  = "/lightmetrics.coordinator.v1.IdentityService/ChangeClaims"
-	IdentityService_ListClaims_FullMethodName    = "/lightmetrics.coordinator.v1.IdentityService/ListClaims"
-	IdentityService_ScanClaims_FullMethodName    = "/lightmetrics.coordinator.v1.IdentityService/ScanClaims"
-	IdentityService_ListRegions_FullMethodName   = "/lightmetrics.coordinator.v1.IdentityService/ListRegions"
-	IdentityService_AddRegion_FullMethodName     = "/lightmetrics.coordinator.v1.IdentityService/AddRegion"
-	IdentityService_RetireRegion_FullMethodName  = "/lightmetrics.coordinator.v1.IdentityService/RetireRegion"
-	IdentityService_TraceIdentity_FullMethodName = "/lightmetrics.coordinator.v1.IdentityService/TraceIdentity"
+	IdentityService_ChangeClaims_FullMethodName       = "/lightmetrics.coordinator.v1.IdentityService/ChangeClaims"
+	IdentityService_ListClaims_FullMethodName         = "/lightmetrics.coordinator.v1.IdentityService/ListClaims"
+	IdentityService_ScanClaims_FullMethodName         = "/lightmetrics.coordinator.v1.IdentityService/ScanClaims"
+	IdentityService_ListRegions_FullMethodName        = "/lightmetrics.coordinator.v1.IdentityService/ListRegions"
+	IdentityService_AddRegion_FullMethodName          = "/lightmetrics.coordinator.v1.IdentityService/AddRegion"
+	IdentityService_RetireRegion_FullMethodName       = "/lightmetrics.coordinator.v1.IdentityService/RetireRegion"
+	IdentityService_DissolveLinearizer_FullMethodName = "/lightmetrics.coordinator.v1.IdentityService/DissolveLinearizer"
+	IdentityService_TraceIdentity_FullMethodName      = "/lightmetrics.coordinator.v1.IdentityService/TraceIdentity"
 )
 
 // IdentityServiceClient is the client API for IdentityService service.
@@ -53,6 +54,9 @@ type IdentityServiceClient interface {
 	// RetireRegion takes a region out for good, by the next epoch; its bucket need not be there. What was decided there stays
 	// decided, and what only it had may be accepted again, with the same frame. Its name is never used again.
 	RetireRegion(ctx context.Context, in *RetireRegionRequest, opts ...grpc.CallOption) (*RetireRegionResponse, error)
+	// DissolveLinearizer ends the linearizer of the only region that is left: its bucket is an authority of its own again, whose collectors
+	// accept with s3_manifest. It is refused with REGIONS_UNDECIDED while claims are left that are not settled.
+	DissolveLinearizer(ctx context.Context, in *DissolveLinearizerRequest, opts ...grpc.CallOption) (*DissolveLinearizerResponse, error)
 	// TraceIdentity reads every record of the identities that share a range of sequence numbers, in the buckets of all regions.
 	TraceIdentity(ctx context.Context, in *TraceIdentityRequest, opts ...grpc.CallOption) (*TraceIdentityResponse, error)
 }
@@ -125,6 +129,16 @@ func (c *identityServiceClient) RetireRegion(ctx context.Context, in *RetireRegi
 	return out, nil
 }
 
+func (c *identityServiceClient) DissolveLinearizer(ctx context.Context, in *DissolveLinearizerRequest, opts ...grpc.CallOption) (*DissolveLinearizerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DissolveLinearizerResponse)
+	err := c.cc.Invoke(ctx, IdentityService_DissolveLinearizer_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *identityServiceClient) TraceIdentity(ctx context.Context, in *TraceIdentityRequest, opts ...grpc.CallOption) (*TraceIdentityResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(TraceIdentityResponse)
@@ -157,6 +171,9 @@ type IdentityServiceServer interface {
 	// RetireRegion takes a region out for good, by the next epoch; its bucket need not be there. What was decided there stays
 	// decided, and what only it had may be accepted again, with the same frame. Its name is never used again.
 	RetireRegion(context.Context, *RetireRegionRequest) (*RetireRegionResponse, error)
+	// DissolveLinearizer ends the linearizer of the only region that is left: its bucket is an authority of its own again, whose collectors
+	// accept with s3_manifest. It is refused with REGIONS_UNDECIDED while claims are left that are not settled.
+	DissolveLinearizer(context.Context, *DissolveLinearizerRequest) (*DissolveLinearizerResponse, error)
 	// TraceIdentity reads every record of the identities that share a range of sequence numbers, in the buckets of all regions.
 	TraceIdentity(context.Context, *TraceIdentityRequest) (*TraceIdentityResponse, error)
 	mustEmbedUnimplementedIdentityServiceServer()
@@ -186,6 +203,9 @@ func (UnimplementedIdentityServiceServer) AddRegion(context.Context, *AddRegionR
 }
 func (UnimplementedIdentityServiceServer) RetireRegion(context.Context, *RetireRegionRequest) (*RetireRegionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RetireRegion not implemented")
+}
+func (UnimplementedIdentityServiceServer) DissolveLinearizer(context.Context, *DissolveLinearizerRequest) (*DissolveLinearizerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DissolveLinearizer not implemented")
 }
 func (UnimplementedIdentityServiceServer) TraceIdentity(context.Context, *TraceIdentityRequest) (*TraceIdentityResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method TraceIdentity not implemented")
@@ -319,6 +339,24 @@ func _IdentityService_RetireRegion_Handler(srv interface{}, ctx context.Context,
 	return interceptor(ctx, in, info, handler)
 }
 
+func _IdentityService_DissolveLinearizer_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DissolveLinearizerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(IdentityServiceServer).DissolveLinearizer(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: IdentityService_DissolveLinearizer_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(IdentityServiceServer).DissolveLinearizer(ctx, req.(*DissolveLinearizerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _IdentityService_TraceIdentity_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(TraceIdentityRequest)
 	if err := dec(in); err != nil {
@@ -367,6 +405,10 @@ var IdentityService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RetireRegion",
 			Handler:    _IdentityService_RetireRegion_Handler,
+		},
+		{
+			MethodName: "DissolveLinearizer",
+			Handler:    _IdentityService_DissolveLinearizer_Handler,
 		},
 		{
 			MethodName: "TraceIdentity",
