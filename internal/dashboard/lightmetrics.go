@@ -6,7 +6,7 @@ const UID = "lightmetrics"
 // Lightmetrics is the dashboard of a whole deployment, scraped as docs/guide/monitoring.md
 // says. $instance filters every panel.
 func Lightmetrics() ([]byte, error) {
-	return JSON(UID, "Lightmetrics", []Row{overview(), ingest(), journal(), reconciler(), rollup(), query(), store(), agents()})
+	return JSON(UID, "Lightmetrics", []Row{overview(), ingest(), journal(), reconciler(), rollup(), query(), regions(), store(), agents()})
 }
 
 // of is the filter that every selector has.
@@ -159,6 +159,31 @@ func query() Row {
 		{Title: "Batches evicted", Unit: "ops", Queries: one(rate("instance, reason", "query_live_evicted_batches_total", ""), "{{instance}} {{reason}}")},
 		{Title: "Memory of queries, queries that wait", Unit: "short", Queries: []Query{
 			{by("max", "instance", metric("query_memory_bytes", "")), "{{instance}} bytes"}, {by("max", "instance", metric("query_waiting", "")), "{{instance}} waiting"}}},
+	}}
+}
+
+func regions() Row {
+	return Row{"Regions", []Panel{
+		{Title: "Coordinators that decide identities", About: "Where several regions accept. One is enough.", Unit: "short", Queries: one(by("sum", "", metric("coordinator_identity_open", "")), "open")},
+		{Title: "Why a coordinator does not", About: "And the region whose bucket a recovery waits for.", Unit: "short", Queries: []Query{
+			{by("max", "instance, reason", metric("coordinator_identity_closed", "")) + " > 0", "{{instance}} {{reason}}"},
+			{by("max", "region", metric("coordinator_identity_waits_for_region", "")) + " > 0", "waits for {{region}}"}}},
+		{Title: "Epoch", About: "Each recovery, and each change of the regions, begins the next one.", Unit: "short", Queries: one(by("max", "", metric("coordinator_identity_epoch", "")), "epoch")},
+		{Title: "Operations on claims", About: "Outcomes in lower case are refusals.", Unit: "ops", Queries: one(rate("operation, outcome", "coordinator_identity_operations_total", ""), "{{operation}} {{outcome}}")},
+		{Title: "Transactions of etcd", Unit: "s", Queries: quantiles("", "coordinator_identity_transaction_seconds", "")},
+		{Title: "Claims by home and state", About: "Of the coordinator that folds.", Unit: "short", Queries: one(by("max", "region, state", metric("coordinator_identity_claims", "")), "{{region}} {{state}}")},
+		{Title: "Oldest claim that nobody has finished", About: "A region whose reconciler is down holds up what its collectors had begun.", Unit: "s", Queries: one(by("max", "region, state", metric("coordinator_identity_oldest_claim_seconds", `state=~"claimed|durable"`)), "{{region}} {{state}}")},
+		{Title: "Folds behind", About: "For how long settled claims that are due could not be moved into the buckets.", Unit: "s", Queries: one(by("max", "", metric("coordinator_identity_fold_lag_seconds", "")), "behind")},
+		{Title: "Folds", Unit: "ops", Queries: []Query{
+			{rate("", "coordinator_identity_folded_total", ""), "claims folded"}, {rate("", "coordinator_identity_folds_failed_total", ""), "failed"}, {rate("", "coordinator_identity_folds_partial_total", ""), "not in every region"}}},
+		{Title: "Recovery", About: "Read and inserted by the last one.", Unit: "short", Queries: []Query{
+			{by("max", "", metric("coordinator_identity_recovery_manifests", "")), "manifests"}, {by("max", "", metric("coordinator_identity_recovery_claims", "")), "claims"}}},
+		{Title: "Collectors without an answer of the linearizer", About: "1 while a collector asks one call at a time; its senders are told to try again.", Unit: "short", Queries: one(by("max", "instance", metric("ingest_linearizer_away", "")), "{{instance}}")},
+		{Title: "Changes that collectors ask for", Unit: "ops", Queries: one(rate("operation, outcome", "ingest_claim_changes_total", ""), "{{operation}} {{outcome}}")},
+		{Title: "Claims that reconcilers go on with", Unit: "ops", Queries: one(rate("action", "reconciler_claims_total", ""), "{{action}}")},
+		{Title: "Claims that they can't finish", Unit: "short", Queries: one(by("max", "instance, action", metric("reconciler_claims_left", "")), "{{instance}} {{action}}")},
+		{Title: "Queries of other regions", About: "What this region's nodes ask of others: an answer without one of them says so.", Unit: "ops", Queries: one(rate("region, outcome", "query_region_queries_total", ""), "{{region}} {{outcome}}")},
+		{Title: "Copies that another region counts", Unit: "short", Queries: one(by("max", "instance", metric("reconciler_secondary_copies", "")), "{{instance}}")},
 	}}
 }
 

@@ -42,6 +42,8 @@ type identities struct {
 
 	open atomic.Pointer[opened]
 	why  atomic.Pointer[closure] // why it is not open; set while open is nil
+	// census is what the last round of folding counted; nil where another coordinator folds.
+	census atomic.Pointer[census]
 	// recovering: this coordinator reads the regions, to open an epoch.
 	recovering atomic.Bool
 }

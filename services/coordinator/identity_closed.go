@@ -36,6 +36,11 @@ const (
 	closedOther closedReason = "other"
 )
 
+// closedReasons are all of them.
+var closedReasons = []closedReason{
+	closedStarting, closedRecovering, closedNotLeading, closedRegion, closedEtcd, closedRestored, closedOvertaken, closedSettings, closedDissolving, closedDissolved, closedOther,
+}
+
 // errNotOpened is the cause before the first attempt.
 var errNotOpened = errors.New("it was not opened yet")
 

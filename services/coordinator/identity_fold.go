@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"errors"
+	"math"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
@@ -34,7 +35,11 @@ type mark struct {
 func (v *identities) fold(ctx context.Context) error {
 	for {
 		began := time.Now()
-		if o := v.open.Load(); o != nil && v.leading() {
+		o := v.open.Load()
+		if o == nil || !v.leading() {
+			// Another coordinator counts them.
+			v.census.Store(nil)
+		} else {
 			n, err := v.foldOld(ctx, o)
 			if err == nil {
 				err = v.forgetIdle(ctx, o)
@@ -60,7 +65,9 @@ func (v *identities) fold(ctx context.Context) error {
 func (v *identities) foldOld(ctx context.Context, o *opened) (int, error) {
 	now, total := v.now(), 0
 	due := folds.Due{Before: max(now.Add(-v.horizon).UnixNano(), 0), Least: foldLeast, Old: max(now.Add(-v.idle).UnixNano(), 0)}
-	s := claims.Scan{States: []claims.State{claims.Settled}, Before: due.Before, Limit: claims.MaxScan}
+	// All of them are read in any case, so all are counted.
+	s := claims.Scan{States: []claims.State{claims.Claimed, claims.Durable, claims.Settled}, Before: math.MaxInt64, Limit: claims.MaxScan}
+	seen := newCensus(now)
 	var failed error
 	var of identity.Boot
 	var settled []claims.Claim // of that boot, as far as they are needed to say whether it is due
@@ -69,6 +76,7 @@ func (v *identities) foldOld(ctx context.Context, o *opened) (int, error) {
 			n, err := v.foldBoot(ctx, o, of, due)
 			if total += n; err != nil {
 				failed = err
+				seen.failed(settled, v.horizon, v.idle)
 			}
 		}
 		settled = settled[:0]
@@ -78,7 +86,12 @@ func (v *identities) foldOld(ctx context.Context, o *opened) (int, error) {
 		if err != nil {
 			return total, errors.Join(err, failed)
 		}
+		seen.unreadable += p.Unreadable
 		for _, c := range p.Claims {
+			seen.add(c)
+			if c.State != claims.Settled || c.DurableAt >= due.Before {
+				continue
+			}
 			if b := c.Identity.BootOf(); b != of {
 				flush()
 				of = b
@@ -89,6 +102,7 @@ func (v *identities) foldOld(ctx context.Context, o *opened) (int, error) {
 		}
 		if s.After = p.Next; s.After == "" {
 			flush()
+			v.census.Store(seen)
 			return total, failed
 		}
 	}

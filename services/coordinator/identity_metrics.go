@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -54,8 +55,8 @@ func newIdentityMetrics() *identityMetrics {
 	return m
 }
 
-// register adds them, and what v says of itself.
-func (m *identityMetrics) register(reg prometheus.Registerer, v func() *identities) {
+// register adds them, and what v says of itself; names are the regions of the settings.
+func (m *identityMetrics) register(reg prometheus.Registerer, names []claims.Region, v func() *identities) {
 	const p = "lightmetrics_coordinator_identity_"
 	of := func(name, help string, fn func(*opened) float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: p + name, Help: help}, func() float64 {
@@ -67,7 +68,7 @@ func (m *identityMetrics) register(reg prometheus.Registerer, v func() *identiti
 			return 0
 		})
 	}
-	reg.MustRegister(m.operations, m.ops, m.took, m.failed, m.opens, m.folded, m.forgotten, m.foldsAway, m.foldsFail, m.manifests, m.claims,
+	reg.MustRegister(newIdentityState(names, v), m.operations, m.ops, m.took, m.failed, m.opens, m.folded, m.forgotten, m.foldsAway, m.foldsFail, m.manifests, m.claims,
 		of("open", "1 while this coordinator answers for identities.", func(*opened) float64 { return 1 }),
 		of("epoch", "Epoch of the claims; 0 while it is not open.", func(o *opened) float64 { return float64(o.Epoch.Number) }),
 		of("waiting", "Operations that are not answered.", func(o *opened) float64 { return float64(o.l.Waiting()) }))
@@ -105,4 +106,77 @@ func outcomeOf(r linearizer.Result) string {
 		return "busy"
 	}
 	return "unavailable"
+}
+
+// identityState shows why the linearizer is closed, and what claims there are.
+type identityState struct {
+	names []claims.Region
+	v     func() *identities
+
+	closed, waits, claims, oldest, unreadable, lag, counted *prometheus.Desc
+}
+
+func newIdentityState(names []claims.Region, v func() *identities) *identityState {
+	d := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("lightmetrics_coordinator_identity_"+name, help, labels, nil)
+	}
+	return &identityState{
+		names: names, v: v,
+		closed:     d("closed", "1 for the reason why this coordinator does not answer for identities; 0 for all reasons while it does.", "reason"),
+		waits:      d("waits_for_region", "1 while this coordinator can't open the epoch before this region's bucket answers with records that can be read.", "region"),
+		claims:     d("claims", "Claims in etcd, by home region and state, as the last round of folding counted them; on the coordinator that folds alone.", "region", "state"),
+		oldest:     d("oldest_claim_seconds", "For how long the oldest claim of a home region has been in its state; 0 without one.", "region", "state"),
+		unreadable: d("unreadable_claims", "Claims in etcd that no release of this epoch wrote."),
+		lag:        d("fold_lag_seconds", "For how long claims have been due to be folded that could not be; 0 while folds keep up."),
+		counted:    d("counted_timestamp_seconds", "When the claims were counted, Unix time."),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (s *identityState) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{s.closed, s.waits, s.claims, s.oldest, s.unreadable, s.lag, s.counted} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (s *identityState) Collect(ch chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	v := s.v()
+	c := &closure{reason: closedEtcd} // it has not answered since the start
+	if v != nil {
+		c = v.closure()
+	}
+	for _, r := range closedReasons {
+		gauge(s.closed, number(c != nil && c.reason == r), string(r))
+	}
+	for _, n := range s.names {
+		gauge(s.waits, number(c != nil && c.reason == closedRegion && c.region == n), string(n))
+	}
+	if v == nil {
+		return
+	}
+	seen := v.census.Load()
+	if seen == nil {
+		return
+	}
+	age := func(since int64, there bool) float64 {
+		if !there {
+			return 0
+		}
+		return max(v.now().Sub(time.Unix(0, since)).Seconds(), 0)
+	}
+	for _, n := range s.names {
+		for _, st := range []claims.State{claims.Claimed, claims.Durable, claims.Settled} {
+			k := censusKey{n, st}
+			since, there := seen.oldest[k]
+			gauge(s.claims, float64(seen.counts[k]), string(n), strings.ToLower(st.String()))
+			gauge(s.oldest, age(since, there), string(n), strings.ToLower(st.String()))
+		}
+	}
+	gauge(s.unreadable, float64(seen.unreadable))
+	gauge(s.lag, age(seen.unfolded, seen.unfolded != 0))
+	gauge(s.counted, float64(seen.at.Unix()))
 }

@@ -91,7 +91,11 @@ func New(cfg Config, d Deps) (*Service, error) {
 	}
 	s.m = newMetrics(d.Telemetry.Registry, s)
 	if len(cfg.Identity.Regions) > 0 {
-		s.im.register(d.Telemetry.Registry, func() *identities {
+		var names []claims.Region
+		for _, r := range cfg.Identity.Regions {
+			names = append(names, claims.Region(r.Name))
+		}
+		s.im.register(d.Telemetry.Registry, names, func() *identities {
 			if b := s.back.Load(); b != nil {
 				return b.identities
 			}

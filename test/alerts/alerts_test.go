@@ -100,6 +100,12 @@ func TestAlertsFire(t *testing.T) {
 		"EventsBehind":          {"lightmetrics_event_queue_failing_seconds{instance=\"a\"} 0x60 60+60x60\n  lightmetrics_event_queue_age_seconds{instance=\"a\"} 0x120", "lightmetrics_event_queue_failing_seconds{instance=\"a\"} 0 30 0x120\n  lightmetrics_event_queue_age_seconds{instance=\"a\"} 0x60 700x5 0x60"},
 		"ReconcilerRepairsOpen": {`lightmetrics_reconciler_open_repairs 1x120`, `lightmetrics_reconciler_open_repairs 0x120`},
 		"LinearizerNotOpen":     {"lightmetrics_coordinator_identity_open{instance=\"a\"} 0x120\n  lightmetrics_coordinator_identity_open{instance=\"b\"} 0x120", "lightmetrics_coordinator_identity_open{instance=\"a\"} 0x120\n  lightmetrics_coordinator_identity_open{instance=\"b\"} 1x120"},
+		"RecoveryWaitsForRegion": {"lightmetrics_coordinator_identity_waits_for_region{instance=\"a\",region=\"eu\"} 1x120\n  lightmetrics_coordinator_identity_waits_for_region{instance=\"b\",region=\"eu\"} 0x120",
+			`lightmetrics_coordinator_identity_waits_for_region{instance="a",region="eu"} 0x118 1x2`},
+		"RegionSettingsDoNotFit": {`lightmetrics_coordinator_identity_closed{instance="a",reason="settings"} 1x120`, "lightmetrics_coordinator_identity_closed{instance=\"a\",reason=\"settings\"} 0x120\n  lightmetrics_coordinator_identity_closed{instance=\"a\",reason=\"region\"} 1x120"},
+		"ClaimsLeftAlone": {`lightmetrics_coordinator_identity_oldest_claim_seconds{region="eu",state="durable"} 0+60x120`,
+			"lightmetrics_coordinator_identity_oldest_claim_seconds{region=\"eu\",state=\"settled\"} 0+60x120\n  lightmetrics_coordinator_identity_oldest_claim_seconds{region=\"eu\",state=\"claimed\"} 600x120"},
+		"ClaimsNotFolded": {`lightmetrics_coordinator_identity_fold_lag_seconds 0+60x120`, `lightmetrics_coordinator_identity_fold_lag_seconds 1800x120`},
 		"ClaimsStuck": {"lightmetrics_reconciler_claims_left{instance=\"a\",action=\"stuck\"} 1x120\n  lightmetrics_reconciler_claims_oldest_seconds{instance=\"a\"} 800+60x120",
 			"lightmetrics_reconciler_claims_left{instance=\"a\",action=\"waits\"} 1x120\n  lightmetrics_reconciler_claims_left{instance=\"a\",action=\"stuck\"} 0x120\n  lightmetrics_reconciler_claims_oldest_seconds{instance=\"a\"} 800+60x120"},
 		"SecondaryCopiesGrow":        {`lightmetrics_reconciler_secondary_copies{instance="a"} 0+10000x120`, `lightmetrics_reconciler_secondary_copies{instance="a"} 200000x120`},
@@ -194,6 +200,19 @@ func TestAlertsFire(t *testing.T) {
 	}
 	if len(all) != len(played) {
 		t.Errorf("%d rules, %d played", len(all), len(played))
+	}
+}
+
+// A linearizer that an operator has dissolved is not open, and nothing is wrong.
+func TestADissolvedLinearizerIsNoAlarm(t *testing.T) {
+	engine := promql.NewEngine(promql.EngineOpts{MaxSamples: 1e6, Timeout: time.Minute})
+	r := rules(t)["LinearizerNotOpen"]
+	for reason, want := range map[string]bool{"dissolved": false, "dissolving": true} {
+		closed := "lightmetrics_coordinator_identity_open{instance=\"a\"} 0x120\n  lightmetrics_coordinator_identity_closed{instance=\"a\",reason=\"dissolved\"} 0x120\n  " +
+			"lightmetrics_coordinator_identity_closed{instance=\"b\",reason=\"" + reason + "\"} 1x120"
+		if got := fires(t, engine, r, closed); got != want {
+			t.Errorf("%s: it fires %v", reason, got)
+		}
 	}
 }
 

@@ -116,7 +116,7 @@ func TestDeclaredMetrics(t *testing.T) {
 	}
 }
 
-// Pages of the runbook and the page on monitoring name metrics that there are.
+// Pages of the runbook, the page on monitoring and the dashboard name metrics that there are.
 func TestRunbookNamesMetricsThatExist(t *testing.T) {
 	declared := declaredMetrics(t)
 	pages, err := filepath.Glob(filepath.Join(root, "docs", "runbook", "*.md"))
@@ -124,7 +124,7 @@ func TestRunbookNamesMetricsThatExist(t *testing.T) {
 		t.Fatal(err)
 	}
 	name := regexp.MustCompile("lightmetrics_[a-z0-9_]*[a-z0-9]")
-	for _, page := range append(pages, filepath.Join(root, "docs", "guide", "monitoring.md")) {
+	for _, page := range append(pages, filepath.Join(root, "docs", "guide", "monitoring.md"), filepath.Join(root, "deploy", "dashboards", "lightmetrics.json")) {
 		b, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)
