@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
 	"lightmetrics.dev/lightmetrics/internal/coordination/coordinator"
 	"lightmetrics.dev/lightmetrics/internal/platform/config"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
@@ -350,6 +351,38 @@ func TestCertificatesAreTheWorkers(t *testing.T) {
 	}
 }
 
+// TestPrincipalsOfRegions: with a file of principals, a collector of one region changes no claim for another one, and its rights change
+// with the file.
+func TestPrincipalsOfRegions(t *testing.T) {
+	t.Parallel()
+	const file = `
+- {name: eu, token_sha256: {work}, roles: [worker], regions: [eu]}
+- {name: any, token_sha256: {other}, roles: [worker]}
+`
+	g := guard(t, quick(t.TempDir()), rpc.AuthToken, file)
+	// The coordinator has no regions, so whoever is let in is told that it is of no use.
+	want := func(token string, region claims.Region, want error) {
+		t.Helper()
+		c := coordinator.NewClaims(g.dial(g.as(token)), patience)
+		if r := c.Do(bounded(t), []claims.Op{op(claims.DoClaim, 1, "x", region, 1, 0)})[0]; !errors.Is(r.Err, want) {
+			t.Errorf("%s for %s: %v, want %v", token, region, r.Err, want)
+		}
+		if _, err := c.Scan(bounded(t), claims.Scan{Home: region, States: []claims.State{claims.Claimed}, Limit: 1}, 0); !errors.Is(err, want) {
+			t.Errorf("%s scans %s: %v, want %v", token, region, err, want)
+		}
+	}
+	want("work", "eu", claims.ErrUnavailable)
+	want("work", "us", claims.ErrDenied)
+	want("other", "us", claims.ErrUnavailable)
+	want("nothing", "eu", claims.ErrDenied)
+	g.write(t, strings.Replace(file, "regions: [eu]", "regions: [us]", 1))
+	until(t, "the file to be read", func() bool {
+		r := coordinator.NewClaims(g.dial(g.as("work")), patience).Do(bounded(t), []claims.Op{op(claims.DoClaim, 1, "x", "eu", 1, 0)})[0]
+		return errors.Is(r.Err, claims.ErrDenied)
+	})
+	want("work", "us", claims.ErrUnavailable)
+}
+
 // TestPrincipalsAreChecked: --config.check looks into the file of principals.
 func TestPrincipalsAreChecked(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "principals.yaml")
@@ -362,6 +395,9 @@ func TestPrincipalsAreChecked(t *testing.T) {
 	}
 	must(t, check("principals: [{name: a, tls_name: b, roles: [worker, operator, reader], workers: [w]}]"))
 	deployed, err := os.ReadFile("../../deploy/principals/principals.yaml")
+	must(t, err)
+	must(t, check(string(deployed)))
+	deployed, err = os.ReadFile("../../deploy/principals/regions.yaml")
 	must(t, err)
 	must(t, check(string(deployed)))
 	for _, bad := range []string{"principals: [null]", "principals: [{}]", "principals: [{name: a, tls_name: b, roles: [king]}]", "principals:", ""} {

@@ -145,11 +145,14 @@ func (s *Service) setState(st *state) {
 }
 
 // storeDenied takes the collector out of service until a probe passes again.
-func (s *Service) storeDenied(err error) {
+func (s *Service) storeDenied(err error) { s.requestDenied("the store", err) }
+
+// requestDenied does so for whoever refused this collector's credentials.
+func (s *Service) requestDenied(who string, err error) {
 	if s.state.Load().authority == nil {
 		return
 	}
-	s.setState(&state{err: fmt.Errorf("the store denied a request: %w", err)})
+	s.setState(&state{err: fmt.Errorf("%s denied a request: %w", who, err)})
 	select {
 	case s.reprobe <- struct{}{}:
 	default: // a probe is requested already

@@ -27,6 +27,10 @@ func (answering) List(context.Context, identity.Batch) (claims.Answer, error) {
 	return claims.Answer{}, nil
 }
 
+func (answering) Scan(context.Context, claims.Scan, time.Duration) (claims.Page, error) {
+	return claims.Page{}, nil
+}
+
 // TestWhatCountsAgainstTheLinearizer: only what it had its time for. A batch whose time a slow store has used, a sender that has left and
 // a change that was never sent say nothing of it.
 func TestWhatCountsAgainstTheLinearizer(t *testing.T) {
@@ -53,6 +57,7 @@ func TestWhatCountsAgainstTheLinearizer(t *testing.T) {
 		"unknown":                           {says(claims.ErrUnknown), time.Minute, true, attempt},
 		"answered":                          {says(nil), time.Minute, false, attempt},
 		"an answer that is a refusal":       {says(claims.ErrTooMany), time.Minute, false, attempt},
+		"a refusal of the caller":           {says(claims.ErrDenied), time.Minute, false, attempt},
 		"many wait here":                    {says(claims.ErrFull), time.Minute, false, attempt},
 		"hangs for its whole time":          {hangs(claims.ErrUnknown, attempt), time.Minute, true, time.Millisecond},
 		"hangs for the rest of the batch's": {hangs(claims.ErrUnknown, attempt), time.Millisecond, true, attempt},

@@ -29,6 +29,11 @@ func (s *Service) qualify(ctx context.Context) (*authority, error) {
 	if err := s.checkRegion(ctx); err != nil {
 		return nil, err
 	}
+	if s.claimer != nil {
+		if err := s.claimer.permitted(ctx); err != nil {
+			return nil, err
+		}
+	}
 	policy, err := s.probePolicy(ctx, runID)
 	s.found.Store(&finding{authority: found, policy: policy, at: s.now()})
 	if err != nil {
@@ -143,9 +148,9 @@ func fatal(err error) bool {
 	return errors.As(err, &other) || errors.As(err, &region) || errors.Is(err, spool.ErrOtherAuthority)
 }
 
-// denied reports whether the store refuses what acceptance needs.
+// denied reports whether the store, or the linearizer, refuses what acceptance needs.
 func denied(err error) bool {
 	var r *accept.RetryError
-	return errors.Is(err, objstore.ErrDenied) || errors.Is(err, objstore.ErrNoBucket) ||
+	return errors.Is(err, accept.ErrClaimDenied) || errors.Is(err, objstore.ErrDenied) || errors.Is(err, objstore.ErrNoBucket) ||
 		errors.As(err, &r) && r.Reason == accept.ReasonStoreDenied
 }

@@ -64,6 +64,8 @@ type decider interface {
 	Do(context.Context, []claims.Op) []linearizer.Result
 	// List gives what meets a range of sequence numbers of a boot.
 	List(context.Context, identity.Batch) (claims.Answer, error)
+	// Scan reads a page of claims.
+	Scan(ctx context.Context, s claims.Scan, olderThan time.Duration) (claims.Page, error)
 }
 
 // claimer is the identity linearizer as acceptance needs it, for one region.
@@ -125,6 +127,9 @@ func (l *claimer) Change(ctx context.Context, c accept.ClaimChange) (accept.Clai
 	l.m.took.Observe(l.now().Sub(began).Seconds())
 	if r.Err != nil {
 		l.m.changes.WithLabelValues(op.Kind.String(), "failed").Inc()
+		if errors.Is(r.Err, claims.ErrDenied) {
+			return accept.ClaimAnswer{}, fmt.Errorf("%w: %w", accept.ErrClaimDenied, r.Err)
+		}
 		return accept.ClaimAnswer{}, r.Err
 	}
 	l.m.changes.WithLabelValues(op.Kind.String(), r.Answer.Outcome.String()).Inc()
@@ -162,6 +167,20 @@ func (l *claimer) one(ctx context.Context, p permit, op claims.Op) (r linearizer
 		end = l.breaker.answered
 	}
 	return r
+}
+
+// permitted is an error, which wraps accept.ErrClaimDenied, if the linearizer refuses this collector, or that it acts for its region. One
+// that does not answer says nothing about that.
+func (l *claimer) permitted(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	_, err := l.do.Scan(ctx, claims.Scan{Home: l.region, States: []claims.State{claims.Claimed}, Limit: 1}, 0)
+	l.m.denied.Set(0)
+	if errors.Is(err, claims.ErrDenied) {
+		l.m.denied.Set(1)
+		return fmt.Errorf("%w: %w", accept.ErrClaimDenied, err)
+	}
+	return nil
 }
 
 // reachable is nil where it is worth asking the linearizer.

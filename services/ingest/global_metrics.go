@@ -7,6 +7,7 @@ type globalMetrics struct {
 	changes *prometheus.CounterVec // operation, outcome
 	settles *prometheus.CounterVec // outcome
 	took    prometheus.Histogram
+	denied  prometheus.Gauge
 
 	affirmed, takenOver, replaced, restored prometheus.Counter
 }
@@ -21,6 +22,8 @@ func newGlobalMetrics() *globalMetrics {
 		settles: prometheus.NewCounterVec(prometheus.CounterOpts{Name: p + "claim_settles_total", Help: "Claims of answered batches, by what became of their settling: settled, moved, failed, dropped. The reconciler settles what is left."}, []string{"outcome"}),
 		took: prometheus.NewHistogram(prometheus.HistogramOpts{Name: p + "claim_change_seconds", Help: "How long the identity linearizer took for a change, with all attempts.",
 			Buckets: ackBuckets}),
+		denied: prometheus.NewGauge(prometheus.GaugeOpts{Name: p + "linearizer_denied",
+			Help: "1 while the identity linearizer refuses this collector's credentials, or that it acts for its region: it is not ready; else 0."}),
 		affirmed:  one("affirmations_total", "Manifests of earlier claims that were written to stand for later ones."),
 		takenOver: one("claims_taken_over_total", "Claims of other regions that this one took over."),
 		replaced:  one("claims_replaced_total", "Claims that were made ones for the frame that the region has."),
@@ -40,7 +43,7 @@ func (m *globalMetrics) register(r prometheus.Registerer, l *claimer) {
 		}
 		return 0
 	}
-	r.MustRegister(m.changes, m.settles, m.took, m.affirmed, m.takenOver, m.replaced, m.restored,
+	r.MustRegister(m.changes, m.settles, m.took, m.denied, m.affirmed, m.takenOver, m.replaced, m.restored,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "lightmetrics_ingest_claim_settles_waiting", Help: "Answered batches whose claims wait to be settled."}, waiting),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "lightmetrics_ingest_linearizer_away", Help: "1 while the identity linearizer leaves calls without an answer, so that senders are told to try again without asking it; else 0."}, away))
 }

@@ -2,6 +2,7 @@ package ingest_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -13,6 +14,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims/mem"
 	"lightmetrics.dev/lightmetrics/internal/coordination/coordinator"
@@ -31,7 +33,9 @@ type world struct {
 	address string
 	// away: it refuses everything, as coordinators do without etcd. hangs: it answers nothing, as one behind a cut does.
 	away, hangs atomic.Bool
-	spans       atomic.Pointer[[]claims.Span]
+	// denies: it refuses the collector's credentials.
+	denies atomic.Bool
+	spans  atomic.Pointer[[]claims.Span]
 }
 
 func (w *world) Do(ctx context.Context, ops []claims.Op) []linearizer.Result {
@@ -46,6 +50,13 @@ func (w *world) Do(ctx context.Context, ops []claims.Op) []linearizer.Result {
 		return out
 	}
 	return w.Linearizer.Do(ctx, ops)
+}
+
+func (w *world) Scan(ctx context.Context, s claims.Scan) (claims.Page, error) {
+	if w.away.Load() {
+		return claims.Page{}, claims.ErrUnavailable
+	}
+	return w.Linearizer.Scan(ctx, s)
 }
 
 // worldFolds are the folds of a test.
@@ -83,7 +94,13 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	w.address = l.Addr().String()
-	s := grpc.NewServer()
+	s := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
+		if w.denies.Load() {
+			region := "eu"
+			return nil, rpc.Status(&rpc.DeniedError{Principal: "collector", Method: info.FullMethod, Roles: []rpc.Role{rpc.RoleWorker}, Region: &region})
+		}
+		return h(ctx, req)
+	}))
 	coordinator.NewIdentityServer(w, time.Now).Register(s)
 	go func() { _ = s.Serve(l) }()
 	t.Cleanup(s.Stop)
@@ -228,6 +245,51 @@ func TestBoundsOfSeveralRegions(t *testing.T) {
 	if got := us.submit(t, fresh); got == ingest.ReasonBatchSeriesLimit {
 		t.Error("a folded batch is refused")
 	}
+}
+
+// TestALinearizerThatDenies: a collector whose credentials the linearizer refuses is not ready, from the start or from the batch on that
+// finds out, as with a store that denies; its senders go elsewhere. It is ready again once it is let in.
+func TestALinearizerThatDenies(t *testing.T) {
+	w := newWorld(t)
+	w.denies.Store(true)
+	c := launch(t, newStore(), rpc.ClientConfig{}, func(c *ingest.Config) {
+		c.Acceptance, c.Region, c.Coordinator.Addresses, c.TakeOver = "global", "eu", []string{w.address}, time.Hour
+	})
+	says := func(denied bool) {
+		t.Helper()
+		want := map[bool]float64{true: 1}[denied]
+		eventually(t, "the collector to find out", func() bool {
+			err := c.NotReady()
+			return (err != nil && errors.Is(err, accept.ErrClaimDenied)) == denied && c.gauge(t, "lightmetrics_ingest_linearizer_denied") == want
+		})
+		if err := c.NotReady(); denied && !strings.Contains(err.Error(), "region \"eu\"") {
+			t.Error(err)
+		}
+	}
+	says(true)
+	w.denies.Store(false)
+	eventually(t, "ready", func() bool { return c.NotReady() == nil })
+	says(false)
+	if got := c.submit(t, encode(t, boot, 10, 10, 0)); got != "accepted" {
+		t.Fatal(got)
+	}
+	w.denies.Store(true)
+	if got := c.submit(t, encode(t, boot, 20, 10, 0)); got != "LINEARIZER_DENIED" {
+		t.Error(got)
+	}
+	says(true)
+	if got := c.gauge(t, "lightmetrics_ingest_linearizer_away"); got != 0 {
+		t.Errorf("one that denies is away: %v", got)
+	}
+	w.denies.Store(false)
+	eventually(t, "ready again", func() bool { return c.NotReady() == nil })
+	eventually(t, "accepted", func() bool { return c.submit(t, encode(t, boot, 20, 10, 0)) == "accepted" })
+	// One that does not answer says nothing of credentials.
+	w.away.Store(true)
+	other := launch(t, newStore(), rpc.ClientConfig{}, func(c *ingest.Config) {
+		c.Acceptance, c.Region, c.Coordinator.Addresses, c.TakeOver = "global", "us", []string{w.address}, time.Hour
+	})
+	eventually(t, "ready without the linearizer", func() bool { return other.NotReady() == nil })
 }
 
 // TestALinearizerThatIsAway: senders are told at once, nothing is asked or written for them, and when it is back batches are accepted.

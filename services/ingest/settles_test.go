@@ -31,6 +31,10 @@ func (settlesOf) List(context.Context, identity.Batch) (claims.Answer, error) {
 	return claims.Answer{}, claims.ErrUnavailable
 }
 
+func (settlesOf) Scan(context.Context, claims.Scan, time.Duration) (claims.Page, error) {
+	return claims.Page{}, claims.ErrUnavailable
+}
+
 // A collector settles as fast as it accepts: batches that share calls wait for no others.
 func TestSettlesKeepUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

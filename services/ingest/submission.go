@@ -114,6 +114,10 @@ func (s *Service) handle(ctx context.Context, sub submission) decision {
 		if f.Reason == string(accept.ReasonStoreDenied) {
 			s.storeDenied(v.err)
 		}
+		if f.Reason == string(accept.ReasonLinearizerDenied) {
+			s.claimer.m.denied.Set(1)
+			s.requestDenied("the identity linearizer", v.err)
+		}
 		span.SetStatus(codes.Error, f.Reason)
 		s.metrics.failed(f, took)
 		s.errlog.log(ctx, "batch not accepted", "reason", f.Reason, "error", v.err,

@@ -60,6 +60,14 @@ type claimKeeper struct {
 	m    *claimMetrics
 }
 
+// denied is the error of a linearizer that refuses this reconciler, or that it acts for its region; nil while it does not.
+func (k *journalKeeper) denied() error {
+	if err := k.refused.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
 // changer is the linearizer as the core sees it, with the moments at which a process may be killed.
 type changer struct{ l Linearizer }
 
@@ -120,6 +128,12 @@ func (c *claimKeeper) pass(ctx context.Context) error {
 	var errs []error
 	for {
 		page, err := c.from.Scan(ctx, s, c.cfg.Claims.Age)
+		if errors.Is(err, claims.ErrDenied) {
+			// Not ready, so that an alarm is raised: the claims of a region that nobody goes on with hold others up.
+			c.k.refused.Store(&err)
+		} else if err == nil {
+			c.k.refused.Store(nil)
+		}
 		if err != nil {
 			return errors.Join(append(errs, err)...)
 		}

@@ -3,6 +3,8 @@ package reconciler
 import (
 	"context"
 	"fmt"
+	"io"
+	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -33,6 +35,8 @@ type linear struct {
 	// away: nothing is answered. asked counts what was asked meanwhile.
 	away  atomic.Bool
 	asked atomic.Int64
+	// denies: it refuses the caller.
+	denies atomic.Bool
 }
 
 func newLinear(t testing.TB) *linear {
@@ -64,6 +68,9 @@ func (l *linear) Scan(ctx context.Context, s claims.Scan, age time.Duration) (cl
 	if l.away.Load() {
 		l.asked.Add(1)
 		return claims.Page{}, claims.ErrUnavailable
+	}
+	if l.denies.Load() {
+		return claims.Page{}, claims.ErrDenied
 	}
 	s.Before = time.Now().Add(-age).UnixNano()
 	return l.l.Scan(ctx, s)
@@ -205,6 +212,41 @@ func TestAuditsAskTheLinearizer(t *testing.T) {
 	eventually(t, "and settled", func() bool { return l.state(open.Identity) == claims.Settled })
 	if n := r.checked("entered"); n != 1 {
 		t.Errorf("%v were entered by a check", n)
+	}
+}
+
+// TestALinearizerThatDenies: a reconciler whose credentials are refused, or bound to other regions, is not ready: nobody goes on with the
+// claims of its region. One that is away is no such thing.
+func TestALinearizerThatDenies(t *testing.T) {
+	l, s := newLinear(t), newStore()
+	l.denies.Store(true)
+	r := startWith(t, regional("east"), Deps{Store: s, Claims: l})
+	ready := func() string {
+		resp, err := http.Get(r.url("/-/ready"))
+		must(t, err)
+		defer resp.Body.Close()
+		b, err := io.ReadAll(resp.Body)
+		must(t, err)
+		return fmt.Sprintf("%d %s", resp.StatusCode, b)
+	}
+	eventually(t, "it to say so", func() bool {
+		got := ready()
+		return strings.HasPrefix(got, "503 ") && strings.Contains(got, "linearizer")
+	})
+	l.away.Store(true)
+	l.denies.Store(false)
+	asked := l.asked.Load()
+	eventually(t, "another scan", func() bool { return l.asked.Load() > asked })
+	if got := ready(); !strings.HasPrefix(got, "503 ") {
+		t.Errorf("no answer is no permission: %s", got)
+	}
+	l.away.Store(false)
+	eventually(t, "it to be ready", func() bool { return strings.HasPrefix(ready(), "200 ") })
+	l.away.Store(true)
+	asked = l.asked.Load()
+	eventually(t, "further scans", func() bool { return l.asked.Load() > asked+2 })
+	if got := ready(); !strings.HasPrefix(got, "200 ") {
+		t.Errorf("one that is away: %s", got)
 	}
 }
 

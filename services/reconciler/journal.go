@@ -52,6 +52,9 @@ type journalKeeper struct {
 	set   *ledgers.Set
 	round *round // of what was given to reconcile since the last checkpoint
 	relay *relay
+
+	// refused is why the linearizer refuses this reconciler; nil while it does not.
+	refused atomic.Pointer[error]
 }
 
 // sinks are what gets the entries, and what audits find.

@@ -15,6 +15,8 @@ func TestMutantsAreCaught(t *testing.T) {
 		// Without what runs whole services and waits long.
 		Run: "TestJournalIs|TestLostCheckpoint|TestRunsWithout|TestFormer|TestReadingCosts|TestHintsAt|TestQueueHolds|TestRoundsJoin|TestSeenForgets|TestWatcherLags|TestRestartLists|TestListLedgers|TestAuditsAreBegun|TestADropped|TestAuditsThat|TestConflicts|TestOverlapsAre|TestOverlapsOf|TestAnAuditThat",
 		Mutants: []mutants.Mutant{
+			{Name: "a reconciler that the linearizer refuses is ready", File: "claims.go", Old: "c.k.refused.Store(&err)", New: "_ = err", By: "TestALinearizerThatDenies"},
+			{Name: "one that was refused once is never ready", File: "claims.go", Old: "c.k.refused.Store(nil)", New: "_ = err", By: "TestALinearizerThatDenies"},
 			{Name: "what lost against another region's is entered", File: "former.go", Old: "	if errors.Is(err, objstore.ErrNotFound) {", New: "	if err == nil || errors.Is(err, objstore.ErrNotFound) {", By: "TestABucketThatWas"},
 			{Name: "what can't be read is entered", File: "former.go", Old: "		return audit.Judgement{Finding: audit.Undecided}, nil", New: "		return audit.Judgement{Finding: audit.Counted, Entry: m.Entry(journal.AuditedAccepted)}, nil", By: "TestABucketThatWas"},
 			{Name: "checks of events do not ask", File: "events.go", Old: "if err == nil && c.of != nil {", New: "if false {", By: "TestAuditsAsk|TestABucketThatWas"},

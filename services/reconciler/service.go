@@ -120,6 +120,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 		linearizer: d.Claims, removed: s.core.Removed,
 	})
 	if cfg.Region != "" {
+		srv.Readiness().Check("linearizer", s.journal.denied)
 		s.journal.m.claims = newClaimMetrics(d.Telemetry.Registry)
 		s.journal.checks.m = newCheckMetrics(d.Telemetry.Registry, s.journal.checks.waiting)
 	}

@@ -21,6 +21,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/platform/config"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
+	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
 )
 
 // verdict is what became of a call: in, unknown (who calls), denied.
@@ -100,6 +101,63 @@ func (sys system) checkMethods(t *testing.T) {
 		}
 	}
 	t.Logf("%d calls", asked)
+}
+
+// TestRegions asks the coordinator for each method that is called for a region, as one who may act for any and one who is bound to
+// another.
+func TestRegions(t *testing.T) {
+	addr := start(t).grpc["lightmetrics.coordinator.v1"]
+	left := maps.Clone(regional)
+	for _, token := range []string{"worker", bound} {
+		conn, err := rpc.Dial(addr, rpc.ClientConfig{Token: config.Secret(token), TokenOverPlaintext: true})
+		must(t, err)
+		t.Cleanup(func() { conn.Close() })
+		c := coordinatorv1.NewIdentityServiceClient(conn)
+		for _, region := range []string{"eu", "us"} {
+			calls := map[string]func() error{
+				coordinatorv1.IdentityService_ChangeClaims_FullMethodName: func() error {
+					_, err := c.ChangeClaims(t.Context(), &coordinatorv1.ChangeClaimsRequest{Changes: []*coordinatorv1.ClaimRequest{{Region: region}}})
+					return err
+				},
+				coordinatorv1.IdentityService_ScanClaims_FullMethodName: func() error {
+					_, err := c.ScanClaims(t.Context(), &coordinatorv1.ScanClaimsRequest{Region: region, States: []coordinatorv1.ClaimState{1}})
+					return err
+				},
+			}
+			for m := range regional {
+				fn, there := calls[m]
+				if !there {
+					t.Fatalf("%s is not asked for", m)
+				}
+				delete(left, m)
+				err := fn()
+				if got, want := rpc.Reason(err) == rpc.ReasonRegionDenied && status.Code(err) == codes.PermissionDenied, token == bound && region != "eu"; got != want {
+					t.Errorf("%s for %s as %s: %v", m, region, token, err)
+				}
+			}
+		}
+	}
+	if len(left) > 0 {
+		t.Errorf("not asked for: %v", left)
+	}
+	// A method of the linearizer with a region in its request, and the role worker, is one of these.
+	protoregistry.GlobalFiles.RangeFiles(func(f protoreflect.FileDescriptor) bool {
+		for i := range f.Services().Len() {
+			s := f.Services().Get(i)
+			if s.FullName() != "lightmetrics.coordinator.v1.IdentityService" {
+				continue
+			}
+			for j := range s.Methods().Len() {
+				m := s.Methods().Get(j)
+				name := fmt.Sprintf("/%s/%s", s.FullName(), m.Name())
+				named := m.Input().Fields().ByName("region") != nil || m.Input().Fields().ByName("changes") != nil
+				if _, listed := regional[name]; named && strings.Contains(methods[name], "worker") != listed {
+					t.Errorf("%s is called for a region, and is listed so: %v", name, listed)
+				}
+			}
+		}
+		return true
+	})
 }
 
 // call makes a call with an empty message, as every kind of method takes one.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -31,6 +32,9 @@ const patience = 60 * time.Second
 // tokens are the principals' names too: one with each role alone, and one without any.
 var tokens = []string{"sender", "reader", "operator", "worker", "nothing"}
 
+// bound is a worker that acts for the region eu alone; its rights on methods are those of worker.
+const bound = "bound"
+
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -42,10 +46,10 @@ func authConfig(t testing.TB) rpc.AuthConfig {
 	t.Helper()
 	var b strings.Builder
 	b.WriteString("principals:\n")
-	for _, name := range tokens {
+	for _, name := range append(slices.Clone(tokens), bound) {
 		h := sha256.Sum256([]byte(name))
 		more := map[string]string{"sender": ", roles: [sender], agents: [\"*\"]", "reader": ", roles: [reader]",
-			"operator": ", roles: [operator]", "worker": ", roles: [worker], workers: [\"*\"]"}[name]
+			"operator": ", roles: [operator]", "worker": ", roles: [worker], workers: [\"*\"]", bound: ", roles: [worker], workers: [\"*\"], regions: [eu]"}[name]
 		fmt.Fprintf(&b, "- {name: %s, token_sha256: %s%s}\n", name, hex.EncodeToString(h[:]), more)
 	}
 	file := filepath.Join(t.TempDir(), "principals.yaml")

@@ -5,6 +5,12 @@ package access
 // open needs no credentials.
 const open = "open"
 
+// regional are the methods that are called for a region, for which the caller must be one who may act.
+var regional = map[string]bool{
+	"/lightmetrics.coordinator.v1.IdentityService/ChangeClaims": true,
+	"/lightmetrics.coordinator.v1.IdentityService/ScanClaims":   true,
+}
+
 // methods has a line for every gRPC method: the roles of which one is enough.
 var methods = map[string]string{
 	"/lightmetrics.ingest.v1.IngestService/StreamBatches": "sender",

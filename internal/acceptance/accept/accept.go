@@ -110,6 +110,8 @@ const (
 	ReasonJournalUnavailable Reason = "JOURNAL_UNAVAILABLE"
 	// ReasonLinearizer: the identity linearizer did not answer, or not yet. Nothing is accepted without it.
 	ReasonLinearizer Reason = "LINEARIZER_UNAVAILABLE"
+	// ReasonLinearizerDenied: it refuses this collector's credentials, or that it acts for its region.
+	ReasonLinearizerDenied Reason = "LINEARIZER_DENIED"
 	// ReasonClaimPending: another region, or another call, is accepting the same frame, or has not journalled it yet.
 	ReasonClaimPending Reason = "CLAIM_PENDING"
 	// ReasonClaimContested: a claim by another frame, or of other sequence numbers, that may yet be given up stands in the way.

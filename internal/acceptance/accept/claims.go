@@ -2,14 +2,18 @@ package accept
 
 import (
 	"context"
+	"errors"
 
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
+// ErrClaimDenied: the linearizer refuses this collector. Nothing was done, and trying again mends nothing.
+var ErrClaimDenied = errors.New("the identity linearizer refuses this collector")
+
 // Claims decides which frame an identity belongs to, and which region counts it, where several regions accept: the identity
 // linearizer, as its part in acceptance needs it. docs/protocol/linearizer.md is the protocol.
 type Claims interface {
-	// Change makes one change and answers what holds then. With an error nothing is known.
+	// Change makes one change and answers what holds then. With an error nothing is known, unless it wraps ErrClaimDenied.
 	Change(context.Context, ClaimChange) (ClaimAnswer, error)
 	// Settle notes, later and with others, that the region's journal has the batch. It does not wait. What is forgotten the
 	// region's reconciler settles.

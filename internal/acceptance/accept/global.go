@@ -345,6 +345,8 @@ func (c *globalCall) change(ctx context.Context, ch ClaimChange) (ClaimAnswer, e
 	// A caller that has left decided nothing. A deadline that passed did so because of the linearizer, and the sender's answer names that.
 	case err != nil && ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return a, fmt.Errorf("claim: %w (%w: %v)", ctx.Err(), context.Cause(ctx), err)
+	case errors.Is(err, ErrClaimDenied):
+		return a, c.p.retry(ReasonLinearizerDenied, err)
 	case err != nil:
 		return a, c.p.retry(ReasonLinearizer, err)
 	}

@@ -431,6 +431,23 @@ func TestWithoutTheLinearizer(t *testing.T) {
 	}
 }
 
+// One that refuses this collector is told apart from one that is away: waiting does not mend credentials.
+func TestALinearizerThatDenies(t *testing.T) {
+	s, l := mem.New(nil), newLinearizer()
+	for step, denied := range map[accept.ClaimStep]bool{accept.TakeClaim: true, accept.CompleteClaim: true} {
+		l.before = func(c accept.ClaimChange) error {
+			if c.Step == step && denied {
+				return fmt.Errorf("%w: bound to another region", accept.ErrClaimDenied)
+			}
+			return nil
+		}
+		_, err := global(t, s, l, "eu", "c1", 1).Accept(t.Context(), submission(testID, "a"))
+		wantRetry(t, err, accept.ReasonLinearizerDenied)
+	}
+	l.before = nil
+	accepts(t, global(t, s, l, "eu", "c1", 2), submission(testID, "a"), accept.Duplicate) // its manifest was there
+}
+
 // A sender whose batch waited for the linearizer until its time was over is told so; nothing is decided for one that has left.
 func TestALinearizerThatHangs(t *testing.T) {
 	l := newLinearizer()

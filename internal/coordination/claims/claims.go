@@ -265,6 +265,8 @@ var (
 	ErrEpoch = errors.New("the epoch has moved on")
 	// ErrDissolved: the linearizer has ended, and nothing is done any more.
 	ErrDissolved = errors.New("the identity linearizer was dissolved")
+	// ErrDenied: who asks may not do that, or not for that region.
+	ErrDenied = errors.New("the linearizer refuses this caller")
 	// ErrUnavailable: the store did not answer, and the operation was not done.
 	ErrUnavailable = errors.New("the store of claims is not there")
 	// ErrUnknown: the store did not answer, and the operation may have been done, or be done later.

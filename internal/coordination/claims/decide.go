@@ -220,6 +220,10 @@ func (d *draft) replace(op Op, c Claim) decision {
 }
 
 func (d *draft) release(op Op, c Claim) decision {
+	// A caller that says its region gives up only what is its own.
+	if op.Region != "" && c.Home != op.Region {
+		return d.answer(Moved, c)
+	}
 	// The hash of one that is bound is folded: nobody else gets the identity.
 	if c.ID != op.ID || c.Hash != op.Hash || c.State != Claimed || c.Recovered {
 		return d.answer(Moved, c)

@@ -212,6 +212,9 @@ func TestTakeOver(t *testing.T) {
 	b.want(claims.Held, third)
 	b.want(claims.Moved, as(claims.DoComplete, second))
 	b.want(claims.Moved, as(claims.DoRelease, second))
+	b.want(claims.Moved, as(claims.DoRelease, third, func(op *claims.Op) { op.ID = claims.ID{77} }))
+	// A region gives up what is its own.
+	b.want(claims.Moved, as(claims.DoRelease, third, in("east")))
 	b.want(claims.Released, as(claims.DoRelease, third))
 	b.want(claims.Released, as(claims.DoRelease, third))
 	b.want(claims.Moved, as(claims.DoComplete, third))

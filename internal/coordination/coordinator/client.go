@@ -6,6 +6,7 @@
 package coordinator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,6 +59,8 @@ type service struct {
 	// invalid is the sentinel of a request that can never succeed, unavailable of one that certainly had no
 	// effect.
 	invalid, unavailable error
+	// denied is that of a caller who is refused; nil is unavailable.
+	denied error
 	// wrap adds the operation and its key to an error.
 	wrap func(op, key string, err error) error
 }
@@ -66,7 +69,7 @@ func newService(timeout time.Duration, invalid, unavailable error, wrap func(op,
 	if timeout <= 0 {
 		timeout = DefaultTimeout
 	}
-	return service{timeout, invalid, unavailable, wrap}
+	return service{timeout: timeout, invalid: invalid, unavailable: unavailable, wrap: wrap}
 }
 
 // call makes one call. unanswered is the sentinel of a call without an answer.
@@ -93,7 +96,9 @@ func (s service) cause(err, unanswered error) error {
 	switch status.Code(err) {
 	case codes.InvalidArgument:
 		return fmt.Errorf("%w: %w", s.invalid, err)
-	case codes.Unauthenticated, codes.PermissionDenied, codes.Unimplemented: // refused before it had any effect
+	case codes.Unauthenticated, codes.PermissionDenied:
+		return fmt.Errorf("%w: %w", cmp.Or(s.denied, s.unavailable), err)
+	case codes.Unimplemented: // refused before it had any effect
 		return fmt.Errorf("%w: %w", s.unavailable, err)
 	case codes.Canceled:
 		err = errors.Join(context.Canceled, err)

@@ -53,11 +53,13 @@ type claimChange struct {
 
 // NewClaims makes a client over conn, which stays the caller's; timeout bounds one attempt, and 0 is DefaultTimeout.
 func NewClaims(conn grpc.ClientConnInterface, timeout time.Duration) *Claims {
+	s := newService(timeout, claims.ErrInvalid, claims.ErrUnavailable, func(op, key string, err error) error {
+		return fmt.Errorf("%s %s: %w", op, key, err)
+	})
+	// To try again does not mend credentials.
+	s.denied = claims.ErrDenied
 	return &Claims{
-		client: coordinatorv1.NewIdentityServiceClient(conn),
-		service: newService(timeout, claims.ErrInvalid, claims.ErrUnavailable, func(op, key string, err error) error {
-			return fmt.Errorf("%s %s: %w", op, key, err)
-		}),
+		client: coordinatorv1.NewIdentityServiceClient(conn), service: s,
 		retrier: retry.Retrier{Policy: claimAttempts, Clock: run.WallClock{}, Jitter: rand.Float64},
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
 	"lightmetrics.dev/lightmetrics/internal/coordination/linearizer"
+	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
 )
@@ -52,6 +53,12 @@ func (s *IdentityServer) ChangeClaims(ctx context.Context, r *coordinatorv1.Chan
 	if n := len(r.GetChanges()); n == 0 || n > MaxChanges {
 		return nil, refusal(fmt.Errorf("%w: %d changes, not 1 to %d", claims.ErrInvalid, n, MaxChanges))
 	}
+	// Before anything is done: a call is of one caller, who acts for one region.
+	for _, c := range r.GetChanges() {
+		if err := actsFor(ctx, coordinatorv1.IdentityService_ChangeClaims_FullMethodName, c.GetRegion()); err != nil {
+			return nil, err
+		}
+	}
 	out := &coordinatorv1.ChangeClaimsResponse{Results: make([]*coordinatorv1.ClaimResult, len(r.GetChanges()))}
 	var ops []claims.Op
 	var at []int
@@ -70,6 +77,16 @@ func (s *IdentityServer) ChangeClaims(ctx context.Context, r *coordinatorv1.Chan
 		}
 	}
 	return out, nil
+}
+
+// actsFor refuses a caller that is bound to other regions. One that was not authenticated is nobody's: the server asks for no
+// credentials.
+func actsFor(ctx context.Context, method, region string) error {
+	p, known := rpc.PrincipalFrom(ctx)
+	if !known {
+		return nil
+	}
+	return rpc.Status(rpc.AuthorizeRegion(p, method, region))
 }
 
 // ListClaims reads what meets a range.
@@ -110,6 +127,9 @@ func (s *IdentityServer) ScanClaims(ctx context.Context, r *coordinatorv1.ScanCl
 	}
 	if err := q.Home.Validate(); err != nil {
 		return nil, refusal(err)
+	}
+	if err := actsFor(ctx, coordinatorv1.IdentityService_ScanClaims_FullMethodName, r.GetRegion()); err != nil {
+		return nil, err
 	}
 	for _, st := range r.GetStates() {
 		// A number that does not fit must not become another state.

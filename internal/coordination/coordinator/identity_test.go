@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,6 +19,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims/mem"
 	"lightmetrics.dev/lightmetrics/internal/coordination/coordinator"
 	"lightmetrics.dev/lightmetrics/internal/coordination/linearizer"
+	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
 )
@@ -50,6 +53,67 @@ func claimOf(n int) claims.Op {
 }
 
 func changed(op claims.Op, change func(*claims.Op)) claims.Op { change(&op); return op }
+
+// TestACallerThatIsRefused: credentials that are refused, or bound to other regions, are an error of their own, and are not tried again:
+// nothing was done. What the caller is bound to is compared before anything is done of a call.
+func TestACallerThatIsRefused(t *testing.T) {
+	l := linear(t)
+	var calls atomic.Int64
+	p := rpc.Principal{Name: "collector", Roles: []rpc.Role{rpc.RoleWorker}, Regions: []string{"east"}}
+	auth := grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
+		calls.Add(1)
+		return h(rpc.WithPrincipal(ctx, p), req)
+	})
+	c := serveClaims(t, l, auth)
+	if r := c.Do(bg, []claims.Op{claimOf(0)})[0]; r.Err != nil || r.Answer.Outcome != claims.Held {
+		t.Fatalf("of its own region: %+v", r)
+	}
+	west := changed(claimOf(1), func(o *claims.Op) { o.Region = "west" })
+	before := calls.Load()
+	for _, r := range c.Do(bg, []claims.Op{claimOf(2), west}) {
+		if !errors.Is(r.Err, claims.ErrDenied) || errors.Is(r.Err, claims.ErrUnknown) || !strings.Contains(r.Err.Error(), "west") {
+			t.Errorf("%+v", r)
+		}
+	}
+	if n := calls.Load() - before; n != 1 {
+		t.Errorf("%d calls", n)
+	}
+	found, err := c.List(bg, identity.Batch{Agent: "a", Boot: "b", SeqStart: 10, SeqEnd: 1000})
+	if err != nil || len(found.Claims) > 0 {
+		t.Errorf("%+v, %v", found.Claims, err)
+	}
+	// Another region's claim is given up by nobody else, whatever region the call says.
+	other := l.Do(bg, []claims.Op{west})[0]
+	release := west
+	release.Kind = claims.DoRelease
+	for region, want := range map[claims.Region]error{"west": claims.ErrDenied, "": claims.ErrDenied, "east": nil} {
+		release.Region = region
+		if r := c.Do(bg, []claims.Op{release})[0]; other.Err != nil || !errors.Is(r.Err, want) || want == nil && r.Answer.Outcome != claims.Moved {
+			t.Errorf("release by %q: %+v", region, r)
+		}
+	}
+	scan := claims.Scan{Home: "east", States: []claims.State{claims.Claimed}, Limit: 10}
+	if p, err := c.Scan(bg, scan, 0); err != nil {
+		t.Errorf("%+v, %v", p, err)
+	}
+	scan.Home = "west"
+	if _, err := c.Scan(bg, scan, 0); !errors.Is(err, claims.ErrDenied) {
+		t.Errorf("a scan of another region: %v", err)
+	}
+	// One that is bound to none acts for any; and a server that knows no callers refuses nobody.
+	p.Regions = nil
+	if r := c.Do(bg, []claims.Op{west})[0]; r.Err != nil {
+		t.Errorf("%+v", r)
+	}
+	for _, code := range []codes.Code{codes.Unauthenticated, codes.PermissionDenied} {
+		refuses := serveClaims(t, l, grpc.UnaryInterceptor(func(context.Context, any, *grpc.UnaryServerInfo, grpc.UnaryHandler) (any, error) {
+			return nil, status.Error(code, "no")
+		}))
+		if r := refuses.Do(bg, []claims.Op{claimOf(0)})[0]; !errors.Is(r.Err, claims.ErrDenied) {
+			t.Errorf("%s: %+v", code, r)
+		}
+	}
+}
 
 // TestAnswersOfTheLinearizerTravel: every outcome, with all that belongs to it.
 func TestAnswersOfTheLinearizerTravel(t *testing.T) {

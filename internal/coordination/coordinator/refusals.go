@@ -64,6 +64,7 @@ var claimRefusals = []refused{
 	{claims.ErrCorrupt, "CLAIMS_CORRUPT", codes.Internal},
 	{claims.ErrDissolved, "CLAIMS_DISSOLVED", codes.FailedPrecondition},
 	{claims.ErrNewer, "CLAIMS_NEWER", codes.FailedPrecondition},
+	{claims.ErrDenied, rpc.ReasonRegionDenied, codes.PermissionDenied},
 	{claims.ErrUnavailable, "CLAIMS_UNAVAILABLE", codes.Unavailable},
 }
 

@@ -70,6 +70,14 @@ func (a Access) AuthorizeWorker(p Principal, method, workerID string) error {
 	return nil
 }
 
+// AuthorizeRegion checks that the principal may act for a region by method, whose roles are checked already.
+func AuthorizeRegion(p Principal, method, region string) error {
+	if p.MayActFor(region) {
+		return nil
+	}
+	return &DeniedError{Principal: p.Name, Method: method, Roles: []Role{RoleWorker}, Region: &region}
+}
+
 func authorize(p Principal, what string, need []Role) error {
 	// An empty list refuses everybody: a method that nobody listed must stay closed.
 	if slices.ContainsFunc(need, p.Has) {
@@ -87,11 +95,16 @@ type DeniedError struct {
 	Roles []Role
 	// Worker is the name that it may not use; "" when that is not the reason.
 	Worker string
+	// Region that it may not act for, which may be empty; nil when that is not the reason.
+	Region *string
 }
 
 func (e *DeniedError) Error() string {
 	if e.Worker != "" {
 		return fmt.Sprintf("principal %q may not call %s as worker %q", e.Principal, e.Method, e.Worker)
+	}
+	if e.Region != nil {
+		return fmt.Sprintf("principal %q may not call %s for the region %q", e.Principal, e.Method, *e.Region)
 	}
 	if len(e.Roles) == 0 {
 		return fmt.Sprintf("principal %q may not call %s: nobody may", e.Principal, e.Method)
@@ -113,9 +126,16 @@ func (e *DeniedError) metadata() map[string]string {
 	if e.Worker != "" {
 		m["worker"] = e.Worker
 	}
+	if e.Region != nil {
+		m["region"] = *e.Region
+	}
 	return m
 }
 
 func (e *DeniedError) failure() Failure {
-	return Failure{Code: codes.PermissionDenied, Reason: ReasonForbidden, Message: e.Error(), Metadata: e.metadata()}
+	reason := ReasonForbidden
+	if e.Region != nil {
+		reason = ReasonRegionDenied
+	}
+	return Failure{Code: codes.PermissionDenied, Reason: reason, Message: e.Error(), Metadata: e.metadata()}
 }

@@ -81,6 +81,41 @@ func TestNamesOfWorkers(t *testing.T) {
 	}
 }
 
+// TestRegionsOfPrincipals: whoever is bound to regions acts for these alone, and the refusal says for which it may not.
+func TestRegionsOfPrincipals(t *testing.T) {
+	const method = "/m"
+	bound := Principal{Name: "p", Roles: []Role{RoleWorker}, Regions: []string{"eu", "us-2"}}
+	for region, want := range map[string]bool{"eu": true, "us-2": true, "us": false, "us-22": false, "asia": false, "": false, "*": false, "EU": false} {
+		err := AuthorizeRegion(bound, method, region)
+		if (err == nil) != want {
+			t.Errorf("%q: %v", region, err)
+		}
+		if err := AuthorizeRegion(Principal{Name: "any", Roles: []Role{RoleWorker}}, method, region); err != nil {
+			t.Errorf("of one that is bound to none: %v", err)
+		}
+		if want {
+			continue
+		}
+		if f := Describe(err); f.Code != codes.PermissionDenied || f.Reason != ReasonRegionDenied || f.Metadata["region"] != region || f.Metadata["principal"] != "p" || f.Metadata["method"] != method {
+			t.Errorf("%q: %+v", region, f)
+		}
+	}
+	if err := AuthorizeRegion(Principal{Name: "operator", Roles: []Role{RoleOperator}}, method, "eu"); err == nil {
+		t.Error("who is no worker acts for a region")
+	}
+	if err := AuthorizeRegion(anonymous, method, "eu"); err != nil {
+		t.Errorf("where nobody is asked: %v", err)
+	}
+	ps, err := parsePrincipals("f", []byte("principals: [{name: a, tls_name: b, roles: [worker], regions: [eu]}, {name: c, tls_name: d, roles: [worker]}]"))
+	if err != nil || !slices.Equal(ps.byName["b"].Regions, []string{"eu"}) || ps.byName["d"].Regions != nil {
+		t.Errorf("%+v, %v", ps, err)
+	}
+	// One whose regions change is another: its streams are opened again.
+	if bound.same(Principal{Name: "p", Roles: bound.Roles}) || bound.same(Principal{Name: "p", Roles: bound.Roles, Regions: []string{"eu"}}) || !bound.same(bound) {
+		t.Error("other regions are the same")
+	}
+}
+
 func TestBadRolesAreRefused(t *testing.T) {
 	for name, text := range map[string]string{
 		"unknown role":         "principals: [{name: a, tls_name: b, roles: [admin]}]",
@@ -91,6 +126,11 @@ func TestBadRolesAreRefused(t *testing.T) {
 		"null worker":          "principals: [{name: a, tls_name: b, roles: [worker], workers: [~]}]",
 		"roles as text":        "principals: [{name: a, tls_name: b, roles: {worker: true}}]",
 		"workers without role": "principals: [{name: a, tls_name: b, roles: [reader], workers: [w]}]",
+		"null region":          "principals: [{name: a, tls_name: b, roles: [worker], regions: [~]}]",
+		"no regions":           "principals: [{name: a, tls_name: b, roles: [worker], regions: []}]",
+		"regions without role": "principals: [{name: a, tls_name: b, roles: [operator], regions: [eu]}]",
+		"region as a pattern":  "principals: [{name: a, tls_name: b, roles: [worker], regions: [\"*\"]}]",
+		"upper case region":    "principals: [{name: a, tls_name: b, roles: [worker], regions: [EU]}]",
 		"bad worker pattern":   "principals: [{name: a, tls_name: b, roles: [worker], workers: [\"[\"]}]",
 		"agents, no sender":    "principals: [{name: a, tls_name: b, agents: [x]}]",
 		"agents of a reader":   "principals: [{name: a, tls_name: b, agents: [x], roles: [reader]}]",

@@ -22,6 +22,7 @@ const Domain = "lightmetrics.dev"
 const (
 	ReasonUnauthenticated = "UNAUTHENTICATED"
 	ReasonForbidden       = "PERMISSION_DENIED"
+	ReasonRegionDenied    = "REGION_DENIED"
 	ReasonOverloaded      = "OVERLOADED"
 	ReasonNotReady        = "NOT_READY"
 	ReasonDraining        = "DRAINING"

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"regexp"
 	"slices"
 
 	"gopkg.in/yaml.v3"
@@ -26,6 +27,8 @@ type Principal struct {
 	Roles []Role
 	// Workers are path.Match patterns of the worker ids as which it may own shards.
 	Workers []string
+	// Regions are those that it may act for, where several accept; nil is any.
+	Regions []string
 }
 
 // anonymous is every caller when callers are not authenticated.
@@ -44,9 +47,15 @@ func (p Principal) MayWorkAs(workerID string) bool {
 	return p.Has(RoleWorker) && matches(p.Workers, workerID)
 }
 
+// MayActFor reports whether the principal may act for the region: as its collector, or its reconciler.
+func (p Principal) MayActFor(region string) bool {
+	return p.Has(RoleWorker) && (p.Regions == nil || slices.Contains(p.Regions, region))
+}
+
 // same reports whether two principals may do the same, under the same name.
 func (p Principal) same(q Principal) bool {
-	return p.Name == q.Name && slices.Equal(p.Agents, q.Agents) && slices.Equal(p.Roles, q.Roles) && slices.Equal(p.Workers, q.Workers)
+	return p.Name == q.Name && slices.Equal(p.Agents, q.Agents) && slices.Equal(p.Roles, q.Roles) && slices.Equal(p.Workers, q.Workers) &&
+		slices.Equal(p.Regions, q.Regions) && (p.Regions == nil) == (q.Regions == nil)
 }
 
 func matches(patterns []string, name string) bool {
@@ -82,6 +91,10 @@ func (ps *principals) token(token string) (Principal, error) {
 	return Principal{}, fmt.Errorf("%w: unknown bearer token", ErrUnauthenticated)
 }
 
+// regionName is what a region may be called. It is no pattern: a list of names that is too short refuses a call, and one that is too
+// wide would let a region decide for another.
+var regionName = regexp.MustCompile(`^[a-z0-9-]{1,64}$`)
+
 type principalEntry struct {
 	Name        string   `yaml:"name"`
 	TokenSHA256 string   `yaml:"token_sha256"`
@@ -89,11 +102,12 @@ type principalEntry struct {
 	Agents      []string `yaml:"agents"`
 	Roles       []string `yaml:"roles"`
 	Workers     []string `yaml:"workers"`
+	Regions     []string `yaml:"regions"`
 }
 
 // principal checks an entry but for its credentials.
 func (e principalEntry) principal() (Principal, error) {
-	p := Principal{Name: e.Name, Agents: e.Agents, Workers: e.Workers}
+	p := Principal{Name: e.Name, Agents: e.Agents, Workers: e.Workers, Regions: e.Regions}
 	for _, pat := range slices.Concat(e.Agents, e.Workers) {
 		if _, err := path.Match(pat, ""); err != nil {
 			return p, fmt.Errorf("pattern %q: %w", pat, err)
@@ -114,6 +128,12 @@ func (e principalEntry) principal() (Principal, error) {
 		return p, errors.New("the role sender without agents: name the agents that it may write, [\"*\"] is all")
 	case len(e.Workers) > 0 && !p.Has(RoleWorker):
 		return p, errors.New("workers without the role worker: add roles: [worker]")
+	case e.Regions != nil && !p.Has(RoleWorker):
+		return p, errors.New("regions without the role worker: add roles: [worker]")
+	case e.Regions != nil && len(e.Regions) == 0:
+		return p, errors.New("regions is empty: name the regions that it may act for, or leave it out for all")
+	case slices.ContainsFunc(e.Regions, func(r string) bool { return !regionName.MatchString(r) }):
+		return p, fmt.Errorf("regions %q: a region has 1 to 64 of a-z, 0-9 and hyphen", e.Regions)
 	}
 	return p, nil
 }
