@@ -56,7 +56,7 @@ func overview() Row {
 		{Title: "Records accepted", Unit: "ops", Stat: true, Queries: one(rate("", "ingest_records_total", `outcome="accepted"`), "")},
 		{Title: "Agents with a stream", Unit: "short", Stat: true, Queries: one(by("sum", "", metric("ingest_streams", "")), "")},
 		{Title: "Journal read through", About: "Age of the time before which everything that was answered is in the ledgers.", Unit: "s", Stat: true,
-			Queries: one(ago(by("max", "", metric("reconciler_complete_through_timestamp_seconds", ""))), "")},
+			Queries: one(ago(by("max", "site", metric("reconciler_complete_through_timestamp_seconds", ""))), "{{site}}")},
 		{Title: "Rollups behind", About: "Age of the oldest ended hour that is not rolled up.", Unit: "s", Stat: true, Queries: one(by("max", "", metric("rollup_lag_seconds", "")), "")},
 		{Title: "Open repairs", About: "Accepted batches that are damaged or missing.", Unit: "short", Stat: true, Queries: one(by("max", "", metric("reconciler_open_repairs", "")), "")},
 		{Title: "Samples dropped by agents", About: "In a day.", Unit: "short", Stat: true, Queries: one("sum(increase("+metric("agent_dropped_samples_total", "")+"[1d]))", "")},
@@ -87,7 +87,7 @@ func reconciler() Row {
 		{Title: "Queue", Unit: "short", Queries: one(by("max", "instance", metric("reconciler_queue_length", "")), "{{instance}}")},
 		{Title: "Queue age", Unit: "s", Queries: one(by("max", "instance", metric("reconciler_queue_age_seconds", "")), "{{instance}}")},
 		{Title: "Frames that the scrub hashes", Unit: "ops", Queries: one(rate("instance", "reconciler_scrubbed_frames_total", ""), "{{instance}}")},
-		{Title: "Longest time without a check of some frame", About: "Since the begin of the last pass of the scrub that has ended.", Unit: "s", Queries: one(by("min", "", metric("reconciler_scrub_unverified_seconds", "")), "")},
+		{Title: "Longest time without a check of some frame", About: "Since the begin of the last pass of the scrub that has ended.", Unit: "s", Queries: one(by("min", "site", metric("reconciler_scrub_unverified_seconds", "")), "{{site}}")},
 		{Title: "Orphan blobs, by age", About: "Blobs of the last sweep that no entry of the journal names.", Unit: "short", Queries: one(by("max", "age", metric("reconciler_gc_candidates", "")), "{{age}}")},
 		{Title: "Orphan blobs deleted, and kept", Unit: "ops", Queries: one(rate("source, action", "reconciler_gc_blobs_total", ""), "{{source}} {{action}}")},
 		{Title: "Bytes of orphan blobs that were deleted", Unit: "Bps", Queries: one(rate("", "reconciler_gc_deleted_bytes_total", ""), "")},
@@ -143,7 +143,7 @@ func rollup() Row {
 		{Title: "Shards by worker", Unit: "short", Queries: one(by("max", "instance", metric("rollup_shards", "")), "{{instance}}")},
 		{Title: "Publications refused", Unit: "ops", Queries: one(rate("reason", "rollup_publications_refused_total", ""), "{{reason}}")},
 		{Title: "Shards that are misplaced", Unit: "short", Queries: one(by("max", "kind", metric("coordinator_misplaced_shards", "")), "{{kind}}")},
-		{Title: "Coordinators that lead", About: "One, always.", Unit: "short", Queries: one(by("sum", "", metric("coordinator_leading", "")), "leading")},
+		{Title: "Coordinators that lead", About: "One, always; one of each site where several regions accept.", Unit: "short", Queries: one(by("sum", "site", metric("coordinator_leading", "")), "leading {{site}}")},
 	}}
 }
 
@@ -178,7 +178,7 @@ func regions() Row {
 			{rate("", "coordinator_identity_folded_total", ""), "claims folded"}, {rate("", "coordinator_identity_folds_failed_total", ""), "failed"}, {rate("", "coordinator_identity_folds_partial_total", ""), "not in every region"}}},
 		{Title: "Recovery", About: "Read and inserted by the last one.", Unit: "short", Queries: []Query{
 			{by("max", "", metric("coordinator_identity_recovery_manifests", "")), "manifests"}, {by("max", "", metric("coordinator_identity_recovery_claims", "")), "claims"}}},
-		{Title: "Collectors without an answer of the linearizer", About: "1 while a collector asks one call at a time; its senders are told to try again.", Unit: "short", Queries: one(by("max", "instance", metric("ingest_linearizer_away", "")), "{{instance}}")},
+		{Title: "Collectors without an answer of the linearizer", About: "1 while a collector asks one call at a time; its senders get RETRY.", Unit: "short", Queries: one(by("max", "instance", metric("ingest_linearizer_away", "")), "{{instance}}")},
 		{Title: "Changes that collectors ask for", Unit: "ops", Queries: one(rate("operation, outcome", "ingest_claim_changes_total", ""), "{{operation}} {{outcome}}")},
 		{Title: "Claims that reconcilers go on with", Unit: "ops", Queries: one(rate("action", "reconciler_claims_total", ""), "{{action}}")},
 		{Title: "Claims that they can't finish", Unit: "short", Queries: one(by("max", "instance, action", metric("reconciler_claims_left", "")), "{{instance}} {{action}}")},

@@ -360,7 +360,7 @@ func TestPrincipalsOfRegions(t *testing.T) {
 - {name: any, token_sha256: {other}, roles: [worker]}
 `
 	g := guard(t, quick(t.TempDir()), rpc.AuthToken, file)
-	// The coordinator has no regions, so whoever is let in is told that it is of no use.
+	// The coordinator has no regions, so whoever is let in hears that it is of no use.
 	want := func(token string, region claims.Region, want error) {
 		t.Helper()
 		c := coordinator.NewClaims(g.dial(g.as(token)), patience)

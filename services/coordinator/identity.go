@@ -322,7 +322,7 @@ func (v *identities) Dissolve(ctx context.Context, r claims.Region) (rec regions
 		return regions.Opened{}, err
 	})
 	if err == nil {
-		// Callers are told why at once, and not when the next check finds out.
+		// Callers hear why at once, and not when the next check finds out.
 		v.closed(fmt.Errorf("%w in epoch %d; its last region was %s", regions.ErrDissolved, rec.Number, r))
 	}
 	v.log.Info("the identity linearizer is to be dissolved", "region", r, "epoch", rec.Number, "error", err)

@@ -102,7 +102,7 @@ func (r *running) identityAPI() coordinatorv1.IdentityServiceClient {
 	return coordinatorv1.NewIdentityServiceClient(conn)
 }
 
-// Every cause has one reason, and what a caller is told is a refusal of its own: what became of an attempt to open the epoch is not what
+// Every cause has one reason, and what a caller gets is a refusal of its own: what became of an attempt to open the epoch is not what
 // became of its change.
 func TestWhyTheLinearizerIsClosed(t *testing.T) {
 	v := &identities{}

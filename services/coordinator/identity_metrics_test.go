@@ -78,7 +78,7 @@ func TestMetricsOfAClosedLinearizer(t *testing.T) {
 	}
 }
 
-// Claims are counted by home and state on the coordinator that folds, with the age of the oldest, and what can't be folded is told.
+// Claims are counted by home and state on the coordinator that folds, with the age of the oldest, and what can't be folded is its lag.
 func TestClaimsAreCounted(t *testing.T) {
 	t.Parallel()
 	buckets := threeBuckets()

@@ -172,7 +172,7 @@ func TestWelcomeOfSeveralRegions(t *testing.T) {
 	}
 }
 
-// TestConflictsNameTheRangeMet: who is refused because of another identity of the boot is told which, on the stream, over gRPC and over
+// TestConflictsNameTheRangeMet: who is refused because of another identity of the boot learns which, on the stream, over gRPC and over
 // HTTP; and who is refused because of another frame of the same identity is not told one.
 func TestConflictsNameTheRangeMet(t *testing.T) {
 	w := newWorld(t)

@@ -477,7 +477,7 @@ func TestABucketThatWasARegions(t *testing.T) {
 			}
 		}
 	}
-	// An epoch that goes on is no reason: who sets up a reconciler without its region is told by other means.
+	// An epoch that goes on is no reason: who sets up a reconciler without its region learns it by other means.
 	going := ended
 	going.Dissolved = false
 	for body, want := range map[string]bool{string(ended.Marshal()): true, string(going.Marshal()): false, "": false, "{": true} {

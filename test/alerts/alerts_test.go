@@ -3,6 +3,7 @@ package alerts
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -212,6 +213,34 @@ func TestADissolvedLinearizerIsNoAlarm(t *testing.T) {
 			"lightmetrics_coordinator_identity_closed{instance=\"b\",reason=\"" + reason + "\"} 1x120"
 		if got := fires(t, engine, r, closed); got != want {
 			t.Errorf("%s: it fires %v", reason, got)
+		}
+	}
+}
+
+// What one region does hides nothing of another one, where their targets have the label site.
+func TestARegionHidesNothingOfAnother(t *testing.T) {
+	const r, c = "lightmetrics_reconciler_", "lightmetrics_coordinator_"
+	engine := promql.NewEngine(promql.EngineOpts{MaxSamples: 1e6, Timeout: time.Minute})
+	all := rules(t)
+	for name, p := range map[string]struct{ metric, bad, good string }{
+		"ReconcilerBehind":      {r + "complete_through_timestamp_seconds{%s}", "0x120", "0+60x120"},
+		"JournalIncomplete":     {r + "journal_complete{%s}", "0x120", "1x120"},
+		"AuditOverdue":          {r + "audit_overdue_seconds{scope=\"news\",%s}", "90000+60x120", "0x120"},
+		"ScrubOverdue":          {r + "scrub_overdue_seconds{%s}", "90000+60x120", "0x120"},
+		"GarbageSweepOverdue":   {r + "gc_sweep_overdue_seconds{%s}", "260000+60x120", "0x120"},
+		"GarbageReportsWait":    {r + "gc_oldest_report_seconds{%s}", "90000+60x120", "0x120"},
+		"CoordinatorEtcdDown":   {c + "etcd_up{%s}", "0x120", "1x120"},
+		"CoordinatorNotLeading": {c + "leading{%s}", "0x120", "1x120"},
+	} {
+		// Each region has a coordinator that leads, and a reconciler; in the second case one of them fails.
+		series := func(eu, us string) string {
+			return fmt.Sprintf(p.metric, `instance="a",site="eu"`) + " " + eu + "\n  " + fmt.Sprintf(p.metric, `instance="b",site="us"`) + " " + us
+		}
+		if fires(t, engine, all[name], series(p.good, p.good)) {
+			t.Errorf("%s fires where both regions are well", name)
+		}
+		if !fires(t, engine, all[name], series(p.good, p.bad)) {
+			t.Errorf("%s is silent where one of two regions fails", name)
 		}
 	}
 }

@@ -431,7 +431,7 @@ func TestWithoutTheLinearizer(t *testing.T) {
 	}
 }
 
-// One that refuses this collector is told apart from one that is away: waiting does not mend credentials.
+// One that refuses this collector is not one that is away: waiting does not mend credentials.
 func TestALinearizerThatDenies(t *testing.T) {
 	s, l := mem.New(nil), newLinearizer()
 	for step, denied := range map[accept.ClaimStep]bool{accept.TakeClaim: true, accept.CompleteClaim: true} {

@@ -82,7 +82,7 @@ func TestACallerThatIsRefused(t *testing.T) {
 	if err != nil || len(found.Claims) > 0 {
 		t.Errorf("%+v, %v", found.Claims, err)
 	}
-	// Another region's claim is given up by nobody else, whatever region the call says.
+	// Nobody else releases another region's claim, whatever region the call says.
 	other := l.Do(bg, []claims.Op{west})[0]
 	release := west
 	release.Kind = claims.DoRelease

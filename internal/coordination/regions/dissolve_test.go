@@ -89,7 +89,7 @@ func TestDissolve(t *testing.T) {
 	}
 	w.dissolved("dissolved")
 	if err := k.Check(t.Context(), was); !errors.Is(err, regions.ErrDissolved) {
-		t.Errorf("whoever serves the epoch is told %v", err)
+		t.Errorf("whoever serves the epoch gets %v", err)
 	}
 	if s, err := k.Status(t.Context()); err != nil || !errors.Is(s.Open, regions.ErrDissolved) {
 		t.Errorf("%+v, %v", s, err)
