@@ -29,7 +29,7 @@ const (
 )
 
 // audits begins audits when they are due, and works on all that have not finished.
-func (k *journalKeeper) audits(ctx context.Context, authority string, set *ledgers.Set, c *claimKeeper, of judge) error {
+func (k *journalKeeper) audits(ctx context.Context, authority string, set *ledgers.Set, c *claimKeeper, of judge, fits func(context.Context) error) error {
 	w, err := journal.NewWriter(journal.WriterConfig{
 		Store: k.store, Rand: rand.Reader, Clock: func() int64 { return time.Now().UnixNano() },
 		Opening: journal.Opening{Writer: k.id, Role: journal.RoleReconciler, Authority: authority},
@@ -50,9 +50,12 @@ func (k *journalKeeper) audits(ctx context.Context, authority string, set *ledge
 	}
 	for first := true; ; first = false {
 		_, _, ready := k.status()
-		err := k.audit(ctx, a, first)
+		err := k.audit(ctx, a, first, fits)
 		if ctx.Err() != nil {
 			return ctx.Err()
+		}
+		if unfit(err) {
+			return err
 		}
 		if err != nil {
 			k.log.Warn("the audit was interrupted; it goes on where it was", "error", err)
@@ -71,8 +74,8 @@ func (k *journalKeeper) audits(ctx context.Context, authority string, set *ledge
 	}
 }
 
-// audit begins what is due, and works on what there is.
-func (k *journalKeeper) audit(ctx context.Context, a *audit.Auditor, first bool) error {
+// audit begins what is due, and works on what there is, as long as the bucket fits.
+func (k *journalKeeper) audit(ctx context.Context, a *audit.Auditor, first bool, fits func(context.Context) error) error {
 	// More than one full audit is under way where an operator has begun one beside the one that is spread.
 	full, err := audit.History(ctx, k.store, audit.Full, 3)
 	if err != nil {
@@ -100,11 +103,14 @@ func (k *journalKeeper) audit(ctx context.Context, a *audit.Auditor, first bool)
 		// Last, so that it has what the others have journalled.
 		todo = append(todo, derived...)
 	}
+	todo = slices.DeleteFunc(todo, func(r audit.Stored) bool { return r.Finished() })
+	if len(todo) > 0 {
+		if err := fits(ctx); err != nil {
+			return err
+		}
+	}
 	var errs []error
 	for _, r := range todo {
-		if r.Finished() {
-			continue
-		}
 		done, err := a.Work(ctx, &r)
 		errs = append(errs, err)
 		if done && r.Scope == audit.Derived {

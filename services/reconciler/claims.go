@@ -102,12 +102,15 @@ func (k *journalKeeper) openClaims(authority string) (*claimKeeper, error) {
 }
 
 // loop scans again and again, until ctx ends. A scan that fails begins again with the next one.
-func (c *claimKeeper) loop(ctx context.Context) error {
+func (c *claimKeeper) loop(ctx context.Context, fits func(context.Context) error) error {
 	for {
 		began := time.Now()
-		err := c.pass(ctx)
+		err := c.pass(ctx, fits)
 		if ctx.Err() != nil {
 			return ctx.Err()
+		}
+		if unfit(err) {
+			return err
 		}
 		if err != nil {
 			c.m.scans.WithLabelValues("failed").Inc()
@@ -121,8 +124,8 @@ func (c *claimKeeper) loop(ctx context.Context) error {
 	}
 }
 
-// pass goes through all claims of the region that were left alone.
-func (c *claimKeeper) pass(ctx context.Context) error {
+// pass goes through all claims of the region that were left alone, as long as the bucket fits.
+func (c *claimKeeper) pass(ctx context.Context, fits func(context.Context) error) error {
 	left := newLeft(time.Now())
 	s := claims.Scan{Home: c.cfg.Region, States: []claims.State{claims.Claimed, claims.Durable}, Limit: claimsPage}
 	var errs []error
@@ -136,6 +139,11 @@ func (c *claimKeeper) pass(ctx context.Context) error {
 		}
 		if err != nil {
 			return errors.Join(append(errs, err)...)
+		}
+		if len(page.Claims) > 0 {
+			if err := fits(ctx); err != nil {
+				return err
+			}
 		}
 		left.unreadable += page.Unreadable
 		errs = append(errs, c.page(ctx, page.Claims, left))

@@ -22,7 +22,6 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/derived/audit"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
-	"lightmetrics.dev/lightmetrics/internal/objstore/fault"
 	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
 	"lightmetrics.dev/lightmetrics/internal/platform/telemetry"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -399,13 +398,13 @@ func TestCrashAtClaims(t *testing.T) {
 				must(t, err)
 				// Twice, so that every moment is hit twice.
 				for range 2 {
-					must(t, c.pass(bg))
+					must(t, c.pass(bg, fitting))
 					m := plantBatch(t, s, batch(fmt.Sprint("b", crashes, len(all)), 0, 9))
 					l.do(claims.Held, claims.DoClaim, m, "east", byte(100+len(all)))
 					all = append(all, m)
 					time.Sleep(2 * time.Millisecond) // claims of this age are looked at
 				}
-				must(t, c.pass(bg))
+				must(t, c.pass(bg, fitting))
 				return false
 			}
 			time.Sleep(2 * time.Millisecond)
@@ -476,23 +475,5 @@ func TestABucketThatWasARegions(t *testing.T) {
 				t.Errorf("dissolved %v: %d records of the %s batch are counted, want %d", dissolved, n, agent, want)
 			}
 		}
-	}
-	// An epoch that goes on is no reason: who sets up a reconciler without its region learns it by other means.
-	going := ended
-	going.Dissolved = false
-	for body, want := range map[string]bool{string(ended.Marshal()): true, string(going.Marshal()): false, "": false, "{": true} {
-		s := newStore()
-		if body != "" {
-			create(t, s, layout.RegionsKey, []byte(body))
-		}
-		if j, err := openFormer(bg, s); err != nil || (j != nil) != want {
-			t.Errorf("%q: %v, %v", body, j, err)
-		}
-	}
-	if j, err := openFormer(bg, fault.New(newStore(), 1, fault.Refused("get", layout.RegionsKey, objstore.ErrDenied))); err != nil || j != nil {
-		t.Errorf("denied: %v, %v", j, err)
-	}
-	if _, err := openFormer(bg, fault.New(newStore(), 1, fault.NotApplied("get", layout.RegionsKey))); err == nil {
-		t.Error("a store that does not answer is no region's")
 	}
 }

@@ -137,7 +137,7 @@ const checkAtOnce = 500
 
 // runChecks enters batches that events told of and that stand in no run of the journal: their collectors died between
 // manifest and segment, and nobody was answered. An audit would find them later.
-func (k *journalKeeper) runChecks(ctx context.Context, authority string, set *ledgers.Set, of judge) error {
+func (k *journalKeeper) runChecks(ctx context.Context, authority string, set *ledgers.Set, of judge, fits func(context.Context) error) error {
 	if k.checks.m == nil {
 		return nil // no events
 	}
@@ -148,12 +148,14 @@ func (k *journalKeeper) runChecks(ctx context.Context, authority string, set *le
 	if err != nil {
 		return fmt.Errorf("reconciler: %w", err)
 	}
-	c := &checker{k: k, authority: authority, set: set, of: of, writer: w, pace: rate.NewLimiter(rate.Limit(k.cfg.Audit.Rate), 1)}
+	c := &checker{k: k, authority: authority, set: set, of: of, fits: fits, writer: w, pace: rate.NewLimiter(rate.Limit(k.cfg.Audit.Rate), 1)}
 	for {
 		if err := run.Sleep(ctx, min(checkEvery, k.cfg.Events.CheckAfter)); err != nil {
 			return err
 		}
-		if err := c.round(ctx); err != nil && ctx.Err() == nil {
+		if err := c.round(ctx); unfit(err) {
+			return err
+		} else if err != nil && ctx.Err() == nil {
 			k.log.Warn("batches that events told of were not entered into the journal; tried again", "error", err)
 		}
 	}
@@ -165,6 +167,7 @@ type checker struct {
 	authority string
 	set       *ledgers.Set
 	of        judge // nil where a manifest alone is enough
+	fits      func(context.Context) error
 	writer    *journal.Writer
 	// settles are called once the entries that were added are durable.
 	settles []func(context.Context) error
@@ -189,6 +192,14 @@ func (c *checker) some(ctx context.Context) (n int, err error) {
 		return 0, nil // its poll has said so
 	}
 	due := c.k.checks.take(c.k.monotonic(), checkAtOnce)
+	if len(due) > 0 {
+		if err := c.fits(ctx); err != nil {
+			for _, id := range due {
+				c.k.checkLater(id)
+			}
+			return 0, err
+		}
+	}
 	for _, id := range due {
 		result, err := c.one(ctx, id, through)
 		if err != nil || result == "later" || result == "undecided" {

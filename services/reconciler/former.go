@@ -3,11 +3,9 @@ package reconciler
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
-	"lightmetrics.dev/lightmetrics/internal/coordination/regions"
 	"lightmetrics.dev/lightmetrics/internal/derived/audit"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
@@ -23,21 +21,6 @@ type judge interface {
 // against another region's: its sender was told a conflict, and nobody is left who could be asked. What says so is its quarantine
 // record, which is not there of any other manifest.
 type formerRegion struct{ store objstore.Getter }
-
-// openFormer gives the judge of such a bucket; nil of any other.
-func openFormer(ctx context.Context, s objstore.Getter) (judge, error) {
-	r, _, err := record.Read(ctx, s, layout.RegionsKey, regions.Kind, regions.ParseRecord)
-	switch {
-	case errors.Is(err, objstore.ErrNotFound), errors.Is(err, objstore.ErrDenied):
-		// Denied by a policy of before there were regions: then the bucket is none.
-		return nil, nil
-	case err != nil && !record.Opaque(err):
-		return nil, fmt.Errorf("is the bucket one of several regions'? %w", err)
-	case err == nil && !r.Dissolved:
-		return nil, nil
-	}
-	return formerRegion{s}, nil
-}
 
 func (f formerRegion) judge(ctx context.Context, m accept.Manifest) (audit.Judgement, error) {
 	body, _, err := f.store.Get(ctx, layout.Quarantine(m.Identity, m.FrameSHA256), objstore.GetOptions{Limit: accept.MaxObjectBytes})

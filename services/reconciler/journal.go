@@ -55,6 +55,8 @@ type journalKeeper struct {
 
 	// refused is why the linearizer refuses this reconciler; nil while it does not.
 	refused atomic.Pointer[error]
+	// unfitting is why the settings do not fit the region of the bucket; nil while they do.
+	unfitting atomic.Pointer[RegionError]
 }
 
 // sinks are what gets the entries, and what audits find.
@@ -135,7 +137,11 @@ func (k *journalKeeper) run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		k.log.Warn("the journal is read from the beginning of this process again", "error", err)
+		if e := (*RegionError)(nil); errors.As(err, &e) && k.unfitting.Swap(e) == nil {
+			k.log.Error("the settings do not fit the bucket; nothing is done before they do", "error", err)
+		} else if e == nil {
+			k.log.Warn("the journal is read from the beginning of this process again", "error", err)
+		}
 		if err := backoff.Sleep(ctx); err != nil {
 			return err
 		}
@@ -144,6 +150,12 @@ func (k *journalKeeper) run(ctx context.Context) error {
 
 // live is one life: from the checkpoint and the head on.
 func (k *journalKeeper) live(ctx context.Context) error {
+	of, err := openRegion(ctx, k.store, k.cfg.Region, k.log)
+	if err != nil {
+		return err
+	}
+	k.unfitting.Store(nil)
+	former := of != nil
 	authority, err := k.authority(ctx)
 	if err != nil {
 		return err
@@ -211,12 +223,10 @@ func (k *journalKeeper) live(ctx context.Context) error {
 		return err
 	}
 	// Of the manifests that stand in no run: the linearizer is asked where there are regions.
-	var of judge
 	if c != nil {
 		of = c
-	} else if of, err = openFormer(ctx, k.store); err != nil {
-		return err
 	}
+	fits := func(ctx context.Context) error { return k.refit(ctx, former) }
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return t.Run(gctx) })
 	g.Go(func() error { return keeper.Run(gctx) })
@@ -224,10 +234,10 @@ func (k *journalKeeper) live(ctx context.Context) error {
 		return k.save(gctx, t, ledgers.NewSaver(k.store, rand.Reader, int64(k.cfg.Journal.Retention), loaded))
 	})
 	if c != nil {
-		g.Go(func() error { return c.loop(gctx) })
+		g.Go(func() error { return c.loop(gctx, fits) })
 	}
-	g.Go(func() error { return k.audits(gctx, authority, set, c, of) })
-	g.Go(func() error { return k.runChecks(gctx, authority, set, of) })
+	g.Go(func() error { return k.audits(gctx, authority, set, c, of, fits) })
+	g.Go(func() error { return k.runChecks(gctx, authority, set, of, fits) })
 	return g.Wait()
 }
 

@@ -249,6 +249,9 @@ var errNotRead = errors.New("the journal has not been read yet")
 
 // notRead says why the service is not ready; nil once the journal was read.
 func (s *Service) notRead() error {
+	if err := s.journal.misfit(); err != nil {
+		return err
+	}
 	if _, _, ready := s.journal.status(); ready {
 		return nil
 	}

@@ -107,7 +107,7 @@ var grants = map[Role][]Grant{
 		grant(Create, "notes of frames that it put back after retention", layout.RewrittenPrefix),
 		grant(read, "frames that retention or garbage collection removed are not missing", gcPrefix),
 		grant(Get|Create, "affirmations of manifests, with several regions; reads one that is said to exist", layout.AffirmedPrefix),
-		grant(Get, "was the bucket one of several regions'?", layout.RegionsKey),
+		grant(Get, "is the bucket one of several regions', or was it?", layout.RegionsKey),
 		grant(read, "audits", layout.BootsPrefix, layout.AcceptedPrefix, quarantine, resolution),
 		grant(Create, "manifests that lost to another region's, with several regions", quarantine),
 		grant(read|Create|Delete, "its own run, fences, folded files; deletes what is folded", layout.JournalOpenPrefix, layout.JournalRunPrefix, layout.JournalFoldedPrefix),
