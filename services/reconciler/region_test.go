@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"testing"
+	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
@@ -138,7 +139,7 @@ func TestABucketThatDoesNotFit(t *testing.T) {
 			s := newStore()
 			plantBatch(t, s, batch("before", 0, 9))
 			cfg := following()
-			cfg.Events.Webhook, cfg.Events.CheckAfter = true, 1
+			cfg.Events.Webhook, cfg.Events.CheckAfter, cfg.Journal.Folding.Interval = true, 1, time.Hour
 			r := start(t, cfg, s)
 			eventually(t, "the first audit has finished", func() bool {
 				full, err := audit.History(bg, s, audit.Full, 1)
@@ -156,7 +157,7 @@ func TestABucketThatDoesNotFit(t *testing.T) {
 			}.Marshal())
 			r.journal.check(m.Identity)
 			if dissolved {
-				eventually(t, "the conflict is entered", func() bool { return entriesOf(t, s) > before })
+				eventually(t, "the conflict is entered, by the check", func() bool { return r.checked("quarantined") == 1 && entriesOf(t, s) > before })
 			} else {
 				eventually(t, "it says so", func() bool { return unfits(r) || entriesOf(t, s) > before })
 				if n := entriesOf(t, s); n != before {
