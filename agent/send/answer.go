@@ -17,6 +17,8 @@ const (
 	reasonConflict  = "IDENTITY_CONFLICT"
 	reasonTooLarge  = "FRAME_TOO_LARGE"
 	reasonDamaged   = "DAMAGED_ON_DISK"
+	// reasonLinearizer: the collector's region has no way to the identity linearizer.
+	reasonLinearizer = "LINEARIZER_UNAVAILABLE"
 )
 
 // retriesBeforeMove is the number of RETRY answers in a row after which another collector is tried.
@@ -80,6 +82,9 @@ func (x *session) handleAccepted(e queue.Entry, status, position string) error {
 // noteFinalAnswer notes an answer after which a batch is not sent again.
 func (x *session) noteFinalAnswer(e queue.Entry) {
 	x.progressed, x.retries = true, 0
+	if x.target.list == Preferred && x.s.prefer.list() == Fallback {
+		x.s.noteList(Preferred)
+	}
 	x.s.waits.forget(e.No)
 }
 
@@ -139,7 +144,7 @@ func (x *session) holdFailed(e queue.Entry, err error) error {
 	}
 	x.s.log.Error("a refused batch could not be held; it stays in the queue", "identity", e.Identity.String(), "error", err)
 	x.s.noteError("hold " + e.Identity.String() + ": " + err.Error())
-	x.s.waits.retry(e.No, 0, x.s.now())
+	x.s.waits.retry(e.No, 0, 0, x.s.now())
 	return nil
 }
 
@@ -180,12 +185,41 @@ func (x *session) handleRetry(e queue.Entry, r *ingestv1.BatchResult) error {
 		return errOtherBoot
 	}
 	now := x.s.now()
-	x.s.waits.retry(e.No, r.GetRetryDelay().AsDuration(), now)
+	longest := longestWait(r)
+	x.s.waits.retry(e.No, r.GetRetryDelay().AsDuration(), longest, now)
 	x.s.update(func(st *Status) { st.Retrying, st.LastRetryReason = true, r.GetReason() })
 	x.s.log.Debug("retry", "identity", e.Identity.String(), "reason", r.GetReason(), "detail", r.GetDetail(),
 		"until", x.s.waits.gate)
-	if x.retries++; x.retries >= retriesBeforeMove && len(x.s.targets) > 1 && len(x.flights) == 0 {
-		return fmt.Errorf("%w (%s)", errTryOther, r.GetReason())
+	if x.retries++; (x.retries >= retriesBeforeMove || x.mayLeave()) && x.s.collectors() > 1 && len(x.flights) == 0 {
+		return &tryOtherError{reason: r.GetReason(), longest: longest}
 	}
 	return nil
+}
+
+// linearizerWaits is how many times as long as the collector says a sender waits at most for the identity linearizer. A collector that
+// has lost it answers at once, and does nothing for the batch, so that being asked costs it little. Of an overloaded collector or
+// store that is not so: there the waits grow to BackoffMax.
+const linearizerWaits = 8
+
+// longestWait bounds the wait after a RETRY; 0 is BackoffMax.
+func longestWait(r *ingestv1.BatchResult) time.Duration {
+	if r.GetReason() != reasonLinearizer {
+		return 0
+	}
+	return linearizerWaits * max(r.GetRetryDelay().AsDuration(), 0)
+}
+
+// tryOtherError is errTryOther with the reason of the last answer, and how long the collector is left alone at most; 0 is BackoffMax.
+type tryOtherError struct {
+	reason  string
+	longest time.Duration
+}
+
+func (e *tryOtherError) Error() string { return fmt.Sprintf("%v (%s)", errTryOther, e.reason) }
+func (e *tryOtherError) Unwrap() error { return errTryOther }
+
+// mayLeave reports that no preferred collector has given answers for so long that the next one is one of the fallback.
+func (x *session) mayLeave() bool {
+	s := x.s
+	return x.target.list == Preferred && s.prefer.list() == Preferred && x.target.failed && s.untilFallback(s.now()) == 0
 }

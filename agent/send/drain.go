@@ -55,6 +55,16 @@ func (d *drain) checkBegun() bool {
 	}
 }
 
+// hasBegun reports whether a drain has begun; anybody may call it.
+func (d *drain) hasBegun() bool {
+	select {
+	case <-d.begun:
+		return true
+	default:
+		return false
+	}
+}
+
 // wake is closed when a drain begins; nil once the sender has seen that, so that it waits again.
 func (d *drain) wake() <-chan struct{} {
 	if d.seen {

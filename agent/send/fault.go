@@ -54,6 +54,17 @@ const (
 
 // faultOf finds the fault behind the error of a session; "" for a failure that may pass by itself.
 func (s *Sender) faultOf(ctx context.Context, address string, err error) Fault {
+	if f := faultOfCode(err); f != "" {
+		return f
+	}
+	if rpc.Reason(err) != "" {
+		return "" // a collector gave this reason, so the connection works
+	}
+	return s.probe(ctx, address)
+}
+
+// faultOfCode is the fault that an answer names by its code; "" for every other one.
+func faultOfCode(err error) Fault {
 	switch status.Code(err) {
 	case codes.Unauthenticated:
 		return FaultUnauthenticated
@@ -62,10 +73,7 @@ func (s *Sender) faultOf(ctx context.Context, address string, err error) Fault {
 	case codes.Unimplemented:
 		return FaultNotACollector
 	}
-	if rpc.Reason(err) != "" {
-		return "" // a collector gave this reason, so the connection works
-	}
-	return s.probe(ctx, address)
+	return ""
 }
 
 // probe opens a connection of its own to find what keeps gRPC from connecting: gRPC's error has only
@@ -77,7 +85,13 @@ func (s *Sender) probe(ctx context.Context, address string) Fault {
 	if err != nil {
 		return ""
 	}
-	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	dial := s.dialer
+	if dial == nil {
+		dial = func(ctx context.Context, address string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "tcp", address)
+		}
+	}
+	conn, err := dial(ctx, address)
 	if err != nil {
 		return ""
 	}

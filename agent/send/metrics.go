@@ -17,6 +17,8 @@ type metrics struct {
 	damaged   prometheus.Counter
 	settled   *prometheus.CounterVec // action
 	wanted    prometheus.Counter
+	moves     *prometheus.CounterVec // list
+	probes    *prometheus.CounterVec // result
 
 	clockOffset prometheus.Gauge
 }
@@ -31,7 +33,14 @@ const (
 	statusUnknown   = "unknown"
 )
 
-func newMetrics(reg prometheus.Registerer, collectors []string) *metrics {
+// Results of lightmetrics_agent_return_probes_total.
+const (
+	probeOK      = "ok"
+	probeFailed  = "failed"
+	probeRefused = "refused"
+)
+
+func newMetrics(reg prometheus.Registerer, onFallback func() float64) *metrics {
 	m := &metrics{
 		answers: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "lightmetrics_agent_batches_total", Help: "Answers of collectors to batches, by status."}, []string{"status"}),
@@ -65,11 +74,32 @@ func newMetrics(reg prometheus.Registerer, collectors []string) *metrics {
 	for _, s := range []string{statusAccepted, statusDuplicate, statusConflict, statusRejected, statusRetry, statusUnknown} {
 		m.answers.WithLabelValues(s)
 	}
-	for _, c := range collectors {
-		m.sessions.WithLabelValues(c)
-		m.errors.WithLabelValues(c)
-		m.connected.WithLabelValues(c)
+	m.moves = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "lightmetrics_agent_list_changes_total", Help: "Changes to the fallback collectors, and back to the preferred ones, by the list that was changed to."}, []string{"list"})
+	m.probes = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "lightmetrics_agent_return_probes_total", Help: "Streams to preferred collectors that were opened while a fallback one was used, by result; refused: it welcomed the agent and did not accept a batch."}, []string{"result"})
+	for _, l := range []List{Preferred, Fallback} {
+		m.moves.WithLabelValues(string(l))
 	}
-	reg.MustRegister(m.answers, m.sent, m.sentBytes, m.latency, m.sessions, m.errors, m.connected, m.inFlight, m.damaged, m.settled, m.wanted, m.clockOffset)
+	for _, r := range []string{probeOK, probeFailed, probeRefused} {
+		m.probes.WithLabelValues(r)
+	}
+	fallback := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "lightmetrics_agent_fallback_seconds", Help: "How long the fallback collectors have been used; 0 while the preferred ones are."}, onFallback)
+	reg.MustRegister(m.answers, m.sent, m.sentBytes, m.latency, m.sessions, m.errors, m.connected, m.inFlight, m.damaged, m.settled, m.wanted, m.clockOffset, m.moves, m.probes, fallback)
 	return m
+}
+
+// know makes the metrics of a collector.
+func (m *metrics) know(collector string) {
+	m.sessions.WithLabelValues(collector)
+	m.errors.WithLabelValues(collector)
+	m.connected.WithLabelValues(collector)
+}
+
+// forget drops them when the settings have the collector no more.
+func (m *metrics) forget(collector string) {
+	m.sessions.DeleteLabelValues(collector)
+	m.errors.DeleteLabelValues(collector)
+	m.connected.DeleteLabelValues(collector)
 }

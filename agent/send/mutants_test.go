@@ -36,7 +36,7 @@ var planted = []mutants.Mutant{
 	}
 	if err != nil || f == nil {`, By: "TestAnswersAreMatched"},
 	{Name: "an answer to nothing ends the agent", File: "answer.go", Old: `if err != nil || f == nil {`, New: `if err != nil {`, By: "TestAnswersAreMatched"},
-	{Name: "a batch that can't be set aside is dropped", File: "answer.go", Old: `x.s.waits.retry(e.No, 0, x.s.now())`,
+	{Name: "a batch that can't be set aside is dropped", File: "answer.go", Old: `x.s.waits.retry(e.No, 0, 0, x.s.now())`,
 		New: `_ = x.s.queue.Drop(e.No)`, By: "TestAsideThatCannot"},
 	{Name: "a clash parks other boots too", File: "answer.go", Old: `if e.Identity.BootOf() != x.boot || e.Spool != x.spool {`, New: `if false {`, By: "TestClashSpares"},
 	{Name: "any clash starts a new boot", File: "answer.go", Old: `boot == x.boot {
@@ -107,18 +107,69 @@ var planted = []mutants.Mutant{
 	{Name: "a flush waits for nothing", File: "sender.go", Old: `oldest.No > through`, New: `through > 0`, By: "TestFlushIsBounded"},
 
 	// Waits, and the end.
-	{Name: "the collector's delay is not kept", File: "waits.go", Old: `now.Add(max(hint, w.backoff.NextBackOff()))`, New: `now.Add(w.backoff.NextBackOff())`, By: "TestWaits$"},
+	{Name: "the collector's delay is not kept", File: "waits.go", Old: `now.Add(max(hint, bounded(w.backoff, longest)))`, New: `now.Add(bounded(w.backoff, longest))`, By: "TestWaits$"},
 	{Name: "the collector's delay is unbounded", File: "waits.go", Old: `min(max(hint, 0), w.cfg.BackoffMax)`, New: `max(hint, 0)`, By: "TestWaits$"},
 	{Name: "a shorter wait opens the gate", File: "waits.go", Old: `until.After(w.gate)`, New: `!until.IsZero()`, By: "TestWaits$"},
-	{Name: "a batch has no wait of its own", File: "waits.go", Old: `e.until = now.Add(max(hint, e.backoff.NextBackOff()))`, New: `e.until = now`, By: "TestWaits$"},
+	{Name: "a batch has no wait of its own", File: "waits.go", Old: `e.until = now.Add(max(hint, bounded(e.backoff, longest)))`, New: `e.until = now`, By: "TestWaits$"},
 	{Name: "the window opens at once", File: "waits.go", Old: `w.window = min(w.window*2, max)`, New: `w.window = max`, By: "TestWaits$"},
 	{Name: "the window stays shut", File: "waits.go", Old: `w.window = min(w.window*2, max)`, New: ``, By: "TestWaits$"},
-	{Name: "the gate stays shut", File: "waits.go", Old: `w.gate = time.Time{}`, New: ``, By: "TestWaits$"},
+	{Name: "the gate stays shut", File: "waits.go", Old: `w.streak = 0
+	w.gate = time.Time{}`, New: `w.streak = 0`, By: "TestWaits$"},
 	{Name: "waits are remembered for ever", File: "waits.go", Old: `delete(w.byNo, no)
 		}`, New: `_ = no
 		}`, By: "TestWaitsAreBounded"},
 	{Name: "a drain waits for back-offs", File: "sender.go", Old: `t.notBefore = time.Time{}`, New: `_ = t`, By: "TestDrainTriesAtOnce"},
 	{Name: "a drain is lost with the first collector", File: "drain.go", Old: `if d.failed++; d.failed == targets {`, New: `if d.failed++; d.failed == 1 {`, By: "TestDrainTriesAtOnce"},
+
+	{Name: "a sender of a linearizer that is back waits for its longest back-off", File: "answer.go", Old: `r.GetReason() != reasonLinearizer`, New: `true`, By: "TestTheLinearizerIsBack"},
+	{Name: "an overloaded store is asked as often as a lost linearizer", File: "answer.go", Old: `r.GetReason() != reasonLinearizer`, New: `false`, By: "TestLongestWait"},
+	{Name: "a collector that lost the linearizer is left alone for long", File: "sender.go", Old: `longest = e.longest`, New: `_ = e.longest`, By: "TestLongestWait"},
+	{Name: "what has waited for long comes together", File: "waits.go", Old: `longest/2 + rand.N(longest/2+1)`, New: `longest/8 + rand.N(longest/8+1)`, By: "TestWaits$"},
+	{Name: "what a collector said holds for the next one", File: "waits.go", Old: `clear(w.byNo)
+	w.gate = time.Time{}`, New: ``, By: "TestWaits$"},
+
+	// Two lists of collectors.
+	{Name: "the fallback is used at once", File: "prefer.go", Old: `now.Add(p.cfg.FallbackAfter+time.Duration(`, New: `now.Add(time.Duration(`, By: "TestPreference"},
+	{Name: "all agents leave a region at the same moment", File: "prefer.go", Old: `p.random()*float64(p.cfg.FallbackAfter)/2`, New: `0*float64(p.cfg.FallbackAfter)/2`, By: "TestAFleet"},
+	{Name: "all agents return at the same moment", File: "prefer.go", Old: `p.random()*float64(p.wait)`, New: `0*float64(p.wait)`, By: "TestAFleet"},
+	{Name: "a failed probe is forgotten", File: "prefer.go", Old: `	case !ok:
+		p.restart()`, New: `	case !ok:`, By: "TestPreference"},
+	{Name: "a region that flaps is returned to ever again", File: "prefer.go", Old: `p.wait = min(2*p.wait, p.cfg.ReturnMax)`, New: ``, By: "TestARegionThatFlaps"},
+	{Name: "the wait for a return grows without bound", File: "prefer.go", Old: `p.wait = min(2*p.wait, p.cfg.ReturnMax)`, New: `p.wait *= 2`, By: "TestPreference"},
+	{Name: "a long stay does not count", File: "prefer.go", Old: `p.back.IsZero() || now.Sub(p.back) >= p.cfg.ReturnMax`, New: `p.back.IsZero()`, By: "TestPreference"},
+	{Name: "an answer does not end the failing", File: "prefer.go", Old: `p.failing, p.leaving = time.Time{}, time.Time{}`, New: `p.failing = time.Time{}`, By: "TestPreference"},
+	{Name: "a back-off ends behind the time of the fallback", File: "prefer.go", Old: `return p.leaving
+	}
+	return at`, New: `}
+	return at`, By: "TestARestart"},
+	{Name: "a back-off is over once the time of the fallback is", File: "prefer.go", Old: `p.leaving.After(now) && `, New: ``, By: "TestPreference"},
+	{Name: "a preferred collector in back-off is not tried before the fallback", File: "targets.go", Old: `o.notBefore = s.prefer.tryBefore(Preferred, now, o.notBefore)`, New: `_ = o`, By: "TestOrderOf"},
+	{Name: "a silent region is waited for while the fallback breaks off", File: "targets.go", Old: `s.prefer.list() == Fallback && !s.prefer.isSteady()`, New: `false`, By: "TestOrderOf"},
+	{Name: "a region that is back is not tried first", File: "targets.go", Old: ` && !s.prefer.isSteady()`, New: ``, By: "TestOrderOf"},
+	{Name: "a stop waits for the fallback's time", File: "targets.go", Old: `case s.stopping.seen:`, New: `case false:`, By: "TestDrainUsesTheFallback"},
+	{Name: "a quarantined agent goes to another region", File: "targets.go", Old: `if rpc.Reason(err) != reasonQuarantined {`, New: `if true {`, By: "TestAQuarantineIs"},
+	{Name: "a collector in two lists is taken", File: "config.go", Old: `slices.Contains(c.Collectors, a)`, New: `false`, By: "TestReloadOf"},
+	{Name: "a fallback that the settings have no more is gone on with", File: "targets.go", Old: `in == nil || !slices.Contains(fallback.all, in)`, New: `in == nil`, By: "TestReloadOf"},
+	{Name: "a reload waits for a back-off", File: "sender.go", Old: `		case <-s.reloaded:
+			timer.Stop()`, New: ``, By: "TestReloadOf"},
+	{Name: "a reload breaks off what is in flight", File: "session.go", Old: `x.reloading = true`, New: `return errReloaded`, By: "TestReloadOf"},
+	{Name: "RETRY is a return", File: "goback.go", Old: `	}
+	return false`, New: `	}
+	return true`, By: "TestTheFallbackStream"},
+	{Name: "a refused trial is forgotten", File: "goback.go", Old: `s.prefer.tried()`, New: ``, By: "TestTheFallbackStream"},
+	{Name: "the batch of a refused trial is not sent again", File: "goback.go", Old: `delete(x.inFlight, f.entry.No)`, New: ``, By: "TestTheFallbackStream"},
+	{Name: "the batch of a trial is sent to the fallback as well", File: "goback.go", Old: `x.inFlight[e.No] = true`, New: ``, By: "TestGoingBack"},
+	{Name: "the batch of an accepted trial is sent again", File: "goback.go", Old: `return x.handleAccepted(f.entry, status, r.answer.GetAcceptance().GetJournalPosition())`, New: `_ = status; return nil`, By: "TestGoingBack"},
+	{Name: "a region that accepts nothing is left after three more answers", File: "answer.go", Old: ` || x.mayLeave())`, New: `)`, By: "TestOneMoreRetry"},
+	{Name: "what is in flight is broken off by the return", File: "goback.go", Old: `!x.ending() || len(x.flights) > 0 || x.tried != nil`, New: `!x.ending() || x.tried != nil`, By: "TestGoingBack"},
+	{Name: "new batches go to the fallback for ever", File: "session.go", Old: `	if x.ending() {
+		return nil, nil
+	}`, New: ``, By: "TestGoingBack"},
+	{Name: "a trial has no end", File: "goback.go", Old: `case <-timer.C:
+			result.err = errStalled
+			return x.refused(errStalled)`, New: `case <-timer.C:`, By: "TestReturns/no_answers"},
+	{Name: "a welcome is a return", File: "status.go", Old: `t.list == Fallback || s.returning`, New: `true`, By: "TestAWelcomeIs"},
+	{Name: "an answer is no return", File: "answer.go", Old: `x.target.list == Preferred && x.s.prefer.list() == Fallback`, New: `false`, By: "TestBothAway"},
 
 	// What people are told.
 	{Name: "plaintext to a TLS port has no name", File: "fault.go", Old: `return FaultServerIsTLS`, New: `return ""`, By: "TestFaults"},
@@ -127,9 +178,9 @@ var planted = []mutants.Mutant{
 	{Name: "a collector that is not ready has a fault", File: "fault.go", Old: `if rpc.Reason(err) != "" {
 		return ""`, New: `if rpc.Reason(err) != "" {
 		return FaultForbidden`, By: "TestFaults"},
-	{Name: "what failed is on standby", File: "status.go", Old: `c.State, c.Fault, c.LastError`, New: `c.State, c.Fault = Standby, fault; _, _, c.LastError`, By: "TestFaults"},
-	{Name: "a fault outlives a stream", File: "status.go", Old: `*c = CollectorStatus{Address: address, Connected: true, State: Connected, CollectorID: collectorID, Since: &now}`,
-		New: `c.Connected, c.CollectorID, c.Since = true, collectorID, &now`, By: "TestNobodyListens"},
+	{Name: "what failed is on standby", File: "status.go", Old: `c.State, c.Fault, c.LastError, c.LastErrorAt = Failing, fault`, New: `c.State, c.Fault, c.LastError, c.LastErrorAt = Standby, fault`, By: "TestFaults"},
+	{Name: "a fault outlives a stream", File: "status.go", Old: `t.status = CollectorStatus{Address: t.address, List: t.list, Connected: true, State: Connected, CollectorID: collectorID, Since: &now}`,
+		New: `t.status.Connected, t.status.CollectorID, t.status.Since = true, collectorID, &now`, By: "TestNobodyListens"},
 	{Name: "the clock's offset has the wrong sign", File: "clock.go", Old: `offset = at.Sub(now)`, New: `offset = now.Sub(at)`, By: "TestClockOffset"},
 	{Name: "the way of an answer counts as an offset", File: "clock.go", Old: `case at.Before(sent):`, New: `case at.Before(now):`, By: "TestClockOffset"},
 }

@@ -50,13 +50,15 @@ type fixture struct {
 	// onAside is the sender's, set before run.
 	onAside func(queue.State, queue.HeldBatch)
 	at      send.Whereabouts
+	dialer  send.Dialer
+	encoder *frame.Encoder
 }
 
 func newFixture(t *testing.T) *fixture {
 	ctx, cancel := context.WithTimeout(t.Context(), mutants.Patience(2*time.Minute))
 	t.Cleanup(cancel)
 	f := &fixture{t: t, ctx: ctx, dir: filepath.Join(t.TempDir(), "q"), store: sendtest.NewStore(),
-		reg: prometheus.NewRegistry(), cfg: send.DefaultConfig(), frames: map[identity.Batch][]byte{}}
+		reg: prometheus.NewRegistry(), cfg: send.DefaultConfig(), frames: map[identity.Batch][]byte{}, encoder: frame.NewEncoder(frame.Options{})}
 	f.cfg.Collectors = nil
 	f.cfg.BackoffInitial, f.cfg.BackoffMax = time.Millisecond, 20*time.Millisecond
 	f.open()
@@ -113,7 +115,7 @@ func (f *fixture) append(n int) []queue.Entry {
 			if err != nil {
 				return nil, err
 			}
-			enc, err := frame.Encode(nil, batch)
+			enc, err := f.encoder.Encode(nil, batch)
 			f.frames[id] = enc
 			return enc, err
 		}})
@@ -128,7 +130,7 @@ func (f *fixture) append(n int) []queue.Entry {
 // run starts the sender and gives a function that stops it and waits.
 func (f *fixture) run() (stop func()) {
 	f.t.Helper()
-	s, err := send.New(f.cfg, f.queue, send.Deps{Registry: f.reg, Log: slog.New(slog.DiscardHandler), Now: time.Now, OnRefused: f.onAside, Whereabouts: f.at})
+	s, err := send.New(f.cfg, f.queue, send.Deps{Registry: f.reg, Log: slog.New(slog.DiscardHandler), Now: time.Now, OnRefused: f.onAside, Whereabouts: f.at, Dialer: f.dialer})
 	if err != nil {
 		f.t.Fatal(err)
 	}

@@ -5,9 +5,8 @@ package send
 import (
 	"context"
 	"errors"
-	"fmt"
-	"hash/fnv"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,8 +34,18 @@ type Sender struct {
 	// returned.
 	reporting sync.Mutex
 	metrics   *metrics
-	targets   []*target
+	client    rpc.ClientConfig
+	dialer    Dialer
 	waits     *waits
+	// preferred and fallback are the collectors, and prefer decides between them. They belong to Run and its sessions; the slices are
+	// replaced with mu held.
+	preferred, fallback targets
+	prefer              *preference
+	// returning: the next session goes back to a preferred collector that has accepted a trial.
+	returning bool
+	// reloaded wakes Run when wanted, which mu guards, has other collectors than cfg.
+	reloaded chan struct{}
+	wanted   Config
 	// holding are the boots that are in quarantine, and until when they are not tried. Only one goroutine
 	// uses it at a time: Run, or the session that Run waits for.
 	holding map[identity.Boot]time.Time
@@ -58,18 +67,13 @@ type Sender struct {
 	stopping drain
 }
 
-// target is one collector.
-type target struct {
-	address   string
-	backoff   *backoff.ExponentialBackOff
-	notBefore time.Time
-}
-
 // Errors that end a session without being the collector's fault.
 var (
 	errOtherBoot = errors.New("the next batch is of another boot")
 	errTryOther  = errors.New("only RETRY answers: trying another collector")
 	errStalled   = errors.New("no answer within answer_timeout")
+	errGoBack    = errors.New("a preferred collector accepts batches again")
+	errReloaded  = errors.New("there are other collectors in the settings")
 )
 
 // Deps of a sender.
@@ -85,6 +89,8 @@ type Deps struct {
 	// OnAccepted is called for each batch that was accepted, before Flush says so, with the position of the journal in
 	// the answer; that is empty where the collector has the batch on its own disk only. It may be nil.
 	OnAccepted func(position string)
+	// Dialer opens connections; nil dials TCP.
+	Dialer Dialer
 	// Whereabouts of the parked batches, which collectors are told with each question about them.
 	Whereabouts Whereabouts
 }
@@ -104,18 +110,14 @@ func New(cfg Config, q *queue.Queue, d Deps) (*Sender, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Sender{cfg: cfg, queue: q, log: d.Log, now: d.Now, onRefused: d.OnRefused, onAccept: d.OnAccepted, at: d.Whereabouts, metrics: newMetrics(d.Registry, cfg.Collectors), waits: newWaits(cfg), stopping: newDrain(), holding: map[identity.Boot]time.Time{}, told: make(chan struct{}, 1), kept: map[identity.Digest]identity.Batch{}, settleAtOnce: resolution.MaxConflicts}
-	for _, a := range cfg.Collectors {
-		conn, err := rpc.Dial(a, cfg.Client) // lazy: this checks the settings
-		if err != nil {
-			return nil, fmt.Errorf("collector %s: %w", a, err)
-		}
-		if err := conn.Close(); err != nil {
-			return nil, fmt.Errorf("collector %s: %w", a, err)
-		}
-		s.targets = append(s.targets, &target{address: a, backoff: cfg.newBackoff()})
-		s.status.Collectors = append(s.status.Collectors, CollectorStatus{Address: a, State: Standby})
+	s := &Sender{cfg: cfg, wanted: cfg, queue: q, log: d.Log, now: d.Now, onRefused: d.OnRefused, onAccept: d.OnAccepted, at: d.Whereabouts, client: cfg.Client, dialer: d.Dialer, waits: newWaits(cfg), prefer: newPreference(cfg), stopping: newDrain(),
+		holding: map[identity.Boot]time.Time{}, told: make(chan struct{}, 1), reloaded: make(chan struct{}, 1), kept: map[identity.Digest]identity.Batch{}, settleAtOnce: resolution.MaxConflicts}
+	if err := s.checkDial(cfg); err != nil {
+		return nil, err
 	}
+	s.metrics = newMetrics(d.Registry, s.onFallback)
+	s.configure(nil)
+	s.publishList()
 	return s, nil
 }
 
@@ -131,48 +133,47 @@ func (c Config) newBackoff() *backoff.ExponentialBackOff {
 // Run sends until ctx ends. A stream that ends leaves its unanswered batches in the
 // queue: they are sent again, with the same bytes, to whichever collector is next.
 func (s *Sender) Run(ctx context.Context) error {
-	for _, t := range s.targets {
-		t.backoff.Reset()
-	}
 	s.waits.backoff.Reset()
 	began := s.now()
 	s.update(func(st *Status) { st.DisconnectedSince = &began })
-	// Agents of a fleet start with different collectors, by a hash of their id.
-	h := fnv.New32a()
-	boot, _, _ := s.queue.Boot()
-	_, _ = h.Write([]byte(boot.Agent))
-	at := int(h.Sum32() % uint32(len(s.targets)))
+	var last *target
 	for ctx.Err() == nil {
 		// Each round is one session with one collector.
-		i, err := s.chooseTarget(ctx, at)
+		t, err := s.chooseTarget(ctx, last)
 		if err != nil {
 			return nil // only ctx ends the wait
 		}
-		t := s.targets[i]
+		if last != nil && t != last {
+			s.waits.moved()
+		}
+		last = t
 		boot, spool := s.nextBoot()
 		s.stopping.opened = false
-		progressed, err := s.session(ctx, t, i, boot, spool)
-		failed := err != nil && ctx.Err() == nil && !errors.Is(err, errOtherBoot)
+		x, err := s.session(ctx, t, boot, spool)
+		planned := errors.Is(err, errOtherBoot) || errors.Is(err, errGoBack) || errors.Is(err, errReloaded)
+		failed := err != nil && ctx.Err() == nil && !planned
 		fault := Fault("")
 		// The probe costs a connection, so it is made only when no stream was opened, and not while
 		// stopping.
 		if failed && !s.stopping.opened && !s.stopping.seen {
 			fault = s.faultOf(ctx, t.address, err)
 		}
-		s.noteDisconnected(i, err, failed, fault)
-		s.stopping.noteSession(len(s.targets))
-		// A collector that answered batches is healthy, whatever ended the stream.
-		if progressed {
-			t.backoff.Reset()
-		}
-		at = i
-		switch {
-		case errors.Is(err, errOtherBoot):
-		case ctx.Err() != nil:
+		s.noteDisconnected(t, err, failed, fault)
+		s.stopping.noteSession(s.collectors())
+		s.returning = false
+		if ctx.Err() != nil {
 			return nil
+		}
+		s.noteEnd(t, x.progressed, err, planned)
+		switch {
+		case x.leaving != nil:
+			x.leaving.notBefore, s.returning = time.Time{}, true
+			s.preferred.use(x.leaving)
+		case !planned:
+			now := s.now()
+			t.notBefore = s.prefer.tryBefore(t.list, now, now.Add(s.backOff(t, err)))
 		default:
-			t.notBefore = s.now().Add(s.backOff(t, err))
-			at = (i + 1) % len(s.targets)
+			s.of(t.list).use(t)
 		}
 	}
 	return nil
@@ -185,7 +186,11 @@ func (s *Sender) backOff(t *target, err error) time.Duration {
 	if rpc.Reason(err) == reasonQuarantined {
 		t.backoff.Reset()
 	}
-	return max(t.backoff.NextBackOff(), min(rpc.RetryAfter(err), s.cfg.BackoffMax))
+	longest := time.Duration(0)
+	if e := (*tryOtherError)(nil); errors.As(err, &e) {
+		longest = e.longest
+	}
+	return max(bounded(t.backoff, longest), min(rpc.RetryAfter(err), s.cfg.BackoffMax))
 }
 
 // nextWake is when a batch that waits, or those of a boot in quarantine, may be sent again; zero when nothing waits.
@@ -199,34 +204,30 @@ func (s *Sender) nextWake(now time.Time) time.Time {
 	return at
 }
 
-// chooseTarget waits for the first collector from at on whose back-off is over.
-func (s *Sender) chooseTarget(ctx context.Context, at int) (int, error) {
+// chooseTarget waits for the first collector that may be used. last is the one that was used before, or nil.
+func (s *Sender) chooseTarget(ctx context.Context, last *target) (*target, error) {
 	for {
 		if s.stopping.checkBegun() {
-			for _, t := range s.targets {
+			for _, t := range slices.Concat(s.preferred.all, s.fallback.all) {
 				t.notBefore = time.Time{}
 			}
 		}
-		now, wait := s.now(), time.Duration(-1)
-		for k := range s.targets {
-			i := (at + k) % len(s.targets)
-			d := s.targets[i].notBefore.Sub(now)
-			if d <= 0 {
-				return i, nil
-			}
-			if wait < 0 || d < wait {
-				wait = d
-			}
+		s.applyReload(last)
+		t, wait := s.candidate(s.now())
+		if t != nil {
+			return t, nil
 		}
-		// Every collector is in back-off: wait for the one that is due first.
+		// Every collector is in back-off, or may not be used yet: wait for the one that is due first.
 		timer := time.NewTimer(wait)
 		select {
 		case <-timer.C:
 		case <-s.stopping.wake():
 			timer.Stop()
+		case <-s.reloaded:
+			timer.Stop()
 		case <-ctx.Done():
 			timer.Stop()
-			return 0, ctx.Err()
+			return nil, ctx.Err()
 		}
 	}
 }

@@ -14,7 +14,6 @@ import (
 	"lightmetrics.dev/lightmetrics/agent/queue"
 	"lightmetrics.dev/lightmetrics/agent/send/wire"
 	"lightmetrics.dev/lightmetrics/internal/platform/failpoint"
-	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/internal/record"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	ingestv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/ingest/v1"
@@ -43,11 +42,20 @@ type session struct {
 	maxFrame   uint64
 	retries    int // RETRY answers in a row
 	progressed bool
+
+	// trials come from goBack. trial is the one under way, and tried its batch, once there is one.
+	trials chan *trial
+	trial  *trial
+	tried  *flight
+	// leaving is the preferred collector to go back to; reloading: there are other settings. Either ends the session once nothing
+	// is in flight.
+	leaving   *target
+	reloading bool
 }
 
-// session opens a stream and sends on it until it fails, ctx ends, or another boot is next.
-// progressed reports whether any batch got a final answer.
-func (s *Sender) session(ctx context.Context, t *target, i int, boot identity.Boot, spool string) (progressed bool, err error) {
+// session opens a stream and sends on it until it fails, ctx ends, or something else is to be done. The session that is returned says
+// whether any batch got a final answer, and where to go back to.
+func (s *Sender) session(ctx context.Context, t *target, boot identity.Boot, spool string) (*session, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	x := &session{
@@ -55,33 +63,36 @@ func (s *Sender) session(ctx context.Context, t *target, i int, boot identity.Bo
 		out:     make(chan []byte),
 		in:      make(chan *ingestv1.BatchResult, 64),
 		flights: map[identity.Digest]*flight{}, inFlight: map[uint64]bool{},
+		trials: make(chan *trial),
 	}
 	// A new connection for each session: a connection that is kept would follow its own back-off
 	// after a failure and not the sender's.
-	conn, err := rpc.Dial(t.address, s.cfg.Client, grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(maxMessage)))
+	conn, err := s.dial(t.address)
 	if err != nil {
-		return false, err
+		return x, err
 	}
 	defer conn.Close()
 	st, w, err := x.open(ctx, cancel, conn)
 	if err != nil {
-		return false, x.refusedHello(ctx, conn, err)
+		return x, x.refusedHello(ctx, conn, err)
 	}
 	if err := x.applyWelcome(w); err != nil {
-		return false, err
+		return x, err
 	}
 	delete(s.holding, boot) // it is welcome: a quarantine has ended
-	s.noteConnected(i, w.GetCollectorId())
+	s.noteConnected(t, w.GetCollectorId())
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return x.write(gctx, st) })
 	g.Go(func() error { return x.read(gctx, st) })
 	g.Go(func() error { return s.settleLoop(gctx, conn) })
+	if t.list == Fallback {
+		g.Go(func() error { return x.goBack(gctx) })
+	}
 	g.Go(func() error {
 		defer cancel() // ends the reader's Recv
 		return x.serve(gctx)
 	})
-	err = g.Wait()
-	return x.progressed, err
+	return x, g.Wait()
 }
 
 // open says hello and waits for the welcome, at most ConnectTimeout.
@@ -180,8 +191,14 @@ func (x *session) serve(ctx context.Context) error {
 	var out chan []byte
 	var next []byte
 	for {
+		if err := x.left(); err != nil {
+			return err
+		}
 		changed := x.s.queue.Changed() // taken before the queue is read, so that no change is missed
 		wake := x.s.nextWake(x.s.now())
+		if err := x.offerTrial(); err != nil {
+			return err
+		}
 		if next == nil {
 			var err error
 			if next, err = x.nextFrame(); err != nil {
@@ -213,6 +230,11 @@ func (x *session) serve(ctx context.Context) error {
 				x.s.logProgress(0)
 			case <-changed:
 			case <-x.s.told:
+			case x.trial = <-x.trials:
+			case r := <-x.trialDone():
+				return x.endTrial(r)
+			case <-x.s.reloaded:
+				x.reloading = true
 			case <-ctx.Done():
 				return x.handleLateAnswers()
 			}
@@ -231,6 +253,10 @@ func (x *session) handleLateAnswers() error {
 		select {
 		case r := <-x.in:
 			if err := x.handleAnswer(r); err != nil {
+				return err
+			}
+		case r := <-x.trialDone():
+			if err := x.endTrial(r); err != nil {
 				return err
 			}
 		default:
@@ -252,9 +278,12 @@ func (x *session) stalled() bool {
 // nextFrame selects the next batch, counts it as in flight, and gives its bytes; nil when the
 // window, the gate or the queue do not allow one. errOtherBoot: this boot has nothing more to send.
 func (x *session) nextFrame() ([]byte, error) {
+	if x.ending() {
+		return nil, nil
+	}
 	w := x.s.waits
 	for len(x.flights) < min(x.maxBatches, w.window) && !x.s.now().Before(w.gate) {
-		e, ok := x.s.nextEntry(x.inFlight, func(e queue.Entry) bool { return e.Identity.BootOf() == x.boot && e.Spool == x.spool })
+		e, ok := x.s.nextEntry(x.inFlight, x.mine)
 		if !ok {
 			return nil, x.checkOtherBoot()
 		}
@@ -274,11 +303,16 @@ func (x *session) nextFrame() ([]byte, error) {
 	return nil, nil
 }
 
+// mine reports whether an entry is sent over this stream.
+func (x *session) mine(e queue.Entry) bool {
+	return e.Identity.BootOf() == x.boot && e.Spool == x.spool
+}
+
 // checkOtherBoot gives errOtherBoot when only another boot has batches to send. While answers are
 // outstanding the session continues: ending it would send those batches again. It also does while the collector is
 // told what was queued of parked batches, or that would be queued again.
 func (x *session) checkOtherBoot() error {
-	if len(x.flights) > 0 || x.s.telling.Load() {
+	if len(x.flights) > 0 || x.tried != nil || x.s.telling.Load() {
 		return nil
 	}
 	if boot, spool := x.s.nextBoot(); boot != x.boot || spool != x.spool {

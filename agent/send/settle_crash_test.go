@@ -332,7 +332,7 @@ func TestAQuarantinedSenderAsksInTime(t *testing.T) {
 	longest := time.Duration(0)
 	for range 50 {
 		s.hold(boot, rpc.RetryAfter(refused))
-		d := s.backOff(s.targets[0], fmt.Errorf("open stream: %w", refused))
+		d := s.backOff(s.preferred.first(), fmt.Errorf("open stream: %w", refused))
 		if d != 5*time.Second {
 			t.Fatalf("asks again after %s", d)
 		}
@@ -345,13 +345,13 @@ func TestAQuarantinedSenderAsksInTime(t *testing.T) {
 		}
 	}
 	for range 50 {
-		longest = max(longest, s.backOff(s.targets[0], down))
+		longest = max(longest, s.backOff(s.preferred.first(), down))
 	}
 	if longest < 10*time.Second {
 		t.Errorf("a collector that fails is left alone for %s", longest)
 	}
 	// What a collector asks for is bounded by this agent's settings.
-	if d := s.backOff(s.targets[0], rpc.Failure{Code: codes.Unavailable, Reason: reasonQuarantined, RetryAfter: time.Hour}.Err()); d > s.cfg.BackoffMax {
+	if d := s.backOff(s.preferred.first(), rpc.Failure{Code: codes.Unavailable, Reason: reasonQuarantined, RetryAfter: time.Hour}.Err()); d > s.cfg.BackoffMax {
 		t.Errorf("asks again after %s", d)
 	}
 }

@@ -1,6 +1,7 @@
 package send
 
 import (
+	"math/rand/v2"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -36,12 +37,12 @@ func (w *waits) due(no uint64, now time.Time) bool {
 	return e == nil || !now.Before(e.until)
 }
 
-// retry notes a RETRY answer; hint is the collector's delay.
-func (w *waits) retry(no uint64, hint time.Duration, now time.Time) {
+// retry notes a RETRY answer; hint is the collector's delay. longest bounds what the wait grows to beyond that; 0 is BackoffMax.
+func (w *waits) retry(no uint64, hint, longest time.Duration, now time.Time) {
 	w.streak++
 	w.window = 1
 	hint = min(max(hint, 0), w.cfg.BackoffMax)
-	if until := now.Add(max(hint, w.backoff.NextBackOff())); until.After(w.gate) {
+	if until := now.Add(max(hint, bounded(w.backoff, longest))); until.After(w.gate) {
 		w.gate = until
 	}
 	e := w.byNo[no]
@@ -50,7 +51,17 @@ func (w *waits) retry(no uint64, hint time.Duration, now time.Time) {
 		e = &wait{backoff: w.cfg.newBackoff()}
 		w.byNo[no] = e
 	}
-	e.until = now.Add(max(hint, e.backoff.NextBackOff()))
+	e.until = now.Add(max(hint, bounded(e.backoff, longest)))
+}
+
+// bounded gives the next wait of b, at most longest where that is above 0: then some of it is left to chance, so that the senders of a
+// fleet that have waited for long do not come together.
+func bounded(b *backoff.ExponentialBackOff, longest time.Duration) time.Duration {
+	d := b.NextBackOff()
+	if longest > 0 && d > longest {
+		return longest/2 + rand.N(longest/2+1)
+	}
+	return d
 }
 
 // accepted notes that the collector accepts batches: those that waited only for that are due now, in
@@ -66,6 +77,13 @@ func (w *waits) accepted(no uint64, max int) {
 	w.gate = time.Time{}
 	w.backoff.Reset()
 	w.window = min(w.window*2, max)
+}
+
+// moved notes that another collector is used: what the one before said about when to try again says nothing of it. It gets one batch,
+// and if it answers RETRY as well, the waits go on where they were.
+func (w *waits) moved() {
+	clear(w.byNo)
+	w.gate = time.Time{}
 }
 
 // sweep bounds the map: batches that drop_oldest has dropped are never answered again.

@@ -36,7 +36,7 @@ func windowSession(t *testing.T) *session {
 		t.Fatal(err)
 	}
 	boot, spool, _ := q.Boot()
-	return &session{s: s, target: s.targets[0], boot: boot, spool: spool,
+	return &session{s: s, target: s.preferred.first(), boot: boot, spool: spool,
 		flights: map[identity.Digest]*flight{}, inFlight: map[uint64]bool{}}
 }
 

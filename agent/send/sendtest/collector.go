@@ -8,8 +8,10 @@ import (
 	"io"
 	"net"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
 
 	"lightmetrics.dev/lightmetrics/pkg/frame"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
@@ -120,11 +122,18 @@ func (c *Collector) Start(addr string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	c.server = grpc.NewServer(append(c.Options, grpc.MaxRecvMsgSize(16<<20))...)
-	ingestv1.RegisterIngestServiceServer(c.server, c)
 	c.addr = l.Addr().String()
-	go func() { _ = c.server.Serve(l) }()
+	c.Serve(l)
 	return c.addr, nil
+}
+
+// Serve serves a listener until Stop.
+func (c *Collector) Serve(l net.Listener) {
+	// Collectors permit the pings with which senders find out that a stream is dead.
+	pings := grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true})
+	c.server = grpc.NewServer(append(c.Options, grpc.MaxRecvMsgSize(16<<20), pings)...)
+	ingestv1.RegisterIngestServiceServer(c.server, c)
+	go func() { _ = c.server.Serve(l) }()
 }
 
 // Stop ends all streams at once.
