@@ -39,6 +39,9 @@ type Options struct {
 	// Collectors are host:port of their gRPC; one is used at a time, the others are for
 	// failover. Empty is 127.0.0.1:4750.
 	Collectors []string
+	// Fallback are further collectors, such as those of other regions. They are used only while none of Collectors gives
+	// answers; the Writer goes back when one does again.
+	Fallback []string
 	// Credentials for the collectors.
 	Credentials Credentials
 	// Labels of every series, such as the host.
@@ -114,6 +117,7 @@ func open(dir string, o Options) (*Writer, error) {
 	if len(o.Collectors) > 0 {
 		sc.Collectors = o.Collectors
 	}
+	sc.Fallback = o.Fallback
 	var err error
 	if sc.Client, err = o.Credentials.config(); err != nil {
 		return nil, err
@@ -128,9 +132,11 @@ func open(dir string, o Options) (*Writer, error) {
 	case o.MaxBytes < minMaxBytes || o.CloseTimeout < 0:
 		return nil, fmt.Errorf("MaxBytes %d, CloseTimeout %s: want at least %d and not less than 0", o.MaxBytes, o.CloseTimeout, minMaxBytes)
 	}
-	for _, address := range sc.Collectors {
-		if err := config.CheckAddress(address); err != nil {
-			return nil, fmt.Errorf("collectors: %w", err)
+	for name, list := range map[string][]string{"collectors": sc.Collectors, "fallback": sc.Fallback} {
+		for _, address := range list {
+			if err := config.CheckAddress(address); err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
 		}
 	}
 	if err := sc.Validate(); err != nil {
@@ -382,6 +388,9 @@ type Stats struct {
 	// Connected: a collector is connected. Otherwise LastError says why not, if it is known.
 	Connected bool
 	LastError string
+	// OnFallback: the collectors of Options.Fallback are used, since FallbackSince.
+	OnFallback    bool
+	FallbackSince time.Time
 	// NextSeq is the next sequence number of the current boot.
 	Boot    identity.Boot
 	NextSeq uint64
@@ -398,6 +407,9 @@ func (w *Writer) Stats() Stats {
 	}
 	if q.Oldest != nil {
 		out.Oldest = q.Oldest.Created
+	}
+	if s.List == send.Fallback {
+		out.OnFallback, out.FallbackSince = true, s.ListSince
 	}
 	if n := len(s.LastErrors); n > 0 && !out.Connected {
 		out.LastError = s.LastErrors[n-1].Text

@@ -409,6 +409,8 @@ func TestOptionsAreChecked(t *testing.T) {
 		"TokenFile: want one of": func(_ *string, o *client.Options) {
 			o.Credentials = client.Credentials{Token: "secret", TokenFile: token, TokenOverPlaintext: true}
 		},
+		"is in collectors, too":      func(_ *string, o *client.Options) { o.Collectors, o.Fallback = []string{"c:1"}, []string{"c:1"} },
+		"fallback: \"collector\"":    func(_ *string, o *client.Options) { o.Fallback = []string{"collector"} },
 		"CloseTimeout -1ns: want at": func(_ *string, o *client.Options) { o.CloseTimeout = -1 },
 	} {
 		dir, o := t.TempDir(), client.Options{Agent: "a"}
@@ -423,5 +425,36 @@ func TestOptionsAreChecked(t *testing.T) {
 		if err != nil && strings.Contains(err.Error(), "secret") {
 			t.Errorf("a secret in %v", err)
 		}
+	}
+}
+
+// TestFallback: while no collector of the own list is there, those of the other one take the batches.
+func TestFallback(t *testing.T) {
+	t.Parallel() // it waits for send.fallback_after
+	store, carts := sendtest.NewStore(), &client.Series{Name: "carts", Type: client.Gauge}
+	w := open(t, t.TempDir(), client.Options{Collectors: []string{nobody(t)}, Fallback: []string{scripted(t, &sendtest.Collector{Store: store})}})
+	if err := w.Append(bound(t), client.Sample{Series: carts, Value: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if w.Stats().OnFallback {
+		t.Error("the fallback is used at once")
+	}
+	if err := w.Flush(bound(t)); err != nil {
+		t.Fatal(err)
+	}
+	if st := w.Stats(); !st.Connected || !st.OnFallback || st.FallbackSince.IsZero() {
+		t.Errorf("%+v", st)
+	}
+	// Close does not wait for that time.
+	dir := t.TempDir()
+	w = open(t, dir, client.Options{Collectors: []string{nobody(t)}, Fallback: []string{scripted(t, &sendtest.Collector{Store: store})}})
+	if err := w.Append(bound(t), client.Sample{Series: carts, Value: 2}); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if list, _ := store.Accepted(); len(list) != 2 {
+		t.Errorf("%d batches are accepted", len(list))
 	}
 }
