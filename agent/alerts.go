@@ -22,6 +22,7 @@ func (a Alert) String() string { return a.ID + ": " + a.Message + ". " + a.Actio
 // Ids of the alerts that are not faults of the sender; those have the ids of send.Faults.
 const (
 	alertNoCollector = "NO_COLLECTOR"
+	alertOnFallback  = "ON_FALLBACK"
 	alertClock       = "CLOCK_OFFSET"
 	alertCertificate = "CERTIFICATE_EXPIRES"
 	alertParked      = "PARKED"
@@ -35,6 +36,9 @@ const (
 const (
 	// unreachableAfter is how long no collector was reachable.
 	unreachableAfter = time.Minute
+	// onFallbackAfter is how long the fallback collectors are used. It is above twice the default of send.return_max: a region that is
+	// back has its agents back by then.
+	onFallbackAfter = time.Hour
 	// staleAfter is the age of the oldest pending batch.
 	staleAfter = 10 * time.Minute
 	// clockTolerance is the difference between this clock and the collector's. Samples carry this
@@ -47,7 +51,7 @@ const (
 // alertIDs lists the ids of all possible alerts, so that each has a metric even while it is not
 // raised.
 func alertIDs() []string {
-	ids := []string{alertNoCollector, alertClock, alertCertificate, alertParked, alertDead, alertNearlyFull, alertRefusing, alertStale}
+	ids := []string{alertNoCollector, alertOnFallback, alertClock, alertCertificate, alertParked, alertDead, alertNearlyFull, alertRefusing, alertStale}
 	for _, f := range send.Faults() {
 		ids = append(ids, string(f))
 	}
@@ -61,7 +65,7 @@ var faultAlerts = map[send.Fault][2]string{
 	send.FaultForbidden: {"does not let this agent's principal send for its agent id",
 		"Add the agent id to the principal's agents, with the role sender, or correct agent_id."},
 	send.FaultNotACollector: {"is a gRPC server that takes no batches",
-		"Set send.collectors to the ingest service's gRPC address."},
+		"Set send.collectors and send.fallback to gRPC addresses of ingest services."},
 	send.FaultServerUntrusted: {"has a certificate that is not signed by an authority that this agent trusts",
 		"Set send.client.tls.ca_file to the authority that signed the collector's certificate."},
 	send.FaultServerName: {"has a certificate for another name",
@@ -122,6 +126,10 @@ func senderAlerts(s send.Status, now time.Time) []Alert {
 			out = append(out, Alert{alertNoCollector, "no collector could be used for " + age.Round(time.Second).String(),
 				"Check send.collectors, the network, and that a collector is ready; each one's last error is in the status."})
 		}
+	}
+	if age := now.Sub(s.ListSince); s.List == send.Fallback && age >= onFallbackAfter {
+		out = append(out, Alert{alertOnFallback, "the collectors of send.fallback have been used for " + age.Round(time.Minute).String(),
+			"Correct what keeps those of send.collectors from taking batches; each one's last error is in the status. This agent goes back by itself."})
 	}
 	if off := s.ClockOffsetSeconds; max(off, -off) > clockTolerance.Seconds() {
 		direction := "behind"

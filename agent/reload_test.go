@@ -11,6 +11,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/agent"
 	"lightmetrics.dev/lightmetrics/agent/input/scrape"
+	"lightmetrics.dev/lightmetrics/agent/send"
 	"lightmetrics.dev/lightmetrics/agent/send/sendtest"
 	"lightmetrics.dev/lightmetrics/internal/platform/config"
 )
@@ -72,4 +73,50 @@ func TestReloadExchangesScrapeTargets(t *testing.T) {
 		t.Errorf("status: %+v", st.Inputs)
 	}
 	stop()
+}
+
+// TestReloadTakesCollectors: a list of collectors that a reload gives is used, and one that is refused changes neither collectors nor
+// inputs.
+func TestReloadTakesCollectors(t *testing.T) {
+	store := sendtest.NewStore()
+	first, second := &sendtest.Collector{Store: store}, &sendtest.Collector{Store: store}
+	cfg := testConfig(t, collector(t, first))
+	fallback := collector(t, second)
+	a, stop := start(t, cfg)
+	defer stop()
+	accepted := func() {
+		t.Helper()
+		list, _ := store.Accepted()
+		if _, err := store.Wait(testContext(t), len(list)+2); err != nil {
+			t.Fatal(err)
+		}
+	}
+	accepted()
+	bad := cfg
+	bad.Send.Fallback = cfg.Send.Collectors
+	bad.Host.Enabled = false
+	if err := a.Reload(bad); err == nil {
+		t.Error("a collector in both lists is taken")
+	}
+	if n := len(a.Status().Inputs); n != 1 {
+		t.Errorf("%d inputs after settings that were refused", n)
+	}
+	next := cfg
+	next.Send.Fallback, next.Send.FallbackAfter = []string{fallback}, 10*time.Millisecond
+	if err := a.Reload(next); err != nil {
+		t.Fatal(err)
+	}
+	accepted()
+	if st := a.Status().Sender; len(st.Collectors) != 2 || st.List != send.Preferred || len(second.Hellos()) != 0 {
+		t.Errorf("after the reload: %+v", st)
+	}
+	first.Stop()
+	accepted()
+	if st := a.Status().Sender; st.List != send.Fallback || st.Return == nil {
+		t.Errorf("the fallback is not used: %+v", st)
+	}
+	page := getText(t, "http://"+a.HTTPAddr()+"/")
+	if !strings.Contains(page, "The fallback has been used for") || !strings.Contains(page, "No preferred collector answers") {
+		t.Errorf("the page does not say so:\n%s", page)
+	}
 }

@@ -125,11 +125,18 @@ func (s *sources) keepOrMake(spec input.Spec, old *[]*activeSource) (*activeSour
 	return &activeSource{spec: spec, source: source}, nil
 }
 
-// Reload takes the inputs of new settings, which are valid.
+// Reload takes the inputs and the collectors of new settings, which are valid. An error leaves both as they were.
 func (a *Agent) Reload(c Config) error {
 	var specs []input.Spec
 	for _, in := range c.Inputs.all() {
 		specs = append(specs, in.Specs(c.Interval)...)
 	}
-	return a.sources.replace(specs)
+	// What the sender refuses is known before the inputs change, and what it takes is not undone by theirs.
+	if err := a.sender.CheckReload(c.Send); err != nil {
+		return fmt.Errorf("send: %w", err)
+	}
+	if err := a.sources.replace(specs); err != nil {
+		return err
+	}
+	return a.sender.Reload(c.Send)
 }

@@ -29,6 +29,9 @@ func agentCommand() *cobra.Command {
 				{"queue", c.DataDir},
 				{"collectors", strings.Join(c.Send.Collectors, ", ")},
 			}
+			if len(c.Send.Fallback) > 0 {
+				rows = append(rows, [2]string{"fallback", strings.Join(c.Send.Fallback, ", ")})
+			}
 			if addr := a.HTTPAddr(); addr != "" {
 				rows = append(rows, [2]string{"status", "http://" + addr + "/"})
 			}

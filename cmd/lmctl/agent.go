@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"lightmetrics.dev/lightmetrics/agent"
+	"lightmetrics.dev/lightmetrics/agent/send"
 	"lightmetrics.dev/lightmetrics/internal/cli"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 )
@@ -81,8 +82,18 @@ func statusTable(st agent.Status) table {
 		{"disk", fmt.Sprintf("%d of %d bytes, when full %s", st.Queue.DiskBytes, st.Queue.MaxBytes, st.Queue.Policy)},
 		{"dead letters", fmt.Sprint(st.Queue.Dead)},
 	}}
+	if s := st.Sender; s.List != "" {
+		list := fmt.Sprintf("%s, since %s", s.List, s.ListSince.UTC().Format(time.RFC3339))
+		if r := s.Return; r != nil && r.TryAt != nil {
+			list += fmt.Sprintf("; a preferred one answers since %s, and gets a batch to try after %s", r.SteadySince.UTC().Format(time.RFC3339), r.TryAt.UTC().Format(time.RFC3339))
+		}
+		t.rows = append(t.rows, []string{"collectors in use", list})
+	}
 	for _, c := range st.Sender.Collectors {
 		state := string(c.State)
+		if c.List == send.Fallback {
+			state = "fallback, " + state
+		}
 		if c.Fault != "" {
 			state += ", " + string(c.Fault)
 		}

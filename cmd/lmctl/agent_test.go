@@ -20,6 +20,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/agent"
 	"lightmetrics.dev/lightmetrics/agent/queue"
+	"lightmetrics.dev/lightmetrics/agent/send"
 	"lightmetrics.dev/lightmetrics/agent/send/sendtest"
 	"lightmetrics.dev/lightmetrics/internal/cli"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
@@ -131,5 +132,22 @@ func TestAgentOverTLS(t *testing.T) {
 	ask(cli.ExitUsage, "status", "--addr", "192.0.2.1:4320")
 	if len(tokens) != 3 {
 		t.Errorf("requests with %q", tokens)
+	}
+}
+
+// TestAgentStatusShowsTheList: which list of collectors is in use, since when, and when the agent may go back.
+func TestAgentStatusShowsTheList(t *testing.T) {
+	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	steady, try := since.Add(time.Minute), since.Add(3*time.Minute)
+	st := agent.Status{Sender: send.Status{List: send.Fallback, ListSince: since, Return: &send.ReturnStatus{SteadySince: &steady, TryAt: &try},
+		Collectors: []send.CollectorStatus{{Address: "home:1", List: send.Preferred, State: send.Standby}, {Address: "away:1", List: send.Fallback, State: send.Connected}}}}
+	var out bytes.Buffer
+	if err := new(format).write(&out, st, statusTable(st)); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"fallback, since 2026-01-02T03:04:05Z", "answers since 2026-01-02T03:05:05Z", "after 2026-01-02T03:07:05Z", "fallback, connected"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, &out)
+		}
 	}
 }

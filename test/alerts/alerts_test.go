@@ -126,6 +126,7 @@ func TestAlertsFire(t *testing.T) {
 			"lightmetrics_tls_certificate_expiry_timestamp_seconds{file=\"c.pem\"} 9000000x120\n  lightmetrics_agent_client_certificate_expiry_timestamp_seconds{file=\"d.pem\"} 9000000x120"},
 		"AgentDown":         {`up{job="lightmetrics-agent",instance="a"} 0x120`, `up{job="lightmetrics-query",instance="a"} 0x120`},
 		"AgentDisconnected": {`lightmetrics_agent_disconnected_seconds{instance="a"} 0+60x120`, `lightmetrics_agent_disconnected_seconds{instance="a"} 30x120`},
+		"AgentOnFallback":   {`lightmetrics_agent_fallback_seconds{instance="a"} 0+60x120`, `lightmetrics_agent_fallback_seconds{instance="a"} 0+60x50 0x70`},
 		"AgentTurnedAway": {`lightmetrics_agent_alert{instance="a",id="UNAUTHENTICATED"} 1x120`,
 			"lightmetrics_agent_alert{instance=\"a\",id=\"UNAUTHENTICATED\"} 0x120\n  lightmetrics_agent_alert{instance=\"a\",id=\"NO_COLLECTOR\"} 1x120"},
 		"AgentDropsSamples": {`lightmetrics_agent_dropped_samples_total{instance="a",reason="queue_full"} 0x110 1x10`, `lightmetrics_agent_dropped_samples_total{instance="a",reason="queue_full"} 7x120`},
