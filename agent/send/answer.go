@@ -218,8 +218,10 @@ type tryOtherError struct {
 func (e *tryOtherError) Error() string { return fmt.Sprintf("%v (%s)", errTryOther, e.reason) }
 func (e *tryOtherError) Unwrap() error { return errTryOther }
 
-// mayLeave reports that no preferred collector has given answers for so long that the next one is one of the fallback.
+// mayLeave reports that this preferred collector has failed, and that none of them has given answers for so long that the fallback may
+// be tried.
 func (x *session) mayLeave() bool {
 	s := x.s
-	return x.target.list == Preferred && s.prefer.list() == Preferred && x.target.failed && s.untilFallback(s.now()) == 0
+	at := s.prefer.fallbackAt()
+	return x.target.list == Preferred && x.target.failed && len(s.fallback.all) > 0 && s.prefer.list() == Preferred && !at.IsZero() && !s.now().Before(at)
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -135,6 +136,59 @@ func TestReturns(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestSlowFailures: where each attempt at a preferred collector takes longer than its back-off, one is always due; the fallback is used
+// all the same.
+func TestSlowFailures(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.region(home1)
+		w.region(home2)
+		w.region(away1)
+		w.cfg.Collectors, w.cfg.Fallback = []string{home1, home2}, []string{away1}
+		w.cfg.BackoffMax, w.cfg.ConnectTimeout, w.cfg.AnswerTimeout, w.cfg.FallbackAfter = time.Second, 3*time.Second, 6*time.Second, time.Second
+		w.run()
+		stop := w.feedUntilStopped(time.Second)
+		time.Sleep(time.Minute)
+		w.net.set(cut, home1, home2)
+		w.waitList(send.Fallback, 15*time.Second)
+		// The fallback breaks off, and is back: the preferred ones are not waited for.
+		for range 10 {
+			time.Sleep(20 * time.Second)
+			w.net.set(down, away1)
+			time.Sleep(100 * time.Millisecond)
+			w.net.set(up, away1)
+			time.Sleep(5 * time.Second)
+			if n := w.queue.Stats().Pending; n > 1 {
+				t.Errorf("%d batches wait", n)
+			}
+		}
+		w.net.set(up, home1, home2)
+		w.waitList(send.Preferred, 2*w.cfg.ReturnMax)
+		stop()
+		w.checkAll()
+	})
+}
+
+// TestAWelcomeAtTheEnd: a collector that welcomes as late as the sender waits is one that did not, and not one whose stream broke.
+func TestAWelcomeAtTheEnd(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		home := w.region(home1)
+		home.OnHello = func(*ingestv1.Hello) (*ingestv1.Welcome, error) {
+			time.Sleep(w.cfg.ConnectTimeout)
+			return &ingestv1.Welcome{}, nil
+		}
+		w.cfg.Collectors = []string{home1}
+		w.run()
+		w.append(1)
+		time.Sleep(time.Hour)
+		st := w.sender.Status()
+		if n := w.metric("lightmetrics_agent_streams_total", home1); n != 0 || !strings.Contains(st.Collectors[0].LastError, "no welcome within") {
+			t.Errorf("%v streams, %+v", n, st.Collectors)
+		}
+		w.net.set(down, home1)
+		time.Sleep(w.cfg.ConnectTimeout)
+	})
 }
 
 // TestTheFallbackStreamGoesOn: while the agent asks for its own region, each batch is answered as soon as ever; only the one of a trial

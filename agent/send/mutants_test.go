@@ -138,16 +138,17 @@ var planted = []mutants.Mutant{
 	{Name: "the wait for a return grows without bound", File: "prefer.go", Old: `p.wait = min(2*p.wait, p.cfg.ReturnMax)`, New: `p.wait *= 2`, By: "TestPreference"},
 	{Name: "a long stay does not count", File: "prefer.go", Old: `p.back.IsZero() || now.Sub(p.back) >= p.cfg.ReturnMax`, New: `p.back.IsZero()`, By: "TestPreference"},
 	{Name: "an answer does not end the failing", File: "prefer.go", Old: `p.failing, p.leaving = time.Time{}, time.Time{}`, New: `p.failing = time.Time{}`, By: "TestPreference"},
-	{Name: "a back-off ends behind the time of the fallback", File: "prefer.go", Old: `return p.leaving
-	}
-	return at`, New: `}
-	return at`, By: "TestARestart"},
-	{Name: "a back-off is over once the time of the fallback is", File: "prefer.go", Old: `p.leaving.After(now) && `, New: ``, By: "TestPreference"},
-	{Name: "a preferred collector in back-off is not tried before the fallback", File: "targets.go", Old: `o.notBefore = s.prefer.tryBefore(Preferred, now, o.notBefore)`, New: `_ = o`, By: "TestOrderOf"},
-	{Name: "a silent region is waited for while the fallback breaks off", File: "targets.go", Old: `s.prefer.list() == Fallback && !s.prefer.isSteady()`, New: `false`, By: "TestOrderOf"},
-	{Name: "a region that is back is not tried first", File: "targets.go", Old: ` && !s.prefer.isSteady()`, New: ``, By: "TestOrderOf"},
+	{Name: "a back-off ends behind the time of the fallback", File: "prefer.go", Old: `if latest.Before(at) {`, New: `if false {`, By: "TestPreference"},
+	{Name: "a preferred collector in back-off is not tried before the fallback", File: "targets.go", Old: `o.notBefore = s.prefer.tryBefore(o, now, o.notBefore)`, New: `_ = o`, By: "TestOrderOf"},
+	{Name: "one preferred collector that fails is enough to leave", File: "targets.go", Old: `return !s.prefer.exhausted(t)`, New: `return false`, By: "TestOrderOf"},
+	{Name: "a silent collector is tried ever again before the fallback is", File: "prefer.go", Old: ` || t.silent >= p.cfg.FallbackAfter`, New: ``, By: "TestPreference"},
+	{Name: "collectors whose back-off is over keep the fallback waiting", File: "targets.go", Old: `fallback == 0 && !s.prefer.isSteady()`, New: `fallback == 0 && s.prefer.list() == Fallback && !s.prefer.isSteady()`, By: "TestSlowFailures"},
+	{Name: "silent preferred collectors are tried while the fallback connects again", File: "targets.go", Old: `return !t.vain`, New: `return false`, By: "TestSlowFailures"},
+	{Name: "a welcome that came too late is used", File: "session.go", Old: `if !timer.Stop() {`, New: `if !timer.Stop() && err != nil {`, By: "TestAWelcomeAtTheEnd"},
+	{Name: "a silent region is waited for while the fallback breaks off", File: "targets.go", Old: `fallback == 0 && !s.prefer.isSteady()`, New: `false && !s.prefer.isSteady()`, By: "TestOrderOf"},
+	{Name: "a region that is back is not tried first", File: "targets.go", Old: ` && !s.prefer.isSteady() && !s.prefer.fallbackAt().IsZero()`, New: ` && !s.prefer.fallbackAt().IsZero()`, By: "TestOrderOf"},
 	{Name: "a stop waits for the fallback's time", File: "targets.go", Old: `case s.stopping.seen:`, New: `case false:`, By: "TestDrainUsesTheFallback"},
-	{Name: "a quarantined agent goes to another region", File: "targets.go", Old: `if rpc.Reason(err) != reasonQuarantined {`, New: `if true {`, By: "TestAQuarantineIs"},
+	{Name: "a quarantined agent goes to another region", File: "targets.go", Old: `if quarantined {`, New: `if false {`, By: "TestAQuarantineIs"},
 	{Name: "a collector in two lists is taken", File: "config.go", Old: `slices.Contains(c.Collectors, a)`, New: `false`, By: "TestReloadOf"},
 	{Name: "a fallback that the settings have no more is gone on with", File: "targets.go", Old: `in == nil || !slices.Contains(fallback.all, in)`, New: `in == nil`, By: "TestReloadOf"},
 	{Name: "a reload waits for a back-off", File: "sender.go", Old: `		case <-s.reloaded:

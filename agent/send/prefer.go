@@ -74,7 +74,7 @@ func (p *preference) failed(now time.Time) {
 	p.restart()
 }
 
-// fallbackAt is when the fallback may be tried, once each preferred collector was tried in vain; zero while they give answers.
+// fallbackAt is when the fallback may be tried, if each preferred collector was tried in vain; zero while they give answers.
 func (p *preference) fallbackAt() time.Time {
 	if !p.away.IsZero() {
 		return p.away // it is in use
@@ -82,10 +82,23 @@ func (p *preference) fallbackAt() time.Time {
 	return p.leaving
 }
 
+// exhausted reports whether a preferred collector need not be tried again before the fallback is: the last attempt ended when it was
+// time, or was silent for so long that it would have been. One that failed sooner may be restarting.
+func (p *preference) exhausted(t *target) bool {
+	return t.failed && (!t.ended.Before(p.leaving) || t.silent >= p.cfg.FallbackAfter)
+}
+
 // tryBefore shortens the back-off of a preferred collector until at, so that it is tried once more before the fallback is.
-func (p *preference) tryBefore(list List, now, at time.Time) time.Time {
-	if list == Preferred && len(p.cfg.Fallback) > 0 && p.away.IsZero() && p.leaving.After(now) && p.leaving.Before(at) {
-		return p.leaving
+func (p *preference) tryBefore(t *target, now, at time.Time) time.Time {
+	if t.list != Preferred || len(p.cfg.Fallback) == 0 || !p.away.IsZero() || p.leaving.IsZero() || p.exhausted(t) {
+		return at
+	}
+	latest := p.leaving
+	if latest.Before(now) {
+		latest = now
+	}
+	if latest.Before(at) {
+		return latest
 	}
 	return at
 }

@@ -37,15 +37,26 @@ func TestPreference(t *testing.T) {
 	if at := p.fallbackAt(); at.Sub(now) != 10*time.Second {
 		t.Errorf("the fallback may be tried after %s", at.Sub(now))
 	}
-	if at := p.tryBefore(Preferred, now, now.Add(time.Minute)); at.Sub(now) != 10*time.Second {
-		t.Errorf("a preferred collector is tried once more after %s", at.Sub(now))
+	home := &target{list: Preferred}
+	try := func(c *target, ended, silent time.Duration, now time.Time) time.Duration {
+		c.failed, c.ended, c.silent = true, p.leaving.Add(ended), silent
+		return p.tryBefore(c, now, now.Add(time.Minute)).Sub(now)
 	}
-	late := now.Add(10 * time.Second)
-	if at := p.tryBefore(Preferred, late, late.Add(time.Minute)); at.Sub(late) != time.Minute {
-		t.Errorf("a preferred collector is tried again after %s", at.Sub(late))
-	}
-	if at := p.tryBefore(Fallback, now, now.Add(time.Minute)); at.Sub(now) != time.Minute {
-		t.Errorf("the back-off of a fallback collector is %s", at.Sub(now))
+	late := now.Add(20 * time.Second)
+	for _, c := range []struct {
+		what string
+		got  time.Duration
+		want time.Duration
+	}{
+		{"one that failed soon", try(home, -1, time.Second, now), 10 * time.Second},
+		{"one that failed soon, and it is late", try(home, -1, time.Second, late), 0},
+		{"one that failed when it was time", try(home, 0, 0, late), time.Minute},
+		{"one that was silent for as long", try(home, -1, 10*time.Second, late), time.Minute},
+		{"one of the fallback", try(&target{list: Fallback}, -1, 0, now), time.Minute},
+	} {
+		if c.got != c.want {
+			t.Errorf("%s is tried again after %s, want %s", c.what, c.got, c.want)
+		}
 	}
 	p.answered()
 	if !p.fallbackAt().IsZero() {
@@ -199,8 +210,8 @@ func TestOrderOfCandidates(t *testing.T) {
 	fail := func(s *Sender, address string, back time.Duration) {
 		for _, c := range slices.Concat(s.preferred.all, s.fallback.all) {
 			if c.address == address {
-				s.noteEnd(c, false, errStalled, false)
-				c.notBefore = s.prefer.tryBefore(c.list, now, now.Add(back))
+				s.noteEnd(&session{s: s, target: c}, now, errTryOther, false)
+				c.notBefore = s.prefer.tryBefore(c, now, now.Add(back))
 			}
 		}
 	}
@@ -253,7 +264,7 @@ func TestOneMoreRetryIsEnough(t *testing.T) {
 	if err := says(); err != nil {
 		t.Errorf("it has not failed yet: %v", err)
 	}
-	s.noteEnd(x.target, false, errTryOther, false)
+	s.noteEnd(x, now, errTryOther, false)
 	if err := says(); err != nil {
 		t.Errorf("the fallback may not be used yet: %v", err)
 	}

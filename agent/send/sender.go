@@ -134,8 +134,8 @@ func (c Config) newBackoff() *backoff.ExponentialBackOff {
 // queue: they are sent again, with the same bytes, to whichever collector is next.
 func (s *Sender) Run(ctx context.Context) error {
 	s.waits.backoff.Reset()
-	began := s.now()
-	s.update(func(st *Status) { st.DisconnectedSince = &began })
+	since := s.now()
+	s.update(func(st *Status) { st.DisconnectedSince = &since })
 	var last *target
 	for ctx.Err() == nil {
 		// Each round is one session with one collector.
@@ -149,6 +149,7 @@ func (s *Sender) Run(ctx context.Context) error {
 		last = t
 		boot, spool := s.nextBoot()
 		s.stopping.opened = false
+		began := s.now()
 		x, err := s.session(ctx, t, boot, spool)
 		planned := errors.Is(err, errOtherBoot) || errors.Is(err, errGoBack) || errors.Is(err, errReloaded)
 		failed := err != nil && ctx.Err() == nil && !planned
@@ -164,14 +165,14 @@ func (s *Sender) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		s.noteEnd(t, x.progressed, err, planned)
+		s.noteEnd(x, began, err, planned)
 		switch {
 		case x.leaving != nil:
 			x.leaving.notBefore, s.returning = time.Time{}, true
 			s.preferred.use(x.leaving)
 		case !planned:
 			now := s.now()
-			t.notBefore = s.prefer.tryBefore(t.list, now, now.Add(s.backOff(t, err)))
+			t.notBefore = s.prefer.tryBefore(t, now, now.Add(s.backOff(t, err)))
 		default:
 			s.of(t.list).use(t)
 		}

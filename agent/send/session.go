@@ -103,7 +103,8 @@ func (x *session) open(ctx context.Context, cancel context.CancelFunc, conn *grp
 	if err == nil {
 		failpoint.Hit("agent.send.welcome.received")
 	}
-	if !timer.Stop() && err != nil {
+	// A welcome that comes at the very end is none: the stream is canceled.
+	if !timer.Stop() {
 		err = fmt.Errorf("no welcome within %s", x.s.cfg.ConnectTimeout)
 	}
 	return st, w, err

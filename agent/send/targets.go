@@ -2,6 +2,7 @@ package send
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"net"
@@ -20,8 +21,13 @@ type target struct {
 	list      List
 	backoff   *backoff.ExponentialBackOff
 	notBefore time.Time
-	// failed: it was tried since a collector of its list gave an answer last, and gave none.
+	// failed: it was tried since a collector of its list gave an answer last, and gave none. The attempt ended at ended, and had been
+	// without an answer for silent.
 	failed bool
+	ended  time.Time
+	silent time.Duration
+	// vain: the last session with it ended without any answer.
+	vain bool
 	// status is guarded by Sender.mu.
 	status CollectorStatus
 }
@@ -124,16 +130,21 @@ type Dialer func(ctx context.Context, address string) (net.Conn, error)
 
 // candidate gives the collector to use now, or how long until there may be one.
 func (s *Sender) candidate(now time.Time) (*target, time.Duration) {
+	fallback := s.untilFallback(now)
 	order := []*targets{&s.preferred, &s.fallback}
-	// What is known to work goes first: on the fallback, a preferred collector that does not answer would be waited for.
-	if s.prefer.list() == Fallback && !s.prefer.isSteady() {
+	if fallback == 0 && !s.prefer.isSteady() && !s.prefer.fallbackAt().IsZero() {
+		// What may work goes first: a preferred collector that does not answer would be waited for. And while the stream of a fallback
+		// collector has just broken off, that one is.
 		order = []*targets{&s.fallback, &s.preferred}
+		if slices.ContainsFunc(s.fallback.all, func(t *target) bool { return !t.vain }) {
+			order = order[:1]
+		}
 	}
 	wait := time.Duration(-1)
 	for _, l := range order {
 		d := time.Duration(0)
 		if l == &s.fallback {
-			d = s.untilFallback(now)
+			d = fallback
 		}
 		if d == 0 {
 			var t *target
@@ -157,40 +168,50 @@ func (s *Sender) untilFallback(now time.Time) time.Duration {
 		return 0
 	case at.IsZero():
 		return -1
+	case s.prefer.list() == Preferred && slices.ContainsFunc(s.preferred.all, func(t *target) bool { return !s.prefer.exhausted(t) }):
+		return -1 // it is due by then, and the end of its session decides
 	default:
 		return max(0, at.Sub(now))
 	}
 }
 
-// noteEnd notes how a session with t ended. progressed: it gave final answers. planned: nothing was wrong with it.
-func (s *Sender) noteEnd(t *target, progressed bool, err error, planned bool) {
-	list := s.of(t.list)
-	// A quarantine is an operator's answer, and no reason to look for a collector that does not know of it.
-	answered := progressed || rpc.Reason(err) == reasonQuarantined
-	if progressed {
+// noteEnd notes how a session ended that began at began. planned: nothing was wrong with it.
+func (s *Sender) noteEnd(x *session, began time.Time, err error, planned bool) {
+	t := x.target
+	list, quarantined := s.of(t.list), rpc.Reason(err) == reasonQuarantined
+	if x.progressed {
 		// A collector that answered batches is healthy, whatever ended the stream.
 		t.backoff.Reset()
 	}
-	if answered {
+	// A quarantine is an operator's answer, and no reason to look for a collector that does not know of it.
+	if x.progressed || quarantined {
 		list.clearFailed()
 		if t.list == Preferred {
 			s.prefer.answered()
 		}
 	}
 	if planned {
+		t.vain = false
 		return
 	}
-	if rpc.Reason(err) != reasonQuarantined {
-		t.failed = true
-		if t.list == Preferred {
-			now := s.now()
-			s.prefer.failed(now)
-			for _, o := range list.all { // each is tried once more by then, also one that failed before
-				o.notBefore = s.prefer.tryBefore(Preferred, now, o.notBefore)
-			}
+	list.after(t)
+	if quarantined {
+		return
+	}
+	now := s.now()
+	t.failed, t.ended, t.silent, t.vain = true, now, 0, !x.progressed
+	switch {
+	case errors.Is(err, errStalled):
+		t.silent = s.cfg.AnswerTimeout
+	case !x.progressed && !errors.Is(err, errTryOther):
+		t.silent = now.Sub(began)
+	}
+	if t.list == Preferred {
+		s.prefer.failed(now)
+		for _, o := range list.all {
+			o.notBefore = s.prefer.tryBefore(o, now, o.notBefore)
 		}
 	}
-	list.after(t)
 }
 
 // Reload takes other collectors, and other times for changing between them, while Run goes on: a stream that is open is left once the

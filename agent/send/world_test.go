@@ -306,6 +306,9 @@ type memConn struct {
 	host   *host
 	once   sync.Once
 	closed chan struct{}
+
+	writing sync.Mutex
+	held    []byte // written while bytes did not pass
 }
 
 // pass waits until bytes pass.
@@ -329,11 +332,33 @@ func (c *memConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
+// Write takes what a cut holds back, as a socket's buffer does, and gives it on when bytes pass again.
 func (c *memConn) Write(b []byte) (int, error) {
-	if err := c.pass(); err != nil {
-		return 0, err
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	select {
+	case <-c.closed:
+		return 0, net.ErrClosed
+	case <-c.net.passes(c.host):
+		if len(c.held) == 0 {
+			return c.Conn.Write(b)
+		}
+	default:
 	}
-	return c.Conn.Write(b)
+	if c.held = append(c.held, b...); len(c.held) == len(b) {
+		go c.release()
+	}
+	return len(b), nil
+}
+
+func (c *memConn) release() {
+	if c.pass() != nil {
+		return
+	}
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	_, _ = c.Conn.Write(c.held) // who reads from the other end sees an error
+	c.held = nil
 }
 
 func (c *memConn) Close() error {
