@@ -227,12 +227,13 @@ func (r *Regions) amend(i int, process string, s section) error {
 	case process == "coordinator":
 		return r.amendCoordinator(i, s)
 	case process == "agent":
-		// Those of its region first; where they are down, or say RETRY, it goes to the others with the same frames.
-		var all []string
-		for k := range r.Of {
-			all = append(all, r.Of[(i+k)%len(r.Of)].collectors()...)
+		// It prefers those of its region; where they are down, or say RETRY, it goes to the others with the same frames, until its
+		// own ones take batches again.
+		var others []string
+		for k := 1; k < len(r.Of); k++ {
+			others = append(others, r.Of[(i+k)%len(r.Of)].collectors()...)
 		}
-		s["send"].(section)["collectors"] = all
+		s["send"].(section)["fallback"] = others
 	case strings.HasPrefix(process, "collector-") && r.Global():
 		s["region"], s["acceptance"], s["coordinator"] = name, r.o.Acceptance, coordinator
 	case process == "reconciler" && r.Global():

@@ -45,9 +45,10 @@ func Command() *cobra.Command {
 			"samples. Then it keeps running until interrupted.\n" +
 			"\n" +
 			"With --regions 3 it runs three regions under one identity linearizer, each with a store, an etcd member, two\n" +
-			"collectors, reconciler, rollup worker and query service, and an agent for each, which knows the collectors of all.\n" +
+			"collectors, reconciler, rollup worker and query service, and an agent for each, which falls back to the others' collectors.\n" +
 			"It kills one region and cuts another off, by a gate that stands between the regions and holds back every byte, and\n" +
-			"shows that each identity has one answer, no agent has a gap, and PromQL in each region counts everything once.",
+			"shows that each identity has one answer, agents return to their region, none has a gap, and PromQL in each region\n" +
+			"counts everything once.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.Collectors < 2 || o.Collectors > 16 {

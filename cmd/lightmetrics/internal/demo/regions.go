@@ -97,7 +97,8 @@ func adjustRegions(process string, settings map[string]any) {
 		settings["accept_timeout"] = "2s"
 	case name == "agent":
 		send := settings["send"].(map[string]any)
-		send["connect_timeout"], send["answer_timeout"], send["backoff_max"] = "3s", "6s", "1s"
+		send["connect_timeout"], send["answer_timeout"], send["backoff_max"] = "5s", "6s", "1s"
+		send["fallback_after"], send["return_interval"], send["return_after"], send["return_max"] = "1s", "500ms", "2s", "4s"
 	case name == "query":
 		settings["fanout"] = map[string]any{"timeout": "2s"}
 	case name == "reconciler":
@@ -131,7 +132,7 @@ func (d *regions) startAll(ctx context.Context) error {
 		if err := c.StartAgent(ctx); err != nil {
 			return err
 		}
-		d.s.step("%s reads this host, and knows the collectors of all regions", d.r.Of[i].AgentID())
+		d.s.step("%s reads this host, prefers the collectors of %s, and falls back to those of the other regions", d.r.Of[i].AgentID(), d.r.Names[i])
 	}
 	// Beside the agents: senders that submit the same identities everywhere at once, all the time, with equal and with
 	// other bytes.
@@ -250,7 +251,7 @@ func (d *regions) loseRegion(ctx context.Context) error {
 	if err := d.agentsGoOn(ctx, "every agent to go on without "+d.r.Names[lost]); err != nil {
 		return err
 	}
-	d.s.step("every agent goes on with the same frames at other collectors: %s", d.whereAgents(ctx))
+	d.s.step("every agent goes on, %s with the same frames at another region: %s", c.AgentID(), d.whereAgents(ctx))
 	if err := d.answerOf(ctx, d.another(lost), "an answer without "+d.r.Names[lost], []string{d.r.Names[lost]}); err != nil {
 		return err
 	}
@@ -258,7 +259,26 @@ func (d *regions) loseRegion(ctx context.Context) error {
 	if err := c.StartServices(ctx); err != nil {
 		return err
 	}
+	if err := d.agentsReturn(ctx); err != nil {
+		return err
+	}
 	return d.answerOf(ctx, d.another(lost), "all regions to answer again", nil)
+}
+
+// agentsReturn waits until each agent uses its own region again.
+func (d *regions) agentsReturn(ctx context.Context) error {
+	err := cluster.Poll(ctx, "every agent to go back to its region", func() (bool, error) {
+		for i, c := range d.r.Of {
+			if at, _ := d.at(ctx, c); at != i {
+				return false, fmt.Errorf("%s is not back: %s", c.AgentID(), d.whereAgents(ctx))
+			}
+		}
+		return true, nil
+	})
+	if err == nil {
+		d.s.step("every agent is back in its own region: %s", d.whereAgents(ctx))
+	}
+	return err
 }
 
 // partition cuts a region off while all of its processes run.
@@ -287,6 +307,9 @@ func (d *regions) partition(ctx context.Context) error {
 	}
 	d.s.step("healing the partition: what was held back arrives now, late")
 	if err := d.r.Heal(); err != nil {
+		return err
+	}
+	if err := d.agentsReturn(ctx); err != nil {
 		return err
 	}
 	return d.answerOf(ctx, cut, "all regions to answer again", nil)
