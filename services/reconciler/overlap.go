@@ -28,8 +28,10 @@ const (
 	usualRecords = 10_000
 	// maxOverlapKeys bounds the keys that are listed to find the batches that cover a number.
 	maxOverlapKeys = 20_000
-	// maxOverlapBatches bounds the batches that are compared.
-	maxOverlapBatches = 16
+	// maxOverlapManifests bounds the manifests that are read, of which some may not count here, and maxOverlapBatches the batches
+	// that are compared.
+	maxOverlapManifests = 1000
+	maxOverlapBatches   = 16
 )
 
 // covering is an accepted batch with a number.
@@ -58,8 +60,8 @@ func (g server) GetOverlap(ctx context.Context, req *reconcilerv1.GetOverlapRequ
 		return nil, err
 	}
 	out := &reconcilerv1.GetOverlapResponse{Incomplete: !complete}
-	if len(ids) > maxOverlapBatches {
-		ids, out.Incomplete = ids[:maxOverlapBatches], true
+	if len(ids) > maxOverlapManifests {
+		ids, out.Incomplete = ids[:maxOverlapManifests], true
 	}
 	list := make([]*covering, len(ids))
 	err = readEach(ctx, len(ids), func(ctx context.Context, i int) error {
@@ -87,6 +89,10 @@ func (g server) GetOverlap(ctx context.Context, req *reconcilerv1.GetOverlapRequ
 		}
 		return accepted.Claim{Identity: a.id, AcceptedAt: a.m.AcceptedAt}.Compare(accepted.Claim{Identity: b.id, AcceptedAt: b.m.AcceptedAt})
 	})
+	// Only now: the one that counts is the first of all of them, and what does not count here takes no place.
+	if len(list) > maxOverlapBatches {
+		list, out.Incomplete = list[:maxOverlapBatches], true
+	}
 	return out, g.compareAll(ctx, out, list, limit)
 }
 

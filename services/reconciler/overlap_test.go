@@ -12,6 +12,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal/journaltest"
 	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	reconcilerv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/reconciler/v1"
 )
@@ -67,5 +68,55 @@ func TestOverlapsOfARegionAreWhatItCounts(t *testing.T) {
 	must(t, err)
 	if n := len(r.GetBatches()); n != 6 || r.GetBatches()[0].GetFrame().GetAtUnixNs() != 5 {
 		t.Errorf("%d batches, the first one %v", n, r.GetBatches()[0])
+	}
+}
+
+// TestTheBatchThatCountsIsComparedWithFew: where more batches cover a number than are compared, the one that counts is among them,
+// wherever its key stands, and what this region does not count takes no place.
+func TestTheBatchThatCountsIsComparedWithFew(t *testing.T) {
+	const seq, n = 100, maxOverlapBatches + 24
+	b := identity.Boot{Agent: "a", Boot: "boot"}
+	plant := func(s *mem.Store, i uint64, region string) accept.Manifest {
+		start := seq - n + i + 1 // each covers seq, and the last one that begins has the last key
+		values := make([]float64, seq-start+1)
+		values[0] = float64(i)
+		body := encoded(t, b, start, values...)
+		id := batch("a", start, seq)
+		m, _ := manifest(id)
+		m.FrameSHA256, m.FrameBytes, m.RawBlobKey, m.AcceptedAt = identity.Sum(body), uint64(len(body)), layout.Blob(identity.Sum(body), 0), int64(1000-i)
+		m.HomeRegion, m.ClaimEpoch, m.ClaimFence = region, 3, i+1
+		create(t, s, m.RawBlobKey, body)
+		create(t, s, layout.Accepted(id), m.Marshal())
+		return m
+	}
+	ask := &reconcilerv1.GetOverlapRequest{AgentId: "a", BootId: "boot", Seq: seq}
+	first := func(r *reconcilerv1.GetOverlapResponse) string {
+		return fmt.Sprintf("%d-%d of %d, incomplete %v", r.GetBatches()[0].GetSeqStart(), r.GetBatches()[0].GetSeqEnd(), len(r.GetBatches()), r.GetIncomplete())
+	}
+	s := newStore()
+	for i := range uint64(n) {
+		plant(s, i, "")
+	}
+	r, err := start(t, quiet(), s).client().GetOverlap(bg, ask)
+	must(t, err)
+	if got, want := first(r), "100-100 of 16, incomplete true"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+
+	s = newStore()
+	var entries []journal.Entry
+	for i := range uint64(n) {
+		if m := plant(s, i, "east"); i >= n-2 {
+			entries = append(entries, m.Entry(journal.Accepted))
+		}
+	}
+	must(t, journaltest.Append(bg, s, testAuthority, entries...))
+	must(t, journaltest.Complete(bg, s, testAuthority))
+	l := newLinear(t)
+	l.away.Store(true) // so that no audit enters anything
+	r, err = startWith(t, regional("east"), Deps{Store: s, Claims: l}).client().GetOverlap(bg, ask)
+	must(t, err)
+	if got, want := first(r), "100-100 of 2, incomplete false"; got != want {
+		t.Errorf("of a region: %s, want %s", got, want)
 	}
 }
