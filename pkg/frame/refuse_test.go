@@ -2,6 +2,7 @@ package frame
 
 import (
 	"errors"
+	"math"
 	"strings"
 	"testing"
 
@@ -120,14 +121,19 @@ func TestBatchRefusals(t *testing.T) {
 
 func TestHistogramRefusals(t *testing.T) {
 	cases := map[string]func(h *series.Histogram){
-		"schema":              func(h *series.Histogram) { h.Schema = -10 },
-		"bounds elsewhere":    func(h *series.Histogram) { h.CustomValues = []float64{1} },
-		"negative count":      func(h *series.Histogram) { h.Count = -1 },
-		"negative bucket":     func(h *series.Histogram) { h.PositiveBuckets[0] = -1 },
-		"NaN zero threshold":  func(h *series.Histogram) { h.ZeroThreshold = -1 },
-		"span without length": func(h *series.Histogram) { h.PositiveSpans = []int32{0} },
-		"fewer buckets":       func(h *series.Histogram) { h.PositiveBuckets = h.PositiveBuckets[1:] },
-		"span backwards":      func(h *series.Histogram) { h.PositiveSpans[2] = -1 },
+		"schema":                  func(h *series.Histogram) { h.Schema = -10 },
+		"bounds elsewhere":        func(h *series.Histogram) { h.CustomValues = []float64{1} },
+		"negative count":          func(h *series.Histogram) { h.Count = -1 },
+		"negative bucket":         func(h *series.Histogram) { h.PositiveBuckets[0] = -1 },
+		"NaN zero threshold":      func(h *series.Histogram) { h.ZeroThreshold = -1 },
+		"span without length":     func(h *series.Histogram) { h.PositiveSpans = []int32{0} },
+		"fewer buckets":           func(h *series.Histogram) { h.PositiveBuckets = h.PositiveBuckets[1:] },
+		"span backwards":          func(h *series.Histogram) { h.PositiveSpans[2] = -1 },
+		"beyond float64":          func(h *series.Histogram) { h.Schema, h.PositiveSpans[0] = 3, 1<<14 },
+		"beyond float64, below 1": func(h *series.Histogram) { h.Schema, h.PositiveSpans[0] = 3, -1<<14-1 },
+		"beyond 32 bits": func(h *series.Histogram) {
+			h.Schema, h.NegativeSpans, h.NegativeBuckets = 52, []int32{1 << 30, 0, 1 << 30, 0}, nil
+		},
 		"custom below": func(h *series.Histogram) {
 			*h = series.Histogram{Schema: series.CustomBounds, PositiveSpans: []int32{-1, 1}, PositiveBuckets: []float64{1}}
 		},
@@ -145,6 +151,20 @@ func TestHistogramRefusals(t *testing.T) {
 			wantReason(t, b.Validate(Limits{}), BadHistogram)
 			wantReason(t, Decode(unchecked(b), &Batch{}, Limits{}), BadHistogram)
 		})
+	}
+}
+
+// Whatever lies within float64 has a bucket, in every schema.
+func TestEveryFloatHasABucket(t *testing.T) {
+	for schema := int32(-9); schema <= 18; schema++ {
+		last := int32(math.Ceil(math.Ldexp(1024, int(schema))))
+		for _, at := range []int32{last, -last - last/16} { // down to 2^-1074
+			b := histogramBatch(t)
+			b.Groups[0].Histograms[1] = series.Histogram{Schema: schema, Count: 1, PositiveSpans: []int32{at, 1}, PositiveBuckets: []float64{1}}
+			if err := b.Validate(Limits{}); err != nil {
+				t.Errorf("schema %d: %v", schema, err)
+			}
+		}
 	}
 }
 

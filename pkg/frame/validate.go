@@ -128,7 +128,35 @@ func validateHistogram(h *series.Histogram) error {
 	if custom && spansEnd(h.PositiveSpans) > int64(len(h.CustomValues))+1 {
 		return refuse(BadHistogram, "bucket beyond the %d custom bounds", len(h.CustomValues))
 	}
-	return validateBuckets(h.NegativeSpans, h.NegativeBuckets)
+	if err := validateBuckets(h.NegativeSpans, h.NegativeBuckets); err != nil || custom {
+		return err
+	}
+	most := farthestBucket(h.Schema)
+	for _, spans := range [][]int32{h.PositiveSpans, h.NegativeSpans} {
+		if at := farthest(spans); at > most {
+			return refuse(BadHistogram, "bucket %d of schema %d: at most %d, which no float64 lies beyond", at, h.Schema, most)
+		}
+	}
+	return nil
+}
+
+// farthestBucket bounds the index of a bucket, in either direction: all values of float64 lie within. Evaluation counts in 32 bits,
+// and would not come out at the bucket that was meant, or at none, in every query that meets the series.
+func farthestBucket(schema int32) int64 {
+	const exponents = 11 // float64 has values from 2^-1074 to 2^1024
+	return 1 << max(10, min(exponents+schema, 30))
+}
+
+// farthest is the largest distance from 0 that spans reach, those without buckets included.
+func farthest(spans []int32) (most int64) {
+	at := int64(0)
+	for i, v := range spans {
+		// From the first bucket of a span to its last one, and behind it.
+		if at += int64(v); i%2 == 0 || v > 0 {
+			most = max(most, at, -at)
+		}
+	}
+	return most
 }
 
 func validCount(v float64) bool { return v >= 0 && !math.IsInf(v, 0) }

@@ -411,7 +411,7 @@ func (r *Roller) histograms(h []series.Histogram, out *chunk.Series) {
 				first = k
 			}
 			last = k
-			hs = append(hs, samples.FloatHistogram(&h[k], out.Type))
+			hs = append(hs, samples.Unreduced(&h[k], out.Type))
 		}
 		out.Count[i], out.Stale[i] = uint32(len(hs)), uint32(b.to-b.from-len(hs))
 		if len(hs) == 0 {

@@ -5,6 +5,7 @@
 package samples
 
 import (
+	"slices"
 	"sort"
 
 	"github.com/prometheus/prometheus/model/histogram"
@@ -90,10 +91,25 @@ func AnyStale(vs []float64) bool {
 	return false
 }
 
-// FloatHistogram converts h for Prometheus code; the bucket counts are shared. Histograms of
-// deltas and gauges get the gauge hint, because in them a smaller count after a greater one
-// is no counter reset.
+// FloatHistogram converts h for evaluation by Prometheus code; the bucket counts are shared, except where they are reduced. A
+// schema above 8 is reserved: nothing there computes bounds of its buckets, so they become those of schema 8, as where
+// Prometheus reads or takes one in. Histograms of deltas and gauges get the gauge hint, because in them a smaller count after a
+// greater one is no counter reset.
 func FloatHistogram(h *series.Histogram, t series.Type) *histogram.FloatHistogram {
+	f := Unreduced(h, t)
+	f.PositiveSpans, f.NegativeSpans = withoutEmpty(f.PositiveSpans), withoutEmpty(f.NegativeSpans)
+	if f.Schema > histogram.ExponentialSchemaMax {
+		f.PositiveBuckets, f.NegativeBuckets = slices.Clone(f.PositiveBuckets), slices.Clone(f.NegativeBuckets)
+		if f.ReduceResolution(histogram.ExponentialSchemaMax) != nil {
+			// Spans that are not those of the buckets; no frame with such a histogram is accepted, and no sum has one.
+			return &histogram.FloatHistogram{CounterResetHint: f.CounterResetHint, Count: f.Count, Sum: f.Sum}
+		}
+	}
+	return f
+}
+
+// Unreduced is FloatHistogram with the schema of h, for what is stored and not evaluated.
+func Unreduced(h *series.Histogram, t series.Type) *histogram.FloatHistogram {
 	f := &histogram.FloatHistogram{
 		Schema: h.Schema, ZeroThreshold: h.ZeroThreshold, ZeroCount: h.ZeroCount, Count: h.Count, Sum: h.Sum,
 		PositiveSpans: spans(h.PositiveSpans), PositiveBuckets: h.PositiveBuckets,
@@ -106,7 +122,7 @@ func FloatHistogram(h *series.Histogram, t series.Type) *histogram.FloatHistogra
 	return f
 }
 
-// Histogram is the inverse of FloatHistogram; the bucket counts are shared.
+// Histogram is the inverse of Unreduced; the bucket counts are shared.
 func Histogram(f *histogram.FloatHistogram) series.Histogram {
 	return series.Histogram{
 		Schema: f.Schema, ZeroThreshold: f.ZeroThreshold, ZeroCount: f.ZeroCount, Count: f.Count, Sum: f.Sum,
@@ -114,6 +130,20 @@ func Histogram(f *histogram.FloatHistogram) series.Histogram {
 		NegativeSpans: flat(f.NegativeSpans), NegativeBuckets: f.NegativeBuckets,
 		CustomValues: f.CustomValues,
 	}
+}
+
+// withoutEmpty leaves out spans without buckets, of which some of Prometheus' functions take the first bucket. It changes s.
+func withoutEmpty(s []histogram.Span) []histogram.Span {
+	out, skipped := s[:0], int32(0)
+	for _, one := range s {
+		if one.Length == 0 {
+			skipped += one.Offset
+			continue
+		}
+		out = append(out, histogram.Span{Offset: one.Offset + skipped, Length: one.Length})
+		skipped = 0
+	}
+	return out
 }
 
 func spans(flat []int32) []histogram.Span {

@@ -94,3 +94,26 @@ func TestAnyStale(t *testing.T) {
 		}
 	}
 }
+
+// A histogram of a reserved schema is evaluated as one of schema 8; what it is made of is not changed, and what is stored keeps it.
+func TestReservedSchemasAreReduced(t *testing.T) {
+	h := series.Histogram{Schema: 10, Count: 6, PositiveSpans: []int32{0, 0, 1, 2, 3, 1}, PositiveBuckets: []float64{1, 2, 3}, NegativeSpans: []int32{-7, 1}, NegativeBuckets: []float64{4}}
+	was := series.Histogram{Schema: 10, Count: 6, PositiveSpans: slices.Clone(h.PositiveSpans), PositiveBuckets: slices.Clone(h.PositiveBuckets),
+		NegativeSpans: slices.Clone(h.NegativeSpans), NegativeBuckets: slices.Clone(h.NegativeBuckets)}
+	f := samples.FloatHistogram(&h, series.HistogramGauge)
+	// Of schema 10 buckets 1 to 4 are bucket 1 of schema 8, 5 to 8 are 2, and -7 to -4 are -1.
+	if f.Schema != 8 || f.Count != 6 || f.CounterResetHint != histogram.GaugeType || !slices.Equal(f.PositiveBuckets, []float64{3, 3}) ||
+		!slices.Equal(f.PositiveSpans, []histogram.Span{{Offset: 1, Length: 2}}) || !slices.Equal(f.NegativeSpans, []histogram.Span{{Offset: -1, Length: 1}}) {
+		t.Errorf("%+v", f)
+	}
+	if !reflect.DeepEqual(h, was) {
+		t.Errorf("%+v was changed", h)
+	}
+	if got := samples.Histogram(samples.Unreduced(&h, series.HistogramGauge)); !reflect.DeepEqual(got, was) {
+		t.Errorf("%+v is stored as %+v", was, got)
+	}
+	h = series.Histogram{Schema: series.CustomBounds, CustomValues: []float64{1}, PositiveSpans: []int32{0, 2}, PositiveBuckets: []float64{1, 1}}
+	if f := samples.FloatHistogram(&h, series.HistogramCumulative); f.Schema != h.Schema || len(f.PositiveBuckets) != 2 {
+		t.Errorf("%+v", f)
+	}
+}
