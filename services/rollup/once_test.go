@@ -217,6 +217,49 @@ func TestABatchThatLostToAnotherRegionCountsNowhere(t *testing.T) {
 	}
 }
 
+// A collector without claims died between the manifest of a batch and its entry, and then its bucket became one of several regions':
+// who has the numbers the linearizer decides. Until the journal has the batch it takes no part in an hour; when it comes it does.
+func TestABatchOfBeforeThereWereRegionsCountsByItsEntry(t *testing.T) {
+	for name, c := range map[string]struct {
+		region, incomplete, comes bool
+		want                      uint64
+	}{
+		"no region":                       {want: 15},
+		"of a region":                     {region: true, want: 10},
+		"of a region, and it comes":       {region: true, comes: true, want: 15},
+		"of a region, and nobody can say": {region: true, incomplete: true, want: 15},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, newMem())
+			agent := agentOf(0, 0)
+			x, y := w.numbers(agent, hour0, 0, 10), w.numbers(agent, hour0, 5, 10)
+			if c.region {
+				_, err := w.store.Create(t.Context(), layout.RegionsKey, []byte("{}"), objstore.PutOptions{})
+				must(t, err)
+			}
+			w.enter(x)
+			if c.incomplete {
+				must(t, w.store.Delete(t.Context(), layout.JournalBeginKey))
+			}
+			o, err := w.owner(w.worker(testConfig(), w.store), ownership.Grant{Shard: 0, Fence: 1})
+			must(t, err)
+			w.turns(o)
+			if c.comes {
+				w.enter(y)
+				w.drain(o, 10*time.Minute, 60)
+			}
+			if n := w.published(hour0); n != c.want {
+				t.Errorf("%d records, want %d", n, c.want)
+			}
+			rep, err := w.repairer().Verify(t.Context(), repair.Options{From: hour0, To: hour0})
+			must(t, err)
+			if rep.Found != 0 || rep.Overlaps != 1 {
+				t.Errorf("%+v", rep)
+			}
+		})
+	}
+}
+
 // A batch that is known only because another one overlaps it, and comes itself while it is pending, is published in the
 // hours that it has samples in.
 func TestABatchThatOverlapsOneThatComesLater(t *testing.T) {

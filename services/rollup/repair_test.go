@@ -11,6 +11,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/derived/history"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/objstore/fault"
@@ -50,7 +51,7 @@ func (w *world) repairer() *repair.Repairer { return w.repairerOver(w.store) }
 
 func (w *world) repairerOver(s objstore.Store) *repair.Repairer {
 	w.t.Helper()
-	r, err := repair.New(repair.Config{Store: s, AuthorityID: testAuthority, Shards: testShards, By: "test", Now: w.now,
+	r, err := repair.New(repair.Config{Store: s, AuthorityID: testAuthority, Shards: testShards, By: "test", Now: w.now, Counted: history.Reader{Store: s, Authority: testAuthority}.Counted,
 		Scan: func(_ context.Context, _ timegrid.Hour, _ shard.ID, fn func(accepted.Batch) error) error {
 			for _, m := range w.manifests() {
 				if err := fn(m.Batch()); err != nil {

@@ -132,6 +132,7 @@ var grants = map[Role][]Grant{
 		grant(read|Delete, "frames to roll up; deletes those that retention removes", layout.RawBlobsPrefix),
 		grant(read, "overlapping and duplicate batches, conflicts, open repairs", layout.AcceptedPrefix, quarantine, layout.RepairPrefix, resolution),
 		grant(read, "finds batches in the journal", layout.JournalPrefix),
+		grant(Get, "is the bucket one of several regions'? asked where batches overlap", layout.RegionsKey),
 		grant(cas, "condemns the frames of an hour before it removes them; raises the record", layout.CondemnedPrefix),
 		grant(read|Delete, "notes of rewritten frames", layout.RewrittenPrefix),
 		grant(read|Create, "log of what retention removed", layout.LogPrefix),

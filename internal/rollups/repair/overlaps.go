@@ -8,6 +8,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/accepted"
+	"lightmetrics.dev/lightmetrics/internal/derived/history"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/record"
@@ -102,15 +103,22 @@ func (v *verifier) verifyTogether(ctx context.Context, x, y identity.Batch) erro
 	return nil
 }
 
-// lost reports whether a batch was written under a claim of the linearizer of several regions and counts in neither of
-// the hours of its ends: of batches that share numbers the linearizer lets one count, and this is not the one.
+// lost reports whether a batch of one of several regions is none of those that count. Of batches that share numbers the linearizer lets
+// one count: one that was written under a claim and counts in neither of the hours of its ends is another one, and one that was
+// written before there were claims is, if it has no entry of the journal.
 func (v *verifier) lost(ctx context.Context, id identity.Batch) (bool, error) {
 	m, err := accept.ReadManifest(ctx, v.r.cfg.Store, id)
 	switch {
 	case record.Unreadable(err) || errors.Is(err, objstore.ErrNotFound):
 		return false, nil
-	case err != nil || m.Stamp().IsZero():
+	case err != nil:
 		return false, err
+	case m.Stamp().IsZero():
+		counted, err := v.r.counted(ctx, []accepted.Batch{m.Batch()})
+		if errors.Is(err, ErrUnknown) || errors.Is(err, history.ErrIncomplete) {
+			return false, nil // nobody can say
+		}
+		return err == nil && counted != nil && !counted[id], err
 	}
 	for _, h := range hoursOfEnds(m.Batch()) {
 		p, err := v.coverage.publishedIn(ctx, place{h, shard.Of(id.Agent, v.r.cfg.Shards)})

@@ -20,6 +20,7 @@ func TestMutantsAreCaught(t *testing.T) {
 		{Name: "what is listed does not raise the highest number", File: "overlaps.go", Old: "	for _, l := range a.listed {\n		a.high = max(a.high, l.SeqEnd)\n	}", New: "", By: "TestSchedules"},
 		{Name: "boots of the older generation are forgotten", File: "overlaps.go", Old: "	return f.older[id]", New: "	return &boot{}", By: "TestSchedules"},
 		{Name: "a damaged manifest holds the shard up", File: "overlaps.go", Old: "case errors.Is(err, record.ErrCorrupt):", New: "case false:", By: "TestDamaged"},
+		{Name: "every manifest without a stamp counts", File: "overlaps.go", Old: "return m.Batch(), counts, err", New: "return m.Batch(), counts || true, err", By: "TestManifestsWithout"},
 		{Name: "other boots overlap, too", File: "overlaps.go", Old: "if b.Agent != id.Agent || b.Boot != id.Boot {", New: "if b.Agent != id.Agent {", By: "TestInBlock"},
 		{Name: "a run is entered one batch late", File: "overlaps.go", Old: "first = (id.SeqStart - r.Start) / r.Records", New: "first = (id.SeqStart-r.Start)/r.Records + 1", By: "TestInBlock"},
 		{Name: "a batch of a block overlaps itself", File: "overlaps.go", Old: "if o != id && o.Intersects(id) {", New: "if o.Intersects(id) {", By: "TestInBlock"},

@@ -47,6 +47,10 @@ type Finder struct {
 	// read, whose batch is left out of pairs. Both may be nil, and are called side by side when Fan does so.
 	Listed  func()
 	Damaged func(error)
+	// Counts reports whether a batch counts whose manifest has no claim's stamp; nil: it does. In a bucket that became one of
+	// several regions' the manifest alone does not say so: its collector may have died before anybody was answered, and then the
+	// linearizer decides. It is called side by side, too.
+	Counts func(context.Context, accepted.Batch) (bool, error)
 
 	// Two generations of boots, so that those that send nothing any more are forgotten.
 	boots, older map[identity.Boot]*boot
@@ -259,8 +263,12 @@ func (f *Finder) batch(ctx context.Context, batches []accepted.Batch, id identit
 	// come through the journal. The other lost, or is another region's: it was left behind by a claim that moved on.
 	case err == nil && !m.Stamp().IsZero():
 		return accepted.Batch{}, false, nil
-	case err == nil:
+	case err == nil && f.Counts == nil:
 		return m.Batch(), true, nil
+	case err == nil:
+		// One that comes later is paired then: its listing shows the batches of now.
+		counts, err := f.Counts(ctx, m.Batch())
+		return m.Batch(), counts, err
 	case errors.Is(err, record.ErrCorrupt):
 		// When it was accepted nobody knows any more, so it can't be decided which of both counts.
 		if f.Damaged != nil {

@@ -106,6 +106,25 @@ func TestManifestsThatLostPairWithNothing(t *testing.T) {
 	}
 }
 
+// Of a manifest without a stamp somebody else may say whether it counts. One that does not yet is paired when it comes.
+func TestManifestsWithoutAStampAreAskedAbout(t *testing.T) {
+	b := newBucket(t)
+	x, y := b.accept(id("x", 0, 9)), b.accept(id("x", 5, 14))
+	counts, failed := map[identity.Batch]bool{x.Identity: true}, error(nil)
+	f := &Finder{Manifests: b.store, Counts: func(_ context.Context, e accepted.Batch) (bool, error) { return counts[e.Identity], failed }}
+	if pairs, err := f.Find(t.Context(), []accepted.Batch{x}); err != nil || len(pairs) > 0 {
+		t.Errorf("%+v, %v: a batch that nobody has decided would be counted", pairs, err)
+	}
+	failed = errors.New("the journal can't be read")
+	if _, err := f.Find(t.Context(), []accepted.Batch{y}); !errors.Is(err, failed) {
+		t.Errorf("%v", err)
+	}
+	failed, counts[y.Identity] = nil, true
+	if pairs, err := f.Find(t.Context(), []accepted.Batch{y}); err != nil || len(pairs) != 1 || pairs[0].With.Identity != x.Identity {
+		t.Errorf("%+v, %v: numbers would count twice", pairs, err)
+	}
+}
+
 // What all boots together expect is bounded, and what is left out costs a listing.
 func TestExpectedBatchesAreBounded(t *testing.T) {
 	b := newBucket(t)

@@ -84,7 +84,7 @@ func New(c Config, g ownership.Grant, snapshots Snapshots) *Owner {
 			Grant: g, hub: c.Hub, frames: c.Frames, records: c.Records, backlog: pending, snapshots: snapshots,
 			metrics: c.Metrics, log: c.Log, now: c.Now, schedule: c.Schedule, recheck: c.Recheck, recheckedAt: c.Now(),
 			room:     func() int { return c.Board.Room(g.Shard, pending.Len()) },
-			overlaps: overlaps.Finder{Manifests: c.Store, Fan: arrivals.Fan, Listed: c.Metrics.Lookups.Inc, Damaged: c.Metrics.Damage},
+			overlaps: overlaps.Finder{Manifests: c.Store, Fan: arrivals.Fan, Listed: c.Metrics.Lookups.Inc, Damaged: c.Metrics.Damage, Counts: unstamped{c.Store, authority}.counts},
 			saved:    keeper{Grant: g, store: c.Store, records: c.Records, metrics: c.Metrics, log: c.Log},
 		},
 		removal: &frameRemoval{FramesConfig: c.RawFrames, store: c.Store, log: c.Log, metrics: c.Metrics, authority: authority, shard: g.Shard, shards: c.Records.Shards,
