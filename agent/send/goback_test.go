@@ -593,7 +593,7 @@ func TestReloadOfCollectors(t *testing.T) {
 		w.net.set(down, away1)
 		time.Sleep(10 * time.Minute)
 		reload(func(c *send.Config) { c.Collectors, c.Fallback = []string{home1}, nil })
-		time.Sleep(time.Second)
+		time.Sleep(5 * time.Second) // what keeps gRPC from connecting may be looked for at that moment
 		if w.queue.Stats().Pending > 2 || w.sender.Status().DisconnectedSince != nil {
 			t.Errorf("a reload waits for a back-off: %+v", w.sender.Status())
 		}
@@ -605,6 +605,29 @@ func TestReloadOfCollectors(t *testing.T) {
 		if twice := len(repeated(home, away, other)); twice > 40 { // those that were in flight when a collector died
 			t.Errorf("%d batches were sent twice", twice)
 		}
+	})
+}
+
+// TestReloadWhileNobodyAnswers: an attempt at a collector that does not answer ends with the settings that have it.
+func TestReloadWhileNobodyAnswers(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.region(home1)
+		w.region(home2)
+		w.net.set(cut, home1)
+		w.cfg.Collectors = []string{home1}
+		w.append(1)
+		w.run()
+		time.Sleep(time.Second)
+		next := w.cfg
+		next.Collectors = []string{home2}
+		if err := w.sender.Reload(next); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if n := w.queue.Stats().Pending; n != 0 || w.sender.Status().LastErrors != nil {
+			t.Errorf("%d batches wait, %+v", n, w.sender.Status())
+		}
+		w.checkAll()
 	})
 }
 

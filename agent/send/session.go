@@ -72,7 +72,10 @@ func (s *Sender) session(ctx context.Context, t *target, boot identity.Boot, spo
 		return x, err
 	}
 	defer conn.Close()
-	st, w, err := x.open(ctx, cancel, conn)
+	st, w, err := x.openUnlessReloaded(ctx, cancel, conn)
+	if errors.Is(err, errReloaded) {
+		return x, err
+	}
 	if err != nil {
 		return x, x.refusedHello(ctx, conn, err)
 	}
@@ -106,6 +109,27 @@ func (x *session) open(ctx context.Context, cancel context.CancelFunc, conn *grp
 	// A welcome that comes at the very end is none: the stream is canceled.
 	if !timer.Stop() {
 		err = fmt.Errorf("no welcome within %s", x.s.cfg.ConnectTimeout)
+	}
+	return st, w, err
+}
+
+// openUnlessReloaded is open, given up for errReloaded when there are other collectors: one that does not answer would be waited for.
+func (x *session) openUnlessReloaded(ctx context.Context, cancel context.CancelFunc, conn *grpc.ClientConn) (*wire.Stream, *ingestv1.Welcome, error) {
+	opened, watched, reloaded := make(chan struct{}), make(chan struct{}), false
+	go func() {
+		defer close(watched)
+		select {
+		case <-x.s.reloaded:
+			reloaded = true
+			cancel()
+		case <-opened:
+		}
+	}()
+	st, w, err := x.open(ctx, cancel, conn)
+	close(opened)
+	<-watched
+	if reloaded {
+		err = errReloaded
 	}
 	return st, w, err
 }

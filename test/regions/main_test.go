@@ -75,7 +75,7 @@ func seeded(t *testing.T) (uint64, *rand.Rand) {
 func newRegions(t *testing.T, o cluster.RegionsOptions) *cluster.Regions {
 	t.Helper()
 	o.Bin, o.Dir, o.Collectors = bin, t.TempDir(), 2
-	if err := netns.Available(); err != nil || os.Getenv("NAMESPACES") == "0" {
+	if err := netns.Available(); err != nil || os.Getenv("NAMESPACES") == "0" || o.Delay > 0 {
 		t.Logf("regions on loopback, behind a gate (%v)", err)
 	} else {
 		n, err := netns.New()
