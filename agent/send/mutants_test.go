@@ -152,7 +152,7 @@ var planted = []mutants.Mutant{
 	{Name: "a collector in two lists is taken", File: "config.go", Old: `slices.Contains(c.Collectors, a)`, New: `false`, By: "TestReloadOf"},
 	{Name: "a fallback that the settings have no more is gone on with", File: "targets.go", Old: `in == nil || !slices.Contains(fallback.all, in)`, New: `in == nil`, By: "TestReloadOf"},
 	{Name: "a reload waits for a back-off", File: "sender.go", Old: `		case <-s.reloaded:
-			timer.Stop()`, New: ``, By: "TestReloadOf"},
+			timer.Stop()`, New: ``, By: "TestReloadWhile"},
 	{Name: "a reload waits for a collector that does not answer", File: "session.go", Old: `reloaded = true
 			cancel()`, New: ``, By: "TestReloadWhile"},
 	{Name: "a reload breaks off what is in flight", File: "session.go", Old: `x.reloading = true`, New: `return errReloaded`, By: "TestReloadOf"},

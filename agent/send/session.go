@@ -99,7 +99,7 @@ func (s *Sender) session(ctx context.Context, t *target, boot identity.Boot, spo
 }
 
 // open says hello and waits for the welcome, at most ConnectTimeout.
-func (x *session) open(ctx context.Context, cancel context.CancelFunc, conn *grpc.ClientConn) (*wire.Stream, *ingestv1.Welcome, error) {
+func (x *session) open(ctx context.Context, cancel context.CancelFunc, conn grpc.ClientConnInterface) (*wire.Stream, *ingestv1.Welcome, error) {
 	timer := time.AfterFunc(x.s.cfg.ConnectTimeout, cancel)
 	failpoint.Hit("agent.send.hello.before")
 	st, w, err := wire.OpenStream(ctx, conn, wire.Hello{Boot: x.boot, Spool: x.spool, NextSeq: x.nextSeq()})
@@ -113,8 +113,8 @@ func (x *session) open(ctx context.Context, cancel context.CancelFunc, conn *grp
 	return st, w, err
 }
 
-// openUnlessReloaded is open, given up for errReloaded when there are other collectors: one that does not answer would be waited for.
-func (x *session) openUnlessReloaded(ctx context.Context, cancel context.CancelFunc, conn *grpc.ClientConn) (*wire.Stream, *ingestv1.Welcome, error) {
+// openUnlessReloaded is open; it ends with errReloaded when there are other collectors, or one that does not answer would be waited for.
+func (x *session) openUnlessReloaded(ctx context.Context, cancel context.CancelFunc, conn grpc.ClientConnInterface) (*wire.Stream, *ingestv1.Welcome, error) {
 	opened, watched, reloaded := make(chan struct{}), make(chan struct{}), false
 	go func() {
 		defer close(watched)

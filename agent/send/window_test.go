@@ -1,11 +1,15 @@
 package send
 
 import (
+	"context"
+	"errors"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
 
 	"lightmetrics.dev/lightmetrics/agent/queue"
 	"lightmetrics.dev/lightmetrics/internal/platform/vfs"
@@ -90,5 +94,39 @@ func TestWindows(t *testing.T) {
 		if n := launched(t, x); n != 1 {
 			t.Errorf("%s: %d more after one answer, want 1", name, n)
 		}
+	}
+}
+
+// lateWelcome is a collector whose welcome comes at the moment at which the sender stops waiting for it.
+type lateWelcome struct {
+	grpc.ClientStream
+	ctx context.Context
+}
+
+func (c *lateWelcome) Invoke(context.Context, string, any, any, ...grpc.CallOption) error {
+	return errors.New("no calls")
+}
+
+func (c *lateWelcome) NewStream(ctx context.Context, _ *grpc.StreamDesc, _ string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
+	c.ctx = ctx
+	return c, nil
+}
+
+func (c *lateWelcome) SendMsg(any) error { return nil }
+
+func (c *lateWelcome) RecvMsg(m any) error {
+	<-c.ctx.Done()
+	m.(*ingestv1.StreamBatchesResponse).Message = &ingestv1.StreamBatchesResponse_Welcome{Welcome: &ingestv1.Welcome{}}
+	return nil
+}
+
+// TestAWelcomeAtTheEnd: the stream is canceled by then, so it counts as one that did not come.
+func TestAWelcomeAtTheEnd(t *testing.T) {
+	x := windowSession(t)
+	x.s.cfg.ConnectTimeout = time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	if _, _, err := x.open(ctx, cancel, &lateWelcome{}); err == nil || !strings.Contains(err.Error(), "no welcome within 1ms") {
+		t.Errorf("%v", err)
 	}
 }
