@@ -28,6 +28,7 @@ const (
 // nowhere else, and no claim is held. Collectors' writes to their stores are late, doubled or not answered meanwhile;
 // claims are folded, and idle boots forgotten, within seconds.
 func TestOneAnswerOverRegions(t *testing.T) {
+	t.Parallel()
 	histories, operations := size(t, "HISTORIES", fewHistories, allHistories), size(t, "OPERATIONS", fewOperations, allOperations)
 	together := size(t, "TOGETHER", fewTogether, allTogether)
 	seed, rnd := seeded(t)
@@ -140,6 +141,7 @@ func judge(ctx context.Context, t *testing.T, r *cluster.Regions, contest *load.
 // TestTheJudgeSeesTwoAnswers: without a linearizer each region has its own answer, and the same load and the same judge
 // must see that. Otherwise what they do not find would prove nothing.
 func TestTheJudgeSeesTwoAnswers(t *testing.T) {
+	t.Parallel()
 	seed, _ := seeded(t)
 	r := newRegions(t, cluster.RegionsOptions{Acceptance: "s3_manifest"})
 	ctx := within(t, 10*time.Minute)

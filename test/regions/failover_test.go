@@ -41,6 +41,7 @@ const (
 // others and come back by themselves. Each batch is acknowledged once its region is gone or back, with the bytes that were queued, and
 // counts in exactly one region. Copies that are left behind are counted: the decision record about them rests on how few there are.
 func TestFailoversOfRegions(t *testing.T) {
+	t.Parallel()
 	failovers := size(t, "FAILOVERS", fewFailovers, allFailovers)
 	_, rnd := seeded(t)
 	r := newRegions(t, cluster.RegionsOptions{Delay: regionDelay, Options: cluster.Options{Adjust: func(process string, s map[string]any) {

@@ -1,5 +1,5 @@
 // Package regions runs systems of several regions as real processes, breaks them on purpose, and judges every answer
-// that senders got: docs/protocol/linearizer.md has the promises.
+// that senders got: docs/protocol/linearizer.md has the promises. Tests mostly wait, so two run at a time on two cores.
 package regions
 
 import (

@@ -263,6 +263,7 @@ func (x *region) reconcile(ctx context.Context, olderThan time.Duration) (int, e
 // three restores of etcd from different copies, the answers of each identity are those of one register, and at the end
 // each acknowledged batch has its entry in one region's journal, and each claim is settled.
 func TestTheProtocolOverRealCoordinators(t *testing.T) {
+	t.Parallel()
 	rounds := size(t, "ROUNDS_OF_FAULTS", 1, 20)
 	seed, rnd := seeded(t)
 	r := newRegions(t, cluster.RegionsOptions{Options: cluster.Options{Adjust: func(_ string, s map[string]any) {

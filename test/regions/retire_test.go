@@ -18,6 +18,7 @@ import (
 // are older and younger than the retirement: every frame that was ever acknowledged is accepted again, or a duplicate, no
 // other frame with its identity is, and the regions that are left count each once.
 func TestARegionThatIsLost(t *testing.T) {
+	t.Parallel()
 	rounds := size(t, "LOST_REGIONS", 1, 20)
 	for n := range rounds {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -68,8 +69,13 @@ type Host struct {
 	ns string
 }
 
+// making: two networks of one process must not find the same prefix free.
+var making sync.Mutex
+
 // New makes the switch and joins this process's namespace to it.
 func New() (*Net, error) {
+	making.Lock()
+	defer making.Unlock()
 	n := &Net{id: "lm" + strings.ToLower(rand.Text()[:6]), hosts: map[string]*Host{}, lossy: map[string]bool{}, cuts: map[[2]string]bool{}}
 	n.sw = n.id + "-switch"
 	var err error
