@@ -87,6 +87,16 @@ func (g *Group) take(l *line, most, room int, forgotten map[string]bool) flightP
 // ErrForgot: the store is at an earlier revision than before, or is another one, so it was restored from a copy.
 var ErrForgot = errors.New("the store of claims has forgotten revisions that it had")
 
+// least is the revision that a store which has forgotten nothing has after the transaction: one that writes makes a new one.
+func (f *Flight) least(r Result) int64 {
+	for i, p := range f.Txn.Parts {
+		if len(p.Puts) > 0 && i < len(r.Parts) && r.Parts[i].Held {
+			return f.floor + 1
+		}
+	}
+	return f.floor
+}
+
 // remembers checks that a result is of the store that the epoch was opened on, which was at least at revision floor.
 func (g *Group) remembers(r Result, floor int64) error {
 	switch {
@@ -109,8 +119,8 @@ func (g *Group) Land(now time.Time, f *Flight, res Result, err error) []Done {
 	}
 	switch {
 	case err != nil:
-	case g.remembers(res, f.floor) != nil:
-		err = fmt.Errorf("%w: %w", ErrUnknown, g.remembers(res, f.floor))
+	case g.remembers(res, f.least(res)) != nil:
+		err = fmt.Errorf("%w: %w", ErrUnknown, g.remembers(res, f.least(res)))
 	case !res.Held:
 		err = fmt.Errorf("%w: the store's is not %d", ErrEpoch, g.epoch.Number)
 	case len(res.Parts) != len(f.parts):

@@ -570,19 +570,23 @@ func TestTheEpochMovesOn(t *testing.T) {
 	}
 }
 
-// TestAStoreThatForgot: a lower revision than one that was known before the transaction was sent.
+// TestAStoreThatForgot: a lower revision than one that was known before the transaction was sent, or, of one that writes, the same.
 func TestAStoreThatForgot(t *testing.T) {
-	b := newBench(t)
-	backup := b.store.Copy()
-	b.want(claims.Held, b.claim())
-	b.want(claims.Held, b.claim(ranged(20, 29)))
-	b.store = backup
-	op := b.claim(ranged(30, 39))
-	if _, err := b.do(op); !errors.Is(err, claims.ErrUnknown) || !errors.Is(err, claims.ErrForgot) {
-		t.Errorf("%v", err)
-	}
-	if !errors.Is(b.g.Stopped(), claims.ErrEpoch) {
-		t.Errorf("it goes on: %v", b.g.Stopped())
+	for n := range 2 {
+		b := newBench(t)
+		backup := b.store.Copy()
+		for i := range uint64(n) + 1 {
+			b.want(claims.Held, b.claim(ranged(10*i, 10*i+9)))
+		}
+		b.store = backup
+		op := b.claim(ranged(30, 39))
+		op.Identity.Boot = "another"
+		if _, err := b.do(op); !errors.Is(err, claims.ErrUnknown) || !errors.Is(err, claims.ErrForgot) {
+			t.Errorf("%d writes: %v", n+1, err)
+		}
+		if !errors.Is(b.g.Stopped(), claims.ErrEpoch) {
+			t.Errorf("%d writes: it goes on: %v", n+1, b.g.Stopped())
+		}
 	}
 }
 
