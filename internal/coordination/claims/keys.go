@@ -17,6 +17,7 @@ import (
 //	epoch                          the epoch that the store belongs to
 //	filled                         the same, once everything that the regions had is in the store
 //	dissolving                     in the place of both, while it is found out whether the linearizer may end
+//	emptied                        the same, while a recovery goes on that has deleted everything of earlier epochs
 //	claims/<agent>/<boot>/<start>  a claim; agent and boot in hex, start with 20 digits
 //	folded/<agent>/<boot>          the heads that have what is folded of a boot
 //	forgotten/<2 hex digits>       written when heads of a boot are forgotten whose path has a SHA-256 that begins so
@@ -37,6 +38,9 @@ func (k Keys) Filled() string { return string(k) + "filled" }
 
 // Dissolving is the key of a mark that is there instead of an epoch while a linearizer is being dissolved.
 func (k Keys) Dissolving() string { return string(k) + "dissolving" }
+
+// Emptied is the key of the epoch whose recovery has deleted everything of earlier ones, and goes on.
+func (k Keys) Emptied() string { return string(k) + "emptied" }
 
 // Claims begins the keys of all claims.
 func (k Keys) Claims() string { return string(k) + "claims/" }

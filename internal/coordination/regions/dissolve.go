@@ -265,7 +265,7 @@ func (k *Keeper) clear(ctx context.Context, s *state) error {
 	if s.value != nil {
 		// Of a copy from before it was dissolved.
 		g := claims.Guard{Key: k.cfg.Keys.Epoch(), Is: claims.Holds, Value: s.value}
-		r, err := k.cfg.KV.Commit(ctx, claims.Txn{Guards: []claims.Guard{g}, Parts: []claims.Part{{Deletes: []string{k.cfg.Keys.Epoch(), k.cfg.Keys.Filled()}}}})
+		r, err := k.cfg.KV.Commit(ctx, claims.Txn{Guards: []claims.Guard{g}, Parts: []claims.Part{{Deletes: []string{k.cfg.Keys.Epoch(), k.cfg.Keys.Filled(), k.cfg.Keys.Emptied()}}}})
 		if err := held(r, err, s.cluster, "take the epoch out of etcd"); err != nil {
 			return err
 		}

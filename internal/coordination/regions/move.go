@@ -62,7 +62,6 @@ func (c change) allowed(k *Keeper, s *state) error {
 }
 
 func (k *Keeper) tryMove(ctx context.Context, s *state, c change) (claims.Epoch, error) {
-	s.leaving = false
 	newest, known := s.newest()
 	if newest.Dissolved && !c.again {
 		return claims.Epoch{}, ErrDissolved
@@ -91,7 +90,7 @@ func (k *Keeper) tryMove(ctx context.Context, s *state, c change) (claims.Epoch,
 		e.Regions = slices.Delete(e.Regions, i, i+1)
 		retired = append(retired, Retired{Name: c.retire})
 	}
-	s.leaving = slices.ContainsFunc(retired, func(t Retired) bool { return !t.Done })
+	s.retired = retired
 	if _, err := io.ReadFull(k.cfg.Rand, e.ID[:]); err != nil {
 		return e, fmt.Errorf("read randomness: %w", err)
 	}

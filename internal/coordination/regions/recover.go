@@ -33,16 +33,14 @@ func (k *Keeper) recover(ctx context.Context, s *state, c change) (Opened, error
 		return Opened{}, err
 	}
 	k.cfg.Progress(f.progress)
-	if s.leaving {
+	if s.leaving() {
 		// What etcd has of a region that is gone for good nobody else has.
-		if err := f.keep(ctx, s); err != nil {
+		if err := f.keep(ctx); err != nil {
 			return Opened{}, err
 		}
 	}
-	for _, all := range []string{k.cfg.Keys.Claims(), k.cfg.Keys.Folded(), k.cfg.Keys.Forgottens()} {
-		if err := f.drop(ctx, all); err != nil {
-			return Opened{}, err
-		}
+	if err := f.empty(ctx); err != nil {
+		return Opened{}, err
 	}
 	if err := k.scan(ctx, e, f.boot); err != nil {
 		return Opened{}, err
@@ -68,6 +66,8 @@ type filler struct {
 	progress Progress
 	// dissolved: there is no epoch any more, and what is left in etcd is dropped.
 	dissolved bool
+	// last is what was written last: an etcd without it was restored since, also where it has the epoch. The claims' ids are random.
+	last claims.Put
 }
 
 // begin puts the epoch into etcd. From here on nothing of an earlier epoch is applied.
@@ -91,7 +91,7 @@ func (f *filler) judge(r claims.Result, err error, op string) error {
 	case r.Cluster != f.cluster:
 		return fmt.Errorf("%s: %w: etcd is cluster %x now, and was %x", op, ErrOvertaken, r.Cluster, f.cluster)
 	case !r.Held:
-		return fmt.Errorf("%s: %w: etcd has another epoch now", op, ErrOvertaken)
+		return fmt.Errorf("%s: %w: etcd has another epoch now, or has forgotten what was written", op, ErrOvertaken)
 	}
 	return nil
 }
@@ -102,14 +102,36 @@ func (f *filler) guard() []claims.Guard {
 	if f.dissolved {
 		return []claims.Guard{{Key: f.k.cfg.Keys.Epoch(), Is: claims.Absent}}
 	}
-	return []claims.Guard{{Key: f.k.cfg.Keys.Epoch(), Is: claims.Holds, Value: f.value}, {Key: f.k.cfg.Keys.Filled(), Is: claims.Absent}}
+	g := []claims.Guard{{Key: f.k.cfg.Keys.Epoch(), Is: claims.Holds, Value: f.value}, {Key: f.k.cfg.Keys.Filled(), Is: claims.Absent}}
+	if f.last.Key != "" {
+		g = append(g, claims.Guard{Key: f.last.Key, Is: claims.Holds, Value: f.last.Value})
+	}
+	return g
 }
 
-// drop deletes everything below a prefix that ends with a slash: a copy is not believed, not even what is durable in it.
+// empty drops everything that etcd has of another epoch, and notes it: a copy is not believed, not even what is durable in it.
+func (f *filler) empty(ctx context.Context) error {
+	keys := f.k.cfg.Keys
+	all := []string{keys.Claims(), keys.Folded(), keys.Forgottens()}
+	g := f.guard()
+	for _, prefix := range all {
+		if err := f.drop(ctx, prefix); err != nil {
+			return err
+		}
+		g = append(g, claims.Guard{Key: prefix, End: beyond(prefix), Is: claims.Absent})
+	}
+	f.last = claims.Put{Key: keys.Emptied(), Value: f.value}
+	r, err := f.k.cfg.KV.Commit(ctx, claims.Txn{Guards: g, Parts: []claims.Part{{Puts: []claims.Put{f.last}}}})
+	return f.judge(r, err, "note that nothing is left")
+}
+
+// beyond follows all keys that begin with a prefix, which ends with a slash.
+func beyond(prefix string) string { return prefix[:len(prefix)-1] + "0" }
+
+// drop deletes everything below a prefix that ends with a slash.
 func (f *filler) drop(ctx context.Context, prefix string) error {
-	end := prefix[:len(prefix)-1] + "0" // what follows the slash
 	for {
-		r, err := f.k.cfg.KV.Commit(ctx, claims.Txn{Guards: f.guard(), Parts: []claims.Part{{Reads: []claims.Range{{From: prefix, End: end, Limit: txnWrites}}}}})
+		r, err := f.k.cfg.KV.Commit(ctx, claims.Txn{Guards: f.guard(), Parts: []claims.Part{{Reads: []claims.Range{{From: prefix, End: beyond(prefix), Limit: txnWrites}}}}})
 		if err := f.judge(r, err, "read "+prefix); err != nil {
 			return err
 		}
@@ -171,13 +193,16 @@ func (f *filler) flush(ctx context.Context) error {
 		return err
 	}
 	f.progress.Claims += uint64(len(f.puts))
+	f.last = f.puts[len(f.puts)-1]
 	f.puts = f.puts[:0]
 	return nil
 }
 
 // end notes that the epoch is filled.
 func (f *filler) end(ctx context.Context) (int64, error) {
-	r, err := f.k.cfg.KV.Commit(ctx, claims.Txn{Guards: f.guard(), Parts: []claims.Part{{Puts: []claims.Put{{Key: f.k.cfg.Keys.Filled(), Value: f.value}}}}})
+	r, err := f.k.cfg.KV.Commit(ctx, claims.Txn{Guards: f.guard(), Parts: []claims.Part{{
+		Puts: []claims.Put{{Key: f.k.cfg.Keys.Filled(), Value: f.value}}, Deletes: []string{f.k.cfg.Keys.Emptied()},
+	}}})
 	return r.Revision, f.judge(r, err, "note that the epoch is filled")
 }
 

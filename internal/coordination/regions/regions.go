@@ -151,8 +151,13 @@ type state struct {
 	// found are the records, by region; unread the regions that did not answer.
 	found  map[claims.Region]stored
 	unread []*RegionError
-	// leaving: of a region that was retired the others may not have what etcd has; set by a move.
-	leaving bool
+	// retired are those of the epoch that was moved to.
+	retired []Retired
+}
+
+// leaving: of a region that was retired the others may not have what etcd has.
+func (s *state) leaving() bool {
+	return slices.ContainsFunc(s.retired, func(t Retired) bool { return !t.Done })
 }
 
 // stored is a record as it lies in a bucket.
@@ -161,9 +166,13 @@ type stored struct {
 	etag string
 }
 
-// newest is the record with the highest number; ok is false where no region has one.
+// newest is the record with the highest number; ok is false where no region has one. That of a region which another record calls retired
+// does not count: a mover that had read it before the retirement may still write there.
 func (s *state) newest() (r Record, ok bool) {
-	for _, f := range s.found {
+	for name, f := range s.found {
+		if s.isRetired(name) {
+			continue
+		}
 		if f.Number > r.Number || f.Number == r.Number && f.Dissolved {
 			r, ok = f.Record, true
 		}
@@ -179,6 +188,15 @@ func Newest(records map[claims.Region]Record) (r Record, ok bool) {
 		s.found[n] = stored{Record: f}
 	}
 	return s.newest()
+}
+
+func (s *state) isRetired(name claims.Region) bool {
+	for _, f := range s.found {
+		if slices.ContainsFunc(f.Retired, func(t Retired) bool { return t.Name == name }) {
+			return true
+		}
+	}
+	return false
 }
 
 // Open gives the epoch that holds. Where etcd does not have the one of the buckets it recovers, if it may; else the error wraps
@@ -203,10 +221,15 @@ func (k *Keeper) Open(ctx context.Context, recover bool) (Opened, error) {
 }
 
 // Distrust takes the epoch out of an etcd that was seen to have forgotten revisions of it: it was restored, although its cluster id
-// may be the same. From then on nobody decides anything by it, and whoever opens recovers. An epoch that was opened since stays.
+// may be the same, and may have an earlier epoch. From then on nobody decides anything by it, and whoever opens recovers. A later epoch,
+// which was opened since, stays.
 func (k *Keeper) Distrust(ctx context.Context, was Opened) error {
-	g := claims.Guard{Key: k.cfg.Keys.Epoch(), Is: claims.Holds, Value: was.Epoch.Marshal()}
-	_, err := k.cfg.KV.Commit(ctx, claims.Txn{Guards: []claims.Guard{g}, Parts: []claims.Part{{Deletes: []string{g.Key}}}})
+	s := &state{}
+	err := k.readEpoch(ctx, s)
+	if err == nil && s.value != nil && (s.epoch.Number < was.Epoch.Number || s.epoch.ID == was.Epoch.ID) {
+		g := claims.Guard{Key: k.cfg.Keys.Epoch(), Is: claims.Holds, Value: s.value}
+		_, err = k.cfg.KV.Commit(ctx, claims.Txn{Guards: []claims.Guard{g}, Parts: []claims.Part{{Deletes: []string{g.Key}}}})
+	}
 	if err != nil {
 		return fmt.Errorf("take epoch %d out of etcd, which has forgotten: %w", was.Epoch.Number, err)
 	}

@@ -38,9 +38,10 @@ type sim struct {
 	kv      *kv.Store
 	cluster uint64
 	copies  []*kv.Store
+	sent    []claims.Txn // requests that may come once more
 	buckets map[claims.Region]*mem.Store
 	away    claims.Region
-	late    []func()
+	late    []lateRequest
 	actors  []*actor
 	quiet   bool // no more faults
 	ids     uint64
@@ -53,9 +54,16 @@ type sim struct {
 	retired bool
 	lost    map[identity.Batch]identity.Digest
 	last    uint64
-	leader  claims.Region
-	trace   bool
-	open    error // why no epoch is open in the end
+	// lived is the epoch that was opened last, copiesGone how many copies there were when the bucket was lost, and forgiven what may be
+	// told otherwise: etcd was lost at once with the region that had it. See sim_restore_test.go.
+	lived      regions.Opened
+	copiesGone int
+	regressed  int // restores while a region is retired
+	forgiven   map[identity.Batch]bool
+	faults     map[string]int
+	leader     claims.Region
+	trace      bool
+	open       error // why no epoch is open in the end
 
 	acked   map[identity.Batch]identity.Digest
 	refused map[identity.Batch][]identity.Digest // told conflict
@@ -123,10 +131,10 @@ func (a *actor) request(unavailable, unknown error, fn func() error) error {
 			_ = fn()
 			return unknown
 		case 2:
-			a.late = append(a.late, func() { _ = fn() })
+			a.late = append(a.late, lateRequest{a.keeping, func() { _ = fn() }})
 			return unknown
 		case 3:
-			a.late = append(a.late, func() { _ = fn() })
+			a.late = append(a.late, lateRequest{a.keeping, func() { _ = fn() }})
 		}
 	}
 	err := fn()
@@ -142,6 +150,9 @@ type simEtcd struct{ *actor }
 func (e simEtcd) Commit(ctx context.Context, t claims.Txn) (claims.Result, error) {
 	var first *claims.Result
 	t.Parts = cloned(t.Parts)
+	if !e.keeping {
+		e.remember(t)
+	}
 	err := e.request(claims.ErrUnavailable, claims.ErrUnknown, func() error {
 		r, err := e.kv.Commit(ctx, t)
 		if e.keeping {
@@ -192,7 +203,7 @@ func (b simBucket) Replace(ctx context.Context, key string, body []byte, etag st
 	replace := func() (err error) { i, err = b.buckets[b.of].Replace(ctx, key, body, etag, o); return err }
 	// The record of the epoch alone is replaced, which is rare: so that is lost more often.
 	if !b.quiet && b.rnd.IntN(6) == 0 && b.pause() {
-		b.late = append(b.late, func() { _ = replace() })
+		b.late = append(b.late, lateRequest{b.keeping, func() { _ = replace() }})
 		return i, objstore.ErrUnknown
 	}
 	err = b.do(replace)
@@ -234,7 +245,7 @@ func (a *actor) recover() {
 		if o, err := k.Open(context.Background(), leading && a.last > 0); err == nil {
 			a.opened(o)
 		}
-		if !a.dead && leading && a.last > 0 && (a.quiet || a.rnd.IntN(20) == 0) {
+		if !a.dead && leading && a.last > 0 && (a.quiet || a.goes || a.rnd.IntN(20) == 0) {
 			if o, err := k.Add(context.Background(), "asia"); err == nil {
 				a.added = true
 				a.opened(o)
@@ -262,10 +273,14 @@ func (a *actor) retire(k *regions.Keeper) {
 				o.kill()
 			}
 		}
-		if a.late = nil; a.unfilled() {
+		a.late = slices.DeleteFunc(a.late, func(l lateRequest) bool { return l.keeping })
+		if a.unfilled() {
 			return
 		}
-		a.gone = everywhere[a.rnd.IntN(len(everywhere))]
+		if !a.quiet {
+			a.faults["a region is lost early"]++
+		}
+		a.gone, a.copiesGone = everywhere[a.rnd.IntN(len(everywhere))], len(a.copies)
 		a.logf("%s is gone", a.gone)
 	}
 	o, err := k.Retire(context.Background(), a.gone, false)
@@ -273,19 +288,6 @@ func (a *actor) retire(k *regions.Keeper) {
 	if err == nil && !a.dead {
 		a.opened(o)
 	}
-}
-
-// unfilled: etcd does not have everything that was decided.
-func (w *sim) unfilled() bool {
-	c := regions.Config{KV: w.kv, Keys: keys, Rand: simRand{w.rnd}, Now: func() int64 { return w.now.UnixNano() }}
-	for _, r := range everywhere {
-		c.Regions = append(c.Regions, regions.Region{Name: r, Store: w.buckets[r]})
-	}
-	k, err := regions.New(c)
-	if err == nil {
-		_, err = k.Open(context.Background(), false)
-	}
-	return err != nil
 }
 
 // opened: epochs that were open never go back, no region is lost, and all of them know of the epoch.
@@ -312,33 +314,8 @@ func (a *actor) opened(o regions.Opened) {
 	if o.Epoch.Number > a.last {
 		a.logf("epoch %d is open: %v", o.Epoch.Number, o.Epoch.Regions)
 	}
-	a.last = max(a.last, o.Epoch.Number)
-}
-
-// fault lets something go wrong.
-func (w *sim) fault() {
-	switch n := w.rnd.IntN(60); {
-	case n < 2:
-		w.copies = append(w.copies, w.kv.Copy())
-	// Etcd that is lost with a region at once is more than is promised.
-	case n == 2 && len(w.copies) > 0 && w.cluster < 6 && (w.gone == "" || w.retired):
-		w.cluster++
-		w.logf("etcd is restored as cluster %d", w.cluster)
-		w.kv.Restore(w.copies[w.rnd.IntN(len(w.copies))], w.cluster)
-	case n < 6:
-		a := w.actors[w.rnd.IntN(len(w.actors))]
-		a.kill()
-	case n == 6:
-		w.leader = everywhere[w.rnd.IntN(len(everywhere))]
-		w.away = ""
-		if w.rnd.IntN(3) == 0 {
-			w.away = everywhere[w.rnd.IntN(len(everywhere))]
-		}
-	case n < 35 && len(w.late) > 0:
-		i := w.rnd.IntN(len(w.late))
-		fn := w.late[i]
-		w.late = slices.Delete(w.late, i, i+1)
-		fn()
+	if o.Epoch.Number >= a.last {
+		a.last, a.lived = o.Epoch.Number, o
 	}
 }
 
@@ -352,7 +329,7 @@ func simulateRegions(t testing.TB, seed uint64) *sim {
 	w := &sim{
 		t: t, rnd: rand.New(rand.NewPCG(seed, 14)), seed: seed, now: time.Unix(1000, 0), kv: kv.New(), cluster: 1, leader: "eu", trace: os.Getenv("REGIONS_SIM_TRACE") != "",
 		buckets: map[claims.Region]*mem.Store{}, acked: map[identity.Batch]identity.Digest{}, refused: map[identity.Batch][]identity.Digest{},
-		ranged: map[identity.Batch]bool{}, goes: seed%3 == 0, entries: map[claims.Region]map[identity.Batch]identity.Digest{},
+		ranged: map[identity.Batch]bool{}, forgiven: map[identity.Batch]bool{}, faults: map[string]int{}, goes: seed%3 == 0, entries: map[claims.Region]map[identity.Batch]identity.Digest{},
 	}
 	for _, r := range everywhere {
 		w.buckets[r], w.entries[r] = mem.New(nil), map[identity.Batch]identity.Digest{}
@@ -371,13 +348,17 @@ func simulateRegions(t testing.TB, seed uint64) *sim {
 			w.spawn(r, main)
 		}
 	}
-	for w.step < 5000 && w.failed == "" {
+	steps := 5000
+	if w.goes {
+		steps = 8000
+	}
+	for w.step < steps && w.failed == "" {
 		w.one()
 	}
 	// In the end everything is settled or released, and says what it has said.
 	w.quiet = true
-	for _, fn := range w.late {
-		fn()
+	for _, l := range w.late {
+		l.fn()
 	}
 	w.late = nil
 	for range 40 {
@@ -402,7 +383,11 @@ func (w *sim) spawn(r claims.Region, main func(*actor)) {
 func (w *sim) one() {
 	w.step++
 	w.now = w.now.Add(time.Millisecond)
-	if w.rnd.IntN(12) == 0 && !w.quiet {
+	rate := 12
+	if w.goes && w.gone == "" {
+		rate = 60 // else it is hardly ever lost before the end
+	}
+	if w.rnd.IntN(rate) == 0 && !w.quiet {
 		w.fault()
 		return
 	}
@@ -425,9 +410,7 @@ var errNone = errors.New("none")
 
 // all claims in etcd.
 func (w *sim) all() (out []claims.Claim) {
-	from := keys.Claims()
-	r, _ := w.kv.Commit(context.Background(), claims.Txn{Parts: []claims.Part{{Reads: []claims.Range{{From: from, End: from[:len(from)-1] + "0"}}}}})
-	for _, e := range r.Parts[0].Reads[0] {
+	for _, e := range wholeEtcd(w.kv, keys.Claims()) {
 		boot, start, err := keys.ParseClaim(e.Key)
 		c, err2 := claims.ParseClaim(boot, start, e.Value)
 		if err != nil || err2 != nil {
@@ -460,6 +443,9 @@ func (w *sim) end() {
 		return
 	}
 	for id, hash := range w.acked {
+		if w.forgives(id) {
+			continue
+		}
 		n := 0
 		for _, r := range everywhere {
 			if h, ok := w.entries[r][id]; ok {
@@ -504,6 +490,7 @@ func TestSimulation(t *testing.T) {
 	number("REGIONS_SIM_SEED", &first)
 	var answers, epochs, restores, folded, forgotten, byFolds, retired, again int
 	var kinds [12]int
+	faults := map[string]int{}
 	for seed := first; seed < first+seeds; seed++ {
 		w := simulateRegions(t, seed)
 		answers, epochs, restores = answers+w.answers, epochs+int(w.last), restores+int(w.cluster-1)
@@ -515,8 +502,12 @@ func TestSimulation(t *testing.T) {
 		for i, n := range w.kinds {
 			kinds[i] += n
 		}
+		for what, n := range w.faults {
+			faults[what] += n
+		}
 	}
 	t.Logf("%d schedules, %d answers, %d by folds, %d epochs, %d restores, %d claims folded, %d boots forgotten, %d regions retired, %d batches accepted again", seeds, answers, byFolds, epochs, restores, folded, forgotten, retired, again)
+	t.Logf("%v", faults)
 	for i, n := range kinds {
 		if n > 0 {
 			t.Logf("%s: %d", claims.Outcome(i), n)

@@ -1,0 +1,174 @@
+package regions
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
+	"lightmetrics.dev/lightmetrics/internal/coordination/folds"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// kept are claims of one boot, in order.
+type kept struct {
+	boot   identity.Boot
+	claims []claims.Claim
+}
+
+// keep folds what etcd has of regions that were retired: that an identity is decided, and for which frame. It precedes all deletes of a
+// recovery, so one that dies and is begun again finds the same claims, unless etcd was restored meanwhile: then it may find those of any
+// earlier time. Claims stand for the manifests that nobody can read any more, with the stamps of these, and are taken as a recovery takes
+// manifests: unless one with a higher stamp contradicts them.
+func (f *filler) keep(ctx context.Context) error {
+	all := f.k.cfg.Keys.Claims()
+	folder := f.k.Folder(f.epoch)
+	looker := folds.NewLooker(folder, 0)
+	for from := all; ; {
+		r, err := f.k.cfg.KV.Commit(ctx, claims.Txn{Guards: f.guard(), Parts: []claims.Part{{Reads: []claims.Range{{From: from, End: beyond(all), Limit: claims.MaxScan}}}}})
+		if err := f.judge(r, err, "read "+all); err != nil {
+			return err
+		}
+		entries := r.Parts[0].Reads[0]
+		boots, err := f.remembered(entries)
+		if err != nil {
+			return err
+		}
+		if err := f.k.each(len(boots), func(i int) error {
+			if err := f.keepBoot(ctx, folder, looker, boots[i]); err != nil {
+				return fmt.Errorf("keep what retired regions had: %w", err)
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
+		if len(entries) < claims.MaxScan {
+			return f.spread(ctx, folder)
+		}
+		from = entries[len(entries)-1].Key + "\x00"
+	}
+}
+
+// remembered are the claims that say what a retired region may have decided. A recovered one is among them: it may have been acknowledged in
+// an earlier epoch. By others that are CLAIMED nobody was answered.
+func (f *filler) remembered(entries []claims.Entry) (out []kept, _ error) {
+	for _, e := range entries {
+		b, start, err := f.k.cfg.Keys.ParseClaim(e.Key)
+		if err != nil {
+			return nil, err
+		}
+		c, err := claims.ParseClaim(b, start, e.Value)
+		if err != nil {
+			return nil, err
+		}
+		if !f.epoch.Retired(c.Home) || c.State == claims.Claimed && !c.Recovered {
+			continue
+		}
+		if n := len(out); n == 0 || out[n-1].boot != b {
+			out = append(out, kept{boot: b})
+		}
+		last := &out[len(out)-1]
+		last.claims = append(last.claims, c)
+	}
+	return out, nil
+}
+
+// keepBoot folds what claims of retired regions say of a boot, if nothing that is known elsewhere speaks against it.
+func (f *filler) keepBoot(ctx context.Context, folder folds.Folder, looker *folds.Looker, b kept) error {
+	folded, err := looker.All(ctx, b.boot)
+	if err != nil {
+		return err
+	}
+	left := slices.DeleteFunc(b.claims, func(c claims.Claim) bool { return folds.Meet(folded, c.Identity) })
+	if len(left) == 0 {
+		return nil
+	}
+	there, err := f.standing(ctx, b.boot, folded, left)
+	if err != nil {
+		return err
+	}
+	var add []folds.Entry
+	for _, c := range left {
+		if !slices.ContainsFunc(there, func(m manifest) bool { return m.outdates(c) }) {
+			add = append(add, folds.Entry{Start: c.Identity.SeqStart, End: c.Identity.SeqEnd, Home: c.Home, Digest: folds.DigestOf(c.Hash)})
+		}
+	}
+	for len(add) > 0 {
+		n := min(len(add), folds.MaxAdd)
+		if _, err := folder.Fold(ctx, b.boot, claims.Folds{}, add[:n]); err != nil {
+			return err
+		}
+		add = add[n:]
+	}
+	return nil
+}
+
+// outdates reports that the manifest was written, or affirmed, for a claim that followed this one in its place. Then this one was never
+// durable in the etcd in which the other was made: it became so in a copy, by a request that came late; or it was recovered, and an epoch
+// that followed recovered another one, which nothing could be claimed against in its own.
+func (m manifest) outdates(c claims.Claim) bool {
+	return m.id.Intersects(c.Identity) && m.stamp.Compare(c.Stamp) > 0
+}
+
+// standing are the manifests of the regions that are left which meet claims of a boot, and nothing that is folded.
+func (f *filler) standing(ctx context.Context, boot identity.Boot, folded []folds.Entry, left []claims.Claim) (out []manifest, _ error) {
+	// What begins before the end of something that is folded, and reaches a claim, meets what is folded.
+	from := uint64(0)
+	for _, e := range folded {
+		if e.End < left[0].Identity.SeqStart {
+			from = e.End + 1
+		}
+	}
+	for _, r := range f.k.cfg.Regions {
+		if f.epoch.Retired(r.Name) {
+			continue
+		}
+		found, err := r.standing(ctx, boot, from, left)
+		if err != nil {
+			return nil, &RegionError{"read manifests", r.Name, err}
+		}
+		out = append(out, slices.DeleteFunc(found, func(m manifest) bool { return folds.Meet(folded, m.id) })...)
+	}
+	return out, nil
+}
+
+// standing reads the manifests of a boot that begin at a sequence number or later and meet one of these claims.
+func (r Region) standing(ctx context.Context, boot identity.Boot, from uint64, left []claims.Claim) (out []manifest, _ error) {
+	last := left[len(left)-1].Identity.SeqEnd
+	o := objstore.ListOptions{Prefix: layout.AcceptedBoot(boot), StartAfter: layout.BootFrom(layout.AcceptedPrefix, boot, from)}
+	for info, err := range objstore.List(ctx, r.Store, o) {
+		if err != nil {
+			return nil, err
+		}
+		id, err := layout.ParseAccepted(info.Key)
+		if err != nil {
+			return nil, err
+		}
+		if id.SeqStart > last {
+			break
+		}
+		if !slices.ContainsFunc(left, func(c claims.Claim) bool { return id.Intersects(c.Identity) }) {
+			continue
+		}
+		m, err := r.manifest(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, m)
+	}
+	if len(out) == 0 {
+		return nil, nil
+	}
+	affirmed, err := r.affirmed(ctx, boot)
+	if err != nil {
+		return nil, err
+	}
+	for i, m := range out {
+		if s := affirmed[m.id]; s.Compare(m.stamp) > 0 {
+			out[i].stamp = s
+		}
+	}
+	return out, nil
+}
