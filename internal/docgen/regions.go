@@ -18,6 +18,8 @@ const (
 	recoverAhead = 64.   // requests of a recovery at once, but for its listings
 	s3Seconds    = 0.030 // of a request of a recovery
 	listed       = 1000. // keys of a LIST
+	partEntries  = 2048. // identities of a part of folds
+	worthAhead   = 32.   // identities of a boot that are worth a listing of its own
 )
 
 // regionsFleet is an example of a fleet over three regions. Times are in seconds, compaction is etcd.embedded.compaction.
@@ -48,10 +50,19 @@ func (f regionsFleet) requests() (writes, reads float64) {
 	return siteCount * folds, siteCount*folds + siteCount*siteCount*monthSeconds/checkEvery
 }
 
-// recovery takes so many seconds when so many batches were ever accepted: each manifest is listed, those that are not folded are read,
-// and of each boot three heads and three listings of affirmations.
+// recovery takes so many seconds when so many batches were ever accepted. Side by side: of each boot the heads and the listings of
+// affirmations of all regions, all parts, the manifests that are not folded, and a page of manifests behind what is. One after the
+// other: the keys of heads and parts in each region, and all manifests, if boots have few of them.
 func (f regionsFleet) recovery(accepted float64) float64 {
-	return s3Seconds * (accepted/listed + (f.agents*f.claims()+2*siteCount*f.agents)/recoverAhead)
+	parts := accepted / partEntries
+	ahead := f.agents*(2*siteCount+f.claims()) + parts
+	listings := siteCount * (f.agents + parts) / listed
+	if accepted/f.agents > worthAhead {
+		ahead += f.agents
+	} else {
+		listings += accepted / listed
+	}
+	return s3Seconds * (listings + ahead/recoverAhead)
 }
 
 func regionsTable(p prices) string {

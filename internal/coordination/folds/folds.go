@@ -118,9 +118,14 @@ func unite(a, b []Entry, retired Homes) ([]Entry, error) {
 	if len(b) == 0 {
 		return a, nil
 	}
-	all := append(slices.Clone(a), b...)
+	return Merge(retired, a, b)
+}
+
+// Merge gives the entries of all lists, in order. Errors wrap ErrContradiction.
+func Merge(retired Homes, lists ...[]Entry) ([]Entry, error) {
+	all := slices.Concat(lists...)
 	slices.SortStableFunc(all, compareEntries)
-	out := all[:0:0]
+	out := all[:0]
 	for _, e := range all {
 		n := len(out)
 		if n == 0 || !out[n-1].meets(e) {
@@ -194,6 +199,15 @@ func meeting(all []Entry, start, end uint64) []Entry {
 		to++
 	}
 	return all[from:to]
+}
+
+// Count is how many entries the head has, those of its parts among them. One that two of them have counts twice.
+func (h Head) Count() uint64 {
+	n := uint64(len(h.Tail))
+	for _, p := range h.Parts {
+		n += p.Count
+	}
+	return n
 }
 
 // Above is the number from which on the head has nothing; the greatest of all where it may have any.

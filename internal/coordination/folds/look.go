@@ -262,25 +262,45 @@ func (e Entry) Identity(boot identity.Boot) identity.Batch {
 	return identity.Batch{Agent: boot.Agent, Boot: boot.Boot, SeqStart: e.Start, SeqEnd: e.End}
 }
 
-// All gives every entry of a boot, by the heads of all regions: each has to answer, and has them all when this returns. So nothing that
-// is found is missed by whoever reads only some of the regions later.
-func (l *Looker) All(ctx context.Context, boot identity.Boot) ([]Entry, error) {
+// Everywhere gives the head of a boot: each region has to answer, and has it when this returns. So nothing that is found is missed by
+// whoever reads only some of the regions later. Of a boot without folds it has no generation.
+func (l *Looker) Everywhere(ctx context.Context, boot identity.Boot) (Head, error) {
 	s, err := l.fetchAll(ctx, boot, claims.Folds{})
 	if err == nil && len(s.Heads) < len(l.folder.Regions) {
 		err = fmt.Errorf("%w: %d of %d regions answer", ErrBehind, len(s.Heads), len(l.folder.Regions))
 	}
 	if err != nil {
+		return Head{}, fmt.Errorf("read folds of boot %s: %w", boot, err)
+	}
+	return s.Head, nil
+}
+
+// Part gives the entries of a part that a head of the boot names.
+func (l *Looker) Part(ctx context.Context, boot identity.Boot, p Part) ([]Entry, error) {
+	es, err := l.part(ctx, boot, p)
+	if err != nil {
 		return nil, fmt.Errorf("read folds of boot %s: %w", boot, err)
 	}
-	out := s.Tail
-	for _, p := range s.Parts {
-		es, err := l.part(ctx, boot, p)
-		if err == nil {
-			out, err = unite(out, es, l.folder.Retired)
-		}
+	return es, nil
+}
+
+// All gives every entry of a boot, by the head that Everywhere gives.
+func (l *Looker) All(ctx context.Context, boot identity.Boot) ([]Entry, error) {
+	h, err := l.Everywhere(ctx, boot)
+	if err != nil {
+		return nil, err
+	}
+	lists := [][]Entry{h.Tail}
+	for _, p := range h.Parts {
+		es, err := l.Part(ctx, boot, p)
 		if err != nil {
-			return nil, fmt.Errorf("read folds of boot %s: %w", boot, err)
+			return nil, err
 		}
+		lists = append(lists, es)
+	}
+	out, err := Merge(l.folder.Retired, lists...)
+	if err != nil {
+		return nil, fmt.Errorf("read folds of boot %s: %w", boot, err)
 	}
 	return out, nil
 }

@@ -88,6 +88,7 @@ func TestFolded(t *testing.T) {
 func TestRecoveryWaitsForFolds(t *testing.T) {
 	w := newWorld(t, "asia", "eu", "us")
 	w.manifest("us", batch("boot", 1, 5), "a", accepted.Stamp{Epoch: 1, Fence: 10})
+	w.head("us", folds.Entry{Start: 1, End: 5, Home: "us", Digest: folds.DigestOf(identity.Sum([]byte("a")))})
 	c := regions.Config{KV: etcd{w}, Keys: keys, Rand: w.rand, Now: func() int64 { return 7 }}
 	for _, n := range []claims.Region{"asia", "eu", "us"} {
 		c.Regions = append(c.Regions, regions.Region{Name: n, Store: w.buckets[n]})
@@ -100,6 +101,16 @@ func TestRecoveryWaitsForFolds(t *testing.T) {
 	if o, err := k.Open(context.Background(), true); !errors.Is(err, folds.ErrBehind) {
 		t.Errorf("%+v, %v", o, err)
 	}
+}
+
+// head writes the first head of boot "boot" into one region alone.
+func (w *world) head(r claims.Region, entries ...folds.Entry) folds.Head {
+	w.t.Helper()
+	h := folds.Head{Boot: batch("boot", 1, 1).BootOf(), Generation: 1, Tail: entries}
+	if _, err := w.buckets[r].Create(w.t.Context(), layout.FoldHead(h.Boot), h.Marshal(), objstore.PutOptions{}); err != nil {
+		w.t.Fatal(err)
+	}
+	return h
 }
 
 // withoutFolds does not answer for folds.
@@ -119,10 +130,7 @@ func TestRecoveryLeavesOutWhatIsFolded(t *testing.T) {
 	w.manifest("us", batch("boot", 1, 5), "b", accepted.Stamp{Epoch: 1, Fence: 99}) // left behind
 	w.manifest("us", batch("boot", 5, 7), "b", accepted.Stamp{Epoch: 1, Fence: 99}) // left behind
 	w.manifest("us", batch("boot", 8, 9), "b", accepted.Stamp{Epoch: 1, Fence: 11})
-	h := folds.Head{Boot: batch("boot", 1, 1).BootOf(), Generation: 1, Tail: []folds.Entry{{Start: 1, End: 5, Home: "eu", Digest: folds.DigestOf(identity.Sum([]byte("a")))}}}
-	if _, err := w.buckets["us"].Create(context.Background(), layout.FoldHead(h.Boot), h.Marshal(), objstore.PutOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	h := w.head("us", folds.Entry{Start: 1, End: 5, Home: "eu", Digest: folds.DigestOf(identity.Sum([]byte("a")))})
 	o := w.open("eu", "us")
 	if o.Recovered.Claims != 1 || o.Recovered.Manifests != 1 {
 		t.Errorf("%+v", o.Recovered)

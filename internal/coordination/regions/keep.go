@@ -24,8 +24,7 @@ type kept struct {
 // manifests: unless one with a higher stamp contradicts them.
 func (f *filler) keep(ctx context.Context) error {
 	all := f.k.cfg.Keys.Claims()
-	folder := f.k.Folder(f.epoch)
-	looker := folds.NewLooker(folder, 0)
+	looker := folds.NewLooker(f.k.Folder(f.epoch), 0)
 	for from := all; ; {
 		r, err := f.k.cfg.KV.Commit(ctx, claims.Txn{Guards: f.guard(), Parts: []claims.Part{{Reads: []claims.Range{{From: from, End: beyond(all), Limit: claims.MaxScan}}}}})
 		if err := f.judge(r, err, "read "+all); err != nil {
@@ -36,16 +35,15 @@ func (f *filler) keep(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := f.k.each(len(boots), func(i int) error {
-			if err := f.keepBoot(ctx, folder, looker, boots[i]); err != nil {
+		for len(boots) > 0 {
+			n := min(len(boots), scanBoots)
+			if err := f.keepBoots(ctx, looker, boots[:n]); err != nil {
 				return fmt.Errorf("keep what retired regions had: %w", err)
 			}
-			return nil
-		}); err != nil {
-			return err
+			boots = boots[n:]
 		}
 		if len(entries) < claims.MaxScan {
-			return f.spread(ctx, folder)
+			return nil
 		}
 		from = entries[len(entries)-1].Key + "\x00"
 	}
@@ -75,17 +73,24 @@ func (f *filler) remembered(entries []claims.Entry) (out []kept, _ error) {
 	return out, nil
 }
 
-// keepBoot folds what claims of retired regions say of a boot, if nothing that is known elsewhere speaks against it.
-func (f *filler) keepBoot(ctx context.Context, folder folds.Folder, looker *folds.Looker, b kept) error {
-	folded, err := looker.All(ctx, b.boot)
-	if err != nil {
+// keepBoots folds what claims of retired regions say of boots, if nothing that is known elsewhere speaks against it.
+func (f *filler) keepBoots(ctx context.Context, looker *folds.Looker, boots []kept) error {
+	folded := make([]*foldedBoot, len(boots))
+	for i, b := range boots {
+		folded[i] = &foldedBoot{boot: b.boot}
+	}
+	if err := f.k.readFolds(ctx, looker, f.epoch, folded); err != nil {
 		return err
 	}
-	left := slices.DeleteFunc(b.claims, func(c claims.Claim) bool { return folds.Meet(folded, c.Identity) })
+	return f.k.each(len(boots), func(i int) error { return f.keepBoot(ctx, folded[i], boots[i].claims) })
+}
+
+func (f *filler) keepBoot(ctx context.Context, folded *foldedBoot, of []claims.Claim) error {
+	left := slices.DeleteFunc(of, func(c claims.Claim) bool { return folded.meets(c.Identity) })
 	if len(left) == 0 {
 		return nil
 	}
-	there, err := f.standing(ctx, b.boot, folded, left)
+	there, err := f.standing(ctx, folded, left)
 	if err != nil {
 		return err
 	}
@@ -97,7 +102,7 @@ func (f *filler) keepBoot(ctx context.Context, folder folds.Folder, looker *fold
 	}
 	for len(add) > 0 {
 		n := min(len(add), folds.MaxAdd)
-		if _, err := folder.Fold(ctx, b.boot, claims.Folds{}, add[:n]); err != nil {
+		if _, err := f.k.Folder(f.epoch).Fold(ctx, folded.boot, claims.Folds{}, add[:n]); err != nil {
 			return err
 		}
 		add = add[n:]
@@ -113,32 +118,26 @@ func (m manifest) outdates(c claims.Claim) bool {
 }
 
 // standing are the manifests of the regions that are left which meet claims of a boot, and nothing that is folded.
-func (f *filler) standing(ctx context.Context, boot identity.Boot, folded []folds.Entry, left []claims.Claim) (out []manifest, _ error) {
-	// What begins before the end of something that is folded, and reaches a claim, meets what is folded.
-	from := uint64(0)
-	for _, e := range folded {
-		if e.End < left[0].Identity.SeqStart {
-			from = e.End + 1
-		}
-	}
+func (f *filler) standing(ctx context.Context, folded *foldedBoot, left []claims.Claim) (out []manifest, _ error) {
 	for _, r := range f.k.cfg.Regions {
 		if f.epoch.Retired(r.Name) {
 			continue
 		}
-		found, err := r.standing(ctx, boot, from, left)
+		found, err := r.standing(ctx, folded, left)
 		if err != nil {
 			return nil, &RegionError{"read manifests", r.Name, err}
 		}
-		out = append(out, slices.DeleteFunc(found, func(m manifest) bool { return folds.Meet(folded, m.id) })...)
+		out = append(out, found...)
 	}
 	return out, nil
 }
 
-// standing reads the manifests of a boot that begin at a sequence number or later and meet one of these claims.
-func (r Region) standing(ctx context.Context, boot identity.Boot, from uint64, left []claims.Claim) (out []manifest, _ error) {
+func (r Region) standing(ctx context.Context, folded *foldedBoot, left []claims.Claim) (out []manifest, _ error) {
 	last := left[len(left)-1].Identity.SeqEnd
-	o := objstore.ListOptions{Prefix: layout.AcceptedBoot(boot), StartAfter: layout.BootFrom(layout.AcceptedPrefix, boot, from)}
-	for info, err := range objstore.List(ctx, r.Store, o) {
+	// What begins before the end of something that is folded, and reaches a claim, meets what is folded.
+	after := layout.BootFrom(layout.AcceptedPrefix, folded.boot, folded.below(left[0].Identity.SeqStart))
+	var ids []identity.Batch
+	for info, err := range objstore.List(ctx, r.Store, objstore.ListOptions{Prefix: layout.AcceptedBoot(folded.boot), StartAfter: after}) {
 		if err != nil {
 			return nil, err
 		}
@@ -149,26 +148,26 @@ func (r Region) standing(ctx context.Context, boot identity.Boot, from uint64, l
 		if id.SeqStart > last {
 			break
 		}
-		if !slices.ContainsFunc(left, func(c claims.Claim) bool { return id.Intersects(c.Identity) }) {
-			continue
+		if !folded.meets(id) && slices.ContainsFunc(left, func(c claims.Claim) bool { return id.Intersects(c.Identity) }) {
+			ids = append(ids, id)
 		}
+	}
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	affirmed, err := r.affirmed(ctx, folded, ids)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range ids {
 		m, err := r.manifest(ctx, id)
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, m)
-	}
-	if len(out) == 0 {
-		return nil, nil
-	}
-	affirmed, err := r.affirmed(ctx, boot)
-	if err != nil {
-		return nil, err
-	}
-	for i, m := range out {
-		if s := affirmed[m.id]; s.Compare(m.stamp) > 0 {
-			out[i].stamp = s
+		if s := affirmed[id]; s.Compare(m.stamp) > 0 {
+			m.stamp = s
 		}
+		out = append(out, m)
 	}
 	return out, nil
 }

@@ -7,8 +7,6 @@ import (
 	"slices"
 
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
-	"lightmetrics.dev/lightmetrics/internal/coordination/folds"
-	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
 // ErrForgets: to retire the region now would forget what was decided there.
@@ -57,32 +55,4 @@ func (k *Keeper) Retire(ctx context.Context, name claims.Region, forget bool) (O
 		return fail(err)
 	}
 	return o, nil
-}
-
-// spread brings the folds of all boots to every region that is left: of two that had one, the other may be gone.
-func (f *filler) spread(ctx context.Context, folder folds.Folder) error {
-	looker := folds.NewLooker(folder, 0)
-	for _, r := range folder.Regions {
-		var boots []identity.Boot
-		flush := func() error {
-			err := f.k.each(len(boots), func(i int) error {
-				_, err := looker.All(ctx, boots[i])
-				return err
-			})
-			boots = boots[:0]
-			return err
-		}
-		for boot, err := range folds.Boots(ctx, r.Store) {
-			if boots = append(boots, boot); err == nil && len(boots) == scanBoots {
-				err = flush()
-			}
-			if err != nil {
-				return &RegionError{"spread folds", r.Name, err}
-			}
-		}
-		if err := flush(); err != nil {
-			return &RegionError{"spread folds", r.Name, err}
-		}
-	}
-	return nil
 }

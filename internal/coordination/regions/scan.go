@@ -3,9 +3,7 @@ package regions
 import (
 	"cmp"
 	"context"
-	"iter"
 	"slices"
-	"strings"
 
 	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
@@ -29,81 +27,47 @@ type manifest struct {
 
 // before orders by descending stamp.
 func (m manifest) before(o manifest) int {
-	return cmp.Or(o.stamp.Compare(m.stamp), cmp.Compare(m.at, o.at), cmp.Compare(m.region, o.region), cmp.Compare(m.id.SeqStart, o.id.SeqStart))
+	return cmp.Or(o.stamp.Compare(m.stamp), cmp.Compare(m.at, o.at), cmp.Compare(m.region, o.region), m.id.Compare(o.id))
 }
 
-// listing is the manifests of a region, one ahead.
-type listing struct {
-	Region
-	next func() (objstore.Info, error, bool)
-	stop func()
-	id   identity.Batch // that comes next
-	more bool
-}
-
-func (l *listing) advance(ctx context.Context) error {
-	info, err, ok := l.next()
-	if l.more = ok; !ok {
-		return nil
-	}
-	if err == nil {
-		l.id, err = layout.ParseAccepted(info.Key)
-	}
-	if err != nil {
-		return &RegionError{"list manifests", l.Name, err}
-	}
-	return nil
-}
-
-// boot is what the keys of its boot begin with: listings are in the order of these.
-func (l *listing) boot() string { return layout.AcceptedBoot(l.id.BootOf()) }
-
-// Bounds of what is in memory at once: so many boots, and no further one once there are so many manifests.
+// Bounds of what is in memory at once: so many boots, and no further one once there are so many manifests, or so many identities that are
+// folded.
 const (
 	scanBoots     = 64
 	scanManifests = 8192
+	scanEntries   = 1 << 18
+	// scanAhead pages of listings that are read before they are asked for, and how many manifests each has: those that are not folded of
+	// a boot that is active, and some of the next boot.
+	scanAhead, scanAheadPage = 512, 256
+	// scanWorth is how many manifests of a run are worth a page that is read ahead: listings go on one page after the other.
+	scanWorth = 32
 )
 
 // scanned is what a scan knows of a boot.
 type scanned struct {
 	boot identity.Boot
-	// ids of the manifests, by region; then those that meet nothing that is folded.
-	ids    map[claims.Region][]identity.Batch
-	folded []folds.Entry
-	found  []manifest
+	// folded is nil where nothing is.
+	folded *foldedBoot
+	// ids of the manifests that count, by region, and then what they say.
+	ids   map[claims.Region][]identity.Batch
+	found []manifest
 }
 
 // scan reads the manifests of all regions of an epoch and calls fn for each boot, in order, with what all of them have and no fold has. The
-// manifests of one boot are in memory at once, some 200 bytes each, and what is folded of it, some 60.
+// manifests of one boot are in memory at once, some 200 bytes each; and what is folded of it, some 60 bytes an identity, while it is made
+// into runs. Every region has the folds of all boots then.
 func (k *Keeper) scan(ctx context.Context, e claims.Epoch, fn func(context.Context, []manifest) error) error {
-	var lists []*listing
-	for _, r := range k.cfg.Regions {
-		if e.Retired(r.Name) {
-			continue
-		}
-		l := &listing{Region: r}
-		l.next, l.stop = iter.Pull2(objstore.List(ctx, r.Store, objstore.ListOptions{Prefix: layout.AcceptedPrefix}))
-		defer l.stop()
-		lists = append(lists, l)
-		if err := l.advance(ctx); err != nil {
-			return err
-		}
+	s, err := k.newScanner(ctx, e)
+	if err != nil {
+		return err
 	}
-	looker := folds.NewLooker(k.Folder(e), 0)
+	defer s.stop()
 	for {
-		boots, err := take(ctx, lists)
+		boots, err := s.take(ctx)
 		if err != nil || len(boots) == 0 {
 			return err
 		}
-		// What is folded was decided and settled. So was, for another frame, whatever else shares its sequence numbers.
-		// Only what had its home in a region that was retired since may be accepted anew, or be there as a copy.
-		if err := k.each(len(boots), func(i int) (err error) {
-			boots[i].folded, err = looker.All(ctx, boots[i].boot)
-			return err
-		}); err != nil {
-			return err
-		}
-		if err := k.read(ctx, e, lists, boots); err != nil {
+		if err := k.read(ctx, s.lists, boots); err != nil {
 			return err
 		}
 		for _, b := range boots {
@@ -114,28 +78,78 @@ func (k *Keeper) scan(ctx context.Context, e claims.Epoch, fn func(context.Conte
 	}
 }
 
-// take takes the next boots off the lists.
-func take(ctx context.Context, lists []*listing) (boots []*scanned, err error) {
-	for n := 0; len(boots) < scanBoots && n < scanManifests; {
-		boot := ""
-		for _, l := range lists {
-			if l.more && (boot == "" || l.boot() < boot) {
-				boot = l.boot()
-			}
+// scanner goes through the boots of all regions: those that have folds, which the heads name, and those that listings of manifests show.
+type scanner struct {
+	k      *Keeper
+	epoch  claims.Epoch
+	looker *folds.Looker
+	lists  []*listing
+	heads  []*headList
+	// group are the next boots with folds. Boots up to the last of them may be taken; all, once there are no more heads.
+	group []*foldedBoot
+	bound string
+	all   bool
+}
+
+func (k *Keeper) newScanner(ctx context.Context, e claims.Epoch) (*scanner, error) {
+	s := &scanner{k: k, epoch: e, looker: folds.NewLooker(k.Folder(e), 0)}
+	for _, r := range k.cfg.Regions {
+		if e.Retired(r.Name) {
+			continue
 		}
-		if boot == "" {
+		s.lists, s.heads = append(s.lists, newListing(r)), append(s.heads, newHeadList(ctx, r))
+	}
+	for i, l := range s.lists {
+		err := l.advance(ctx, nil)
+		if err == nil {
+			err = s.heads[i].advance()
+		}
+		if err != nil {
+			s.stop()
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+func (s *scanner) stop() {
+	for _, h := range s.heads {
+		h.stop()
+	}
+}
+
+// take takes the next boots.
+func (s *scanner) take(ctx context.Context) (boots []*scanned, err error) {
+	for n := 0; len(boots) < scanBoots && n < scanManifests; {
+		at, ok := s.next()
+		if !ok && s.all {
 			break
 		}
+		if !ok {
+			if err := s.load(ctx); err != nil {
+				return nil, err
+			}
+			continue
+		}
 		b := &scanned{ids: map[claims.Region][]identity.Batch{}}
-		for _, l := range lists {
-			for l.more && l.boot() == boot {
-				if n++; b.boot == (identity.Boot{}) {
+		if len(s.group) > 0 && s.group[0].at == at {
+			b.folded, b.boot = s.group[0], s.group[0].boot
+			s.group = s.group[1:]
+		}
+		for _, l := range s.lists {
+			for l.more && l.boot() == at {
+				if b.boot == (identity.Boot{}) {
 					b.boot = l.id.BootOf()
 				}
-				// One copy of the names for all.
-				l.id.Agent, l.id.Boot = b.boot.Agent, b.boot.Boot
-				b.ids[l.Name] = append(b.ids[l.Name], l.id)
-				if err := l.advance(ctx); err != nil {
+				// What is folded was decided and settled. So was, for another frame, whatever else shares its sequence numbers.
+				if !b.folded.has(l.id) {
+					// One copy of the names for all.
+					id := l.id
+					id.Agent, id.Boot = b.boot.Agent, b.boot.Boot
+					b.ids[l.Name] = append(b.ids[l.Name], id)
+					n++
+				}
+				if err := l.advance(ctx, b.folded); err != nil {
 					return nil, err
 				}
 			}
@@ -145,8 +159,87 @@ func take(ctx context.Context, lists []*listing) (boots []*scanned, err error) {
 	return boots, nil
 }
 
-// read reads the manifests of boots that meet nothing that is folded, with the highest stamp that they stand for.
-func (k *Keeper) read(ctx context.Context, epoch claims.Epoch, lists []*listing, boots []*scanned) error {
+// next is where the next boot is that may be taken.
+func (s *scanner) next() (at string, ok bool) {
+	if len(s.group) > 0 {
+		at, ok = s.group[0].at, true
+	}
+	for _, l := range s.lists {
+		if l.more && (s.all || l.boot() <= s.bound) && (!ok || l.boot() < at) {
+			at, ok = l.boot(), true
+		}
+	}
+	return at, ok
+}
+
+// load reads what is folded of the next boots that have folds.
+func (s *scanner) load(ctx context.Context) error {
+	var boots []*foldedBoot
+	for len(boots) < scanBoots {
+		at := ""
+		for _, h := range s.heads {
+			if h.more && (at == "" || h.at < at) {
+				at = h.at
+			}
+		}
+		if at == "" {
+			break
+		}
+		b := &foldedBoot{at: at}
+		for _, h := range s.heads {
+			if !h.more || h.at != at {
+				continue
+			}
+			b.boot = h.boot
+			if err := h.advance(); err != nil {
+				return err
+			}
+		}
+		boots = append(boots, b)
+	}
+	if len(boots) == 0 {
+		s.all = true
+		return nil
+	}
+	if err := s.k.readFolds(ctx, s.looker, s.epoch, boots); err != nil {
+		return err
+	}
+	s.group, s.bound = boots, boots[len(boots)-1].at
+	return s.listAhead(ctx)
+}
+
+// listAhead reads the pages that follow runs, all at once.
+func (s *scanner) listAhead(ctx context.Context) error {
+	type page struct {
+		l     *listing
+		after string
+	}
+	var pages []page
+	for _, l := range s.lists {
+		l.ahead = map[string]objstore.Page{}
+		for _, b := range s.group {
+			for _, r := range b.runs {
+				if r.of[l.Name] > scanWorth && len(pages) < scanAhead {
+					pages = append(pages, page{l, b.behind(layout.AcceptedPrefix, r)})
+				}
+			}
+		}
+	}
+	got := make([]objstore.Page, len(pages))
+	if err := s.k.each(len(pages), func(i int) (err error) {
+		got[i], err = pages[i].l.list(ctx, pages[i].after, scanAheadPage)
+		return err
+	}); err != nil {
+		return err
+	}
+	for i, p := range pages {
+		p.l.ahead[p.after] = got[i]
+	}
+	return nil
+}
+
+// read reads the manifests of boots that count, with the highest stamp that they stand for.
+func (k *Keeper) read(ctx context.Context, lists []*listing, boots []*scanned) error {
 	type one struct {
 		of *scanned
 		Region
@@ -157,18 +250,15 @@ func (k *Keeper) read(ctx context.Context, epoch claims.Epoch, lists []*listing,
 	var reads []one // a manifest
 	for _, b := range boots {
 		for _, l := range lists {
-			left := slices.DeleteFunc(b.ids[l.Name], func(id identity.Batch) bool {
-				e, exact := folds.Exact(b.folded, id)
-				return folds.Meet(b.folded, id) && !(exact && epoch.Retired(e.Home))
-			})
-			if len(left) == 0 {
+			ids := b.ids[l.Name]
+			if len(ids) == 0 {
 				continue
 			}
 			at := len(b.found)
-			b.found = append(b.found, make([]manifest, len(left))...)
-			jobs = append(jobs, one{b, l.Region, left, at})
-			for i := range left {
-				reads = append(reads, one{b, l.Region, left[i : i+1], at + i})
+			b.found = append(b.found, make([]manifest, len(ids))...)
+			jobs = append(jobs, one{b, l.Region, ids, at})
+			for i := range ids {
+				reads = append(reads, one{b, l.Region, ids[i : i+1], at + i})
 			}
 		}
 	}
@@ -183,7 +273,7 @@ func (k *Keeper) read(ctx context.Context, epoch claims.Epoch, lists []*listing,
 	}
 	if err := k.each(len(jobs), func(i int) error {
 		j := jobs[i]
-		affirmed, err := j.affirmed(ctx, j.of.boot)
+		affirmed, err := j.affirmed(ctx, j.of.folded, j.ids)
 		if err != nil {
 			return &RegionError{"list affirmations", j.Name, err}
 		}
@@ -198,31 +288,9 @@ func (k *Keeper) read(ctx context.Context, epoch claims.Epoch, lists []*listing,
 		return err
 	}
 	for _, b := range boots {
-		b.found = slices.DeleteFunc(b.found, func(m manifest) bool {
-			e, exact := folds.Exact(b.folded, m.id)
-			return exact && e.Digest != folds.DigestOf(m.hash)
-		})
+		b.found = slices.DeleteFunc(b.found, func(m manifest) bool { return !b.folded.allows(m.id, m.hash) })
 	}
 	return nil
-}
-
-// affirmed are the highest stamps that manifests of a boot are affirmed with.
-func (r Region) affirmed(ctx context.Context, boot identity.Boot) (map[identity.Batch]accepted.Stamp, error) {
-	affirmed := map[identity.Batch]accepted.Stamp{}
-	prefix := layout.AffirmedPrefix + strings.TrimPrefix(layout.AcceptedBoot(boot), layout.AcceptedPrefix)
-	for info, err := range objstore.List(ctx, r.Store, objstore.ListOptions{Prefix: prefix}) {
-		if err != nil {
-			return nil, err
-		}
-		id, s, err := layout.ParseAffirmation(info.Key)
-		if err != nil {
-			return nil, err
-		}
-		if s.Compare(affirmed[id]) > 0 {
-			affirmed[id] = s
-		}
-	}
-	return affirmed, nil
 }
 
 // manifest reads a manifest. One that can't be read stops the recovery: to leave it out could give its identity to another frame.

@@ -68,7 +68,20 @@ func (w *sim) restore() {
 	}
 	w.cluster++
 	w.logf("etcd is restored as cluster %d", w.cluster)
+	revision := w.revision()
 	w.restoreTo(w.copies[w.rnd.IntN(len(w.copies))])
+	if w.rnd.IntN(2) == 0 {
+		return
+	}
+	// Others use it too: its revision does not tell then.
+	for w.revision() < revision {
+		_, _ = w.kv.Commit(context.Background(), claims.Txn{Parts: []claims.Part{{Puts: []claims.Put{{Key: "/elsewhere", Value: []byte("x")}}}}})
+	}
+}
+
+func (w *sim) revision() int64 {
+	r, _ := w.kv.Commit(context.Background(), claims.Txn{})
+	return r.Revision
 }
 
 // restoreTo puts a copy in the place of etcd, which then gets requests that were sent to it long ago: all of them may come late, or twice.
