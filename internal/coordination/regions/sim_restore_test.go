@@ -127,6 +127,11 @@ func (w *sim) restoreUnderTheSameCluster(first int) {
 	w.faults["same cluster"]++
 	w.logf("etcd is restored under the same cluster id, %d", w.cluster)
 	w.restoreTo(of[w.rnd.IntN(len(of))])
+	w.notice()
+}
+
+// notice is what a coordinator does that has lived through a restore under the same cluster id.
+func (w *sim) notice() {
 	if err := w.calm().Distrust(context.Background(), w.lived); err != nil {
 		w.fail("%v", err)
 	}
@@ -145,7 +150,7 @@ func (w *sim) calm() *regions.Keeper {
 	return k
 }
 
-// restoreWhileRetiring restores etcd, under any cluster id, while a region is being retired, and whoever does it has died. A copy that was
+// restoreWhileRetiring restores etcd, under any cluster id, while a region is being retired. A copy that was
 // made since the region is gone has everything that it had decided. Of an earlier one nothing is promised of these identities; but of those
 // of other regions everything is.
 func (w *sim) restoreWhileRetiring() {
@@ -169,12 +174,15 @@ func (w *sim) restoreWhileRetiring() {
 	default:
 		return
 	}
-	if w.rnd.IntN(2) == 0 && w.cluster < maxClusters {
+	same := w.rnd.IntN(2) == 0 || w.cluster == maxClusters
+	if !same {
 		w.cluster++
 	}
 	w.regressed++
 	w.logf("etcd is restored as cluster %d while %s is retired", w.cluster, w.gone)
-	w.restoreTo(c)
+	if w.restoreTo(c); same {
+		w.notice()
+	}
 }
 
 // retiring: the records of the regions that are left say that the lost one is retired.

@@ -322,7 +322,15 @@ func (a *actor) opened(o regions.Opened) {
 // kill ends a process, and another one begins in its place.
 func (a *actor) kill() {
 	a.stop()
+	a.restart()
+}
+
+// restart begins the process once more.
+func (a *actor) restart() {
+	keeping := a.keeping
 	*a = *a.start(a.region, a.main)
+	// The process sets it on a copy.
+	a.keeping = keeping
 }
 
 func simulateRegions(t testing.TB, seed uint64) *sim {
@@ -393,7 +401,7 @@ func (w *sim) one() {
 	}
 	a := w.actors[w.rnd.IntN(len(w.actors))]
 	if _, ok := a.resume(); !ok {
-		*a = *a.start(a.region, a.main)
+		a.restart()
 	}
 }
 
