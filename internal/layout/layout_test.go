@@ -60,6 +60,8 @@ func TestKeys(t *testing.T) {
 		{Affirmation(id, identity.Stamp{Epoch: 3, Fence: math.MaxUint64}), "affirmed/v1/" + dir + seq + "/00000000000000000003-18446744073709551615.json"},
 		{Affirmations(id), "affirmed/v1/" + dir + seq + "/"},
 		{FoldHead(id.BootOf()), "folds/v1/" + dir + "head.lmf"},
+		{PreparedHead("eu-1", id.BootOf()), "prepared/v1/region=eu-1/" + dir + "head.lmf"},
+		{PreparedStateKey, "prepared/v1/state.json"},
 		{FoldPart(id.BootOf(), d), "folds/v1/" + dir + "part-" + abc + ".lmf"},
 		{HexText("é/"), "c3a92f"},
 		{SeqName(7, math.MaxUint64), seq},
@@ -113,15 +115,18 @@ func TestParsersRefuse(t *testing.T) {
 	head, part := FoldHead(id.BootOf()), FoldPart(id.BootOf(), d)
 	cases["fold head"] = []string{"", manifest, FoldsPrefix, part, change(head, "head", "heads"), change(head, "/head", "//head"), change(head, ".lmf", ""), change(head, "v1", "v2"), change(head, "agent=", ""), change(head, "686f", "686F")}
 	cases["fold part"] = []string{"", manifest, FoldsPrefix, head, change(part, "/part-", "//part-"), change(part, "part-", ""), change(part, "part-ba78", "part-BA78"), change(part, "part-ba", "part-"), change(part, ".lmf", ""), change(part, "v1", "v2")}
+	prepared := PreparedHead("eu", id.BootOf())
+	cases["prepared head"] = []string{"", manifest, PreparedPrefix, PreparedStateKey, head, change(prepared, "region=eu/", ""), change(prepared, "region=eu", "eu"), change(prepared, "eu/", "eu//"), change(prepared, "head", "part"), change(prepared, "v1", "v2"), change(prepared, "686f", "686F")}
 	parse := map[string]func(string) error{
-		"fold head":  func(k string) error { _, err := ParseFoldHead(k); return err },
-		"fold part":  func(k string) error { _, _, err := ParseFoldPart(k); return err },
-		"affirmed":   func(k string) error { _, _, err := ParseAffirmation(k); return err },
-		"rewritten":  func(k string) error { _, _, _, err := ParseRewritten(k); return err },
-		"blob":       func(k string) error { _, _, err := ParseBlob(k); return err },
-		"boot":       func(k string) error { _, err := ParseBoot(k); return err },
-		"accepted":   func(k string) error { _, err := ParseAccepted(k); return err },
-		"quarantine": func(k string) error { _, _, err := ParseQuarantine(k); return err },
+		"prepared head": func(k string) error { _, _, err := ParsePreparedHead(k); return err },
+		"fold head":     func(k string) error { _, err := ParseFoldHead(k); return err },
+		"fold part":     func(k string) error { _, _, err := ParseFoldPart(k); return err },
+		"affirmed":      func(k string) error { _, _, err := ParseAffirmation(k); return err },
+		"rewritten":     func(k string) error { _, _, _, err := ParseRewritten(k); return err },
+		"blob":          func(k string) error { _, _, err := ParseBlob(k); return err },
+		"boot":          func(k string) error { _, err := ParseBoot(k); return err },
+		"accepted":      func(k string) error { _, err := ParseAccepted(k); return err },
+		"quarantine":    func(k string) error { _, _, err := ParseQuarantine(k); return err },
 	}
 	for family, keys := range cases {
 		for _, key := range keys {
@@ -168,6 +173,10 @@ func TestParsersInvertBuilders(t *testing.T) {
 		}
 		if got, err := ParseFoldHead(FoldHead(b.BootOf())); err != nil || got != b.BootOf() {
 			t.Fatalf("fold head: %v, %v", got, err)
+		}
+		region := rapid.StringMatching("[a-z0-9-]{1,64}").Draw(t, "region")
+		if r, got, err := ParsePreparedHead(PreparedHead(region, b.BootOf())); err != nil || got != b.BootOf() || r != region {
+			t.Fatalf("prepared head: %v, %v, %v", r, got, err)
 		}
 		if got, name, err := ParseFoldPart(FoldPart(b.BootOf(), d)); err != nil || got != b.BootOf() || name != d {
 			t.Fatalf("fold part: %v, %v, %v", got, name, err)
@@ -232,7 +241,7 @@ func TestTimeKeysAreInOrder(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, key := range []string{Accepted(id), Boot(id.BootOf()), Blob(d, 0), Blob(d, 7), Quarantine(id, d), Condemned(d, 0), Rewritten(7, id, 1), Affirmation(id, identity.Stamp{Epoch: 1, Fence: 2}), FoldHead(id.BootOf()), FoldPart(id.BootOf(), d)} {
+	for _, key := range []string{Accepted(id), Boot(id.BootOf()), Blob(d, 0), Blob(d, 7), Quarantine(id, d), Condemned(d, 0), Rewritten(7, id, 1), Affirmation(id, identity.Stamp{Epoch: 1, Fence: 2}), FoldHead(id.BootOf()), FoldPart(id.BootOf(), d), PreparedHead("eu", id.BootOf())} {
 		f.Add(key)
 	}
 	f.Fuzz(func(t *testing.T, key string) {
@@ -263,6 +272,9 @@ func FuzzParse(f *testing.F) {
 		}
 		if b, d, err := ParseFoldPart(key); err == nil {
 			again = FoldPart(b, d)
+		}
+		if r, b, err := ParsePreparedHead(key); err == nil {
+			again = PreparedHead(r, b)
 		}
 		if h, b, gen, err := ParseRewritten(key); err == nil {
 			again = Rewritten(h, b, gen)

@@ -31,25 +31,59 @@ type Region struct {
 // tries bounds how often a head that others move is read again.
 const tries = 8
 
+// Listed is what a region has of a boot.
+type Listed struct {
+	Boot identity.Boot
+	// Head: there is a head.
+	Head bool
+	// Parts that are there, whether a head names them or not.
+	Parts []identity.Digest
+}
+
+// List gives what a region has of boots, in the order of their keys.
+func List(ctx context.Context, s objstore.Lister) iter.Seq2[Listed, error] {
+	return func(yield func(Listed, error) bool) {
+		var l Listed
+		for info, err := range objstore.List(ctx, s, objstore.ListOptions{Prefix: layout.FoldsPrefix}) {
+			var b identity.Boot
+			var part identity.Digest
+			head := false
+			if err == nil {
+				if b, err = layout.ParseFoldHead(info.Key); err == nil {
+					head = true
+				} else if b, part, err = layout.ParseFoldPart(info.Key); err != nil {
+					// Something that a later release wrote: then what it stands for is not known.
+					err = fmt.Errorf("%w: %w", ErrNewer, err)
+				}
+			}
+			if err != nil {
+				yield(Listed{}, fmt.Errorf("list folds: %w", err))
+				return
+			}
+			if b != l.Boot {
+				if l.Boot != (identity.Boot{}) && !yield(l, nil) {
+					return
+				}
+				l = Listed{Boot: b}
+			}
+			if l.Head = l.Head || head; !head {
+				l.Parts = append(l.Parts, part)
+			}
+		}
+		if l.Boot != (identity.Boot{}) {
+			yield(l, nil)
+		}
+	}
+}
+
 // Boots gives the boots of which a region has a head, in the order of their keys.
 func Boots(ctx context.Context, s objstore.Lister) iter.Seq2[identity.Boot, error] {
 	return func(yield func(identity.Boot, error) bool) {
-		for info, err := range objstore.List(ctx, s, objstore.ListOptions{Prefix: layout.FoldsPrefix}) {
-			if err != nil {
-				yield(identity.Boot{}, fmt.Errorf("list heads of folds: %w", err))
-				return
-			}
-			b, err := layout.ParseFoldHead(info.Key)
-			if err == nil && !yield(b, nil) {
-				return
-			}
-			if err == nil {
-				continue
-			}
-			// A part, or something that a later release wrote: then what it stands for is not known.
-			if _, _, err := layout.ParseFoldPart(info.Key); err != nil {
-				yield(identity.Boot{}, fmt.Errorf("list heads of folds: %w", err))
-				return
+		for l, err := range List(ctx, s) {
+			if err != nil || l.Head {
+				if !yield(l.Boot, err) {
+					return
+				}
 			}
 		}
 	}
@@ -103,6 +137,8 @@ type Folder struct {
 	Retired Homes
 	// SealAt is how many entries of a tail become a part, up to the package's; 0 is that.
 	SealAt int
+	// Lenient: entries that contradict what is folded are left out of a fold, which else is an error.
+	Lenient bool
 }
 
 // Moved is what became of a fold.
@@ -115,6 +151,8 @@ type Moved struct {
 	Head   Head
 	// Failed says why other regions have no such head.
 	Failed []error
+	// Left is how many entries a lenient folder has left out.
+	Left int
 }
 
 // found is the head that a region has; its boot's, of generation 0, where it has none.
@@ -138,10 +176,11 @@ func (f Folder) Fold(ctx context.Context, boot identity.Boot, known claims.Folds
 	}
 	m := Moved{Failed: away}
 	p := &parts{there: there, sealed: map[identity.Digest][]byte{}}
-	want, err := f.target(ctx, boot, p, add)
+	want, left, err := f.target(ctx, boot, p, add)
 	if err != nil {
 		return fail(err)
 	}
+	m.Left = left
 	for _, r := range there {
 		h, err := f.move(ctx, p, r, want)
 		if err != nil {
@@ -203,22 +242,49 @@ func (f Folder) read(ctx context.Context, boot identity.Boot, known claims.Folds
 	return there, errs, nil
 }
 
-// target is what every region is to have: everything that one of them has, and the entries.
-func (f Folder) target(ctx context.Context, boot identity.Boot, p *parts, add []Entry) (Head, error) {
-	want := Head{Boot: boot}
-	var err error
+// target is what every region is to have: everything that one of them has, and the entries, but for those that are left out.
+func (f Folder) target(ctx context.Context, boot identity.Boot, p *parts, add []Entry) (want Head, left int, err error) {
+	want = Head{Boot: boot}
 	for _, r := range p.there {
 		if want, err = f.unite(ctx, p, want, r.head); err != nil {
-			return Head{}, err
+			return Head{}, 0, err
 		}
+	}
+	if n := len(add); f.Lenient {
+		if add, err = f.fitting(ctx, p, want, add); err != nil {
+			return Head{}, 0, err
+		}
+		left = n - len(add)
 	}
 	if add, err = f.fresh(ctx, p, want, add); err == nil {
 		want.Tail, err = unite(want.Tail, add, f.Retired)
 	}
 	if err != nil {
-		return Head{}, err
+		return Head{}, 0, err
 	}
-	return f.seal(want, p)
+	want, err = f.seal(want, p)
+	return want, left, err
+}
+
+// fitting are the entries that contradict nothing in a head.
+func (f Folder) fitting(ctx context.Context, from *parts, h Head, add []Entry) (out []Entry, _ error) {
+	for _, e := range add {
+		met := meeting(h.Tail, e.Start, e.End)
+		for _, p := range h.Meeting(e.Start, e.End) {
+			es, err := from.entries(ctx, h.Boot, p)
+			if err != nil {
+				return nil, err
+			}
+			met = append(met[:len(met):len(met)], meeting(es, e.Start, e.End)...)
+		}
+		if !slices.ContainsFunc(met, func(o Entry) bool {
+			_, err := f.Retired.later(o, e)
+			return !o.same(e) || err != nil
+		}) {
+			out = append(out, e)
+		}
+	}
+	return out, nil
 }
 
 func (f Folder) seal(h Head, p *parts) (Head, error) {
@@ -246,7 +312,7 @@ func (f Folder) move(ctx context.Context, p *parts, r found, want Head) (Head, e
 		}
 		next.Generation = r.head.Generation + 1
 		// Parts precede the head that names them.
-		if err = p.bring(ctx, r, next); err == nil {
+		if err = p.bring(ctx, r, next, nil); err == nil {
 			err = write(ctx, r, next)
 		}
 		if err == nil {
@@ -326,6 +392,8 @@ type parts struct {
 	there  []found
 	sealed map[identity.Digest][]byte
 	read   map[identity.Digest][]Entry
+	// anywhere are parts that lie in the bucket of some region, although no head names them.
+	anywhere []Part
 }
 
 func (p *parts) body(ctx context.Context, boot identity.Boot, of Part) ([]byte, error) {
@@ -334,7 +402,7 @@ func (p *parts) body(ctx context.Context, boot identity.Boot, of Part) ([]byte, 
 	}
 	var errs []error
 	for _, r := range p.there {
-		if !r.head.names(of) {
+		if !r.head.names(of) && !slices.Contains(p.anywhere, of) {
 			continue
 		}
 		b, err := readPart(ctx, r.Store, boot, of)
@@ -362,10 +430,10 @@ func (p *parts) entries(ctx context.Context, boot identity.Boot, of Part) ([]Ent
 	return es, err
 }
 
-// bring creates the parts in a region that its head does not name yet.
-func (p *parts) bring(ctx context.Context, to found, next Head) error {
+// bring creates the parts in a region that its head does not name yet, and that has, if it is not nil, does not know to be there.
+func (p *parts) bring(ctx context.Context, to found, next Head, has func(claims.Region, identity.Digest) bool) error {
 	for _, of := range next.Parts {
-		if to.head.names(of) {
+		if to.head.names(of) || has != nil && has(to.Name, of.Name) {
 			continue
 		}
 		b, err := p.body(ctx, next.Boot, of)

@@ -62,6 +62,9 @@ func NewLooker(f Folder, cacheBytes int64) *Looker {
 	return &Looker{folder: f, heads: lru.New[identity.Boot, seen](cacheBytes / 2), parts: lru.New[identity.Digest, []Entry](cacheBytes / 2)}
 }
 
+// Folder moves the heads that are looked at.
+func (l *Looker) Folder() Folder { return l.folder }
+
 // weights of what is cached, in bytes.
 const headWeight, partWeight, entryWeight = 256, 64, 64
 

@@ -206,27 +206,64 @@ func (w *walk) folded(ctx context.Context, after uint64) (journal.Head, error) {
 
 // files gives the files of a head after a move, and returns the move through which that was done.
 func (w *walk) files(ctx context.Context, head journal.Head, after uint64) (uint64, error) {
-	files, err := w.s.Files(ctx, w.Store, head, after)
+	return w.s.files(ctx, w.Store, head, after, func(es []journal.Entry, key string, through uint64) error {
+		w.out.Files++
+		return w.give(ctx, es, key, through)
+	})
+}
+
+// files gives all entries of the files of a head after a move, and the move through which everything has been given with them.
+func (s *Selection) files(ctx context.Context, g objstore.Getter, head journal.Head, after uint64, give func(es []journal.Entry, key string, through uint64) error) (uint64, error) {
+	files, err := s.Files(ctx, g, head, after)
 	if err != nil {
 		return after, err
 	}
 	for i, f := range files {
-		es, err := journal.ReadFile(ctx, w.Store, f)
+		es, err := journal.ReadFile(ctx, g, f)
 		if err != nil {
 			return after, err
 		}
-		w.out.Files++
 		// Several files of one move stand beside each other, and the move is done with the last of them.
 		through := head.Number
 		if i+1 < len(files) {
 			through = files[i+1].First - 1
 		}
-		if err := w.give(ctx, es, f.Key, through); err != nil {
+		if err := give(es, f.Key, through); err != nil {
 			return after, err
 		}
 		after = max(after, through)
 	}
 	return head.Number, nil
+}
+
+// Folded calls page for each folded file after a move of the head, in the order of the moves, and gives the number of the last one. It
+// proves nothing: the journal may lack batches, and what is not folded is not read. A batch with several entries may be given several
+// times. An error of page ends the reading. Errors wrap journal.ErrHeadWentBack where after is beyond the head, or the store's.
+func Folded(ctx context.Context, g objstore.Getter, s Selection, after uint64, page func(context.Context, Page) error) (uint64, error) {
+	var ended error
+	for failed := 0; ; failed++ {
+		head, _, err := journal.ReadHead(ctx, g)
+		if err == nil && head.Number < after {
+			err = fmt.Errorf("%w: from %d to %d", journal.ErrHeadWentBack, after, head.Number)
+		}
+		was := after
+		if err == nil {
+			after, err = s.files(ctx, g, head, after, func(es []journal.Entry, key string, through uint64) error {
+				ended = page(ctx, Page{slices.DeleteFunc(es, func(e journal.Entry) bool { return !s.wants(&e) }), key, through})
+				return ended
+			})
+		}
+		if err == nil {
+			return after, nil
+		}
+		// As in a walk: a file that is gone was merged into another.
+		if after > was {
+			failed = 0
+		}
+		if ended != nil || !errors.Is(err, objstore.ErrNotFound) || failed == attempts {
+			return after, fmt.Errorf("folded history of accepted batches: %w", err)
+		}
+	}
 }
 
 // rest gives what a head has not folded, and proves that nothing is missing.

@@ -369,3 +369,47 @@ func TestMemoryIsBounded(t *testing.T) {
 		}
 	}
 }
+
+// TestFolded: what is folded is given from a move on, whatever is merged meanwhile, and nothing is asked of the rest of the journal.
+func TestFolded(t *testing.T) {
+	w := newWorld(t, 3)
+	var want []uint64
+	for range 6 {
+		w.n++
+		w.must(journaltest.Append(t.Context(), w.store, authority, entry(w.n)))
+		_, err := journaltest.Fold(t.Context(), w.store, authority)
+		w.must(err)
+		want = append(want, w.n)
+	}
+	w.n++
+	w.must(journaltest.Append(t.Context(), w.store, authority, entry(w.n))) // not folded
+	read := func(after uint64) (got, through []uint64, last uint64) {
+		t.Helper()
+		last, err := Folded(t.Context(), w.store, Selection{}, after, func(_ context.Context, p Page) error {
+			for _, e := range p.Entries {
+				got = append(got, e.ID.SeqStart/10)
+			}
+			through = append(through, p.Through)
+			return nil
+		})
+		w.must(err)
+		return got, through, last
+	}
+	got, through, last := read(0)
+	if !slices.Equal(got, want) || len(through) < 2 || through[len(through)-1] != last {
+		t.Fatalf("%d through %d of %d, want %d", got, through, last, want)
+	}
+	if got, _, again := read(last); len(got) > 0 || again != last {
+		t.Errorf("%d behind the end", got)
+	}
+	if got, _, _ := read(through[len(through)-2]); len(got) == 0 || !slices.Equal(got, want[len(want)-len(got):]) {
+		t.Errorf("%d behind the last file but one", got)
+	}
+	if _, err := Folded(t.Context(), w.store, Selection{}, last+1, nil); !errors.Is(err, journal.ErrHeadWentBack) {
+		t.Error(err)
+	}
+	end := errors.New("end")
+	if _, err := Folded(t.Context(), w.store, Selection{}, 0, func(context.Context, Page) error { return end }); !errors.Is(err, end) {
+		t.Error(err)
+	}
+}
