@@ -90,6 +90,10 @@ func with() map[string]map[string]func() []byte {
 			r := must(regions.ParseRecord(parse(regions.Kind.Schema)))
 			r.Regions, r.Dissolved = []claims.Region{r.Region}, true
 			return r.Marshal()
+		}, "joining": func() []byte {
+			r := must(regions.ParseRecord(parse(regions.Kind.Schema)))
+			r.Joining = []claims.Region{"asia"}
+			return r.Marshal()
 		}},
 		queue.HeldKind.Schema: {"accepted_seq_end": func() []byte {
 			var h queue.HeldBatch
@@ -312,6 +316,8 @@ func kinds() []kind {
 			again(accept.ParseAffirmation, accept.Affirmation.Marshal)},
 		{regions.Kind, regions.Record{Region: "eu", Number: 7, ID: claims.ID{1, 2}, Regions: []claims.Region{"asia", "eu"}, Retired: []regions.Retired{{Name: "us", Done: true}}, Cluster: 9}.Marshal,
 			again(regions.ParseRecord, regions.Record.Marshal)},
+		{regions.PreparationKind, regions.Preparation{Region: "eu", Through: 9, Batches: 1200, Left: 3, Folded: 12, FoldedBatches: 44, AcceptedAt: 5, UpdatedAt: 7}.Marshal,
+			again(regions.ParsePreparation, regions.Preparation.Marshal)},
 		{accept.BootKind, accept.BootRecord{AuthorityID: authority, Boot: m.Identity.BootOf(), SpoolID: "s", Mode: accept.ModeS3Manifest, FirstSeen: 5, CollectorID: "c"}.Marshal, again(accept.ParseBootRecord, accept.BootRecord.Marshal)},
 		{accept.UnboundAuthorityKind, accept.AuthorityRecord{AuthorityID: authority}.Marshal, again(accept.ParseAuthorityRecord, accept.AuthorityRecord.Marshal)},
 		{accept.AuthorityKind, accept.AuthorityRecord{AuthorityID: authority, Place: objstore.Place{Endpoint: "minio.example:9000", Region: "eu-north-1", Bucket: "metrics", Prefix: "prod/"}, CreatedAt: 5, BoundAt: 7}.Marshal, again(accept.ParseAuthorityRecord, accept.AuthorityRecord.Marshal)},

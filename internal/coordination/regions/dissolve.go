@@ -249,11 +249,10 @@ func (k *Keeper) writeDissolved(ctx context.Context, s *state) (Record, error) {
 	if _, err := io.ReadFull(k.cfg.Rand, r.ID[:]); err != nil {
 		return Record{}, fmt.Errorf("read randomness: %w", err)
 	}
-	i := slices.Index(k.names, name)
-	if i < 0 {
+	if !slices.Contains(k.names, name) {
 		return Record{}, fmt.Errorf("%w: region %s has no bucket in the settings of this coordinator", ErrRegionSettings, name)
 	}
-	if err := writeRecord(ctx, k.cfg.Regions[i].Store, s.found[name].etag, r); err != nil {
+	if _, err := writeRecord(ctx, k.store(name), s.found[name].etag, r); err != nil {
 		return Record{}, &RegionError{"dissolve the linearizer", name, err}
 	}
 	return r, nil

@@ -34,7 +34,7 @@ func (k *Keeper) Folded(of folds.Folder) *Folded {
 
 // Folder moves the folds of the epoch's regions.
 func (k *Keeper) Folder(e claims.Epoch) folds.Folder {
-	f := folds.Folder{Retired: e.Retired}
+	f := folds.Folder{Retired: e.Retired, SealAt: k.cfg.SealAt}
 	for _, r := range k.cfg.Regions {
 		if !e.Retired(r.Name) {
 			f.Regions = append(f.Regions, folds.Region{Name: r.Name, Store: r.Store})

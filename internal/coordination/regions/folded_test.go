@@ -9,6 +9,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
+	kv "lightmetrics.dev/lightmetrics/internal/coordination/claims/mem"
 	"lightmetrics.dev/lightmetrics/internal/coordination/folds"
 	"lightmetrics.dev/lightmetrics/internal/coordination/regions"
 	"lightmetrics.dev/lightmetrics/internal/layout"
@@ -88,6 +89,8 @@ func TestFolded(t *testing.T) {
 func TestRecoveryWaitsForFolds(t *testing.T) {
 	w := newWorld(t, "asia", "eu", "us")
 	w.manifest("us", batch("boot", 1, 5), "a", accepted.Stamp{Epoch: 1, Fence: 10})
+	w.open("asia", "eu", "us")
+	w.kv.Restore(kv.New(), 2)
 	w.head("us", folds.Entry{Start: 1, End: 5, Home: "us", Digest: folds.DigestOf(identity.Sum([]byte("a")))})
 	c := regions.Config{KV: etcd{w}, Keys: keys, Rand: w.rand, Now: func() int64 { return 7 }}
 	for _, n := range []claims.Region{"asia", "eu", "us"} {

@@ -2,6 +2,7 @@ package regions
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -24,7 +25,7 @@ type kept struct {
 // manifests: unless one with a higher stamp contradicts them.
 func (f *filler) keep(ctx context.Context) error {
 	all := f.k.cfg.Keys.Claims()
-	looker := folds.NewLooker(f.k.Folder(f.epoch), 0)
+	s := &scanner{k: f.k, epoch: f.epoch, looker: folds.NewLooker(f.k.Folder(f.epoch), 0)}
 	for from := all; ; {
 		r, err := f.k.cfg.KV.Commit(ctx, claims.Txn{Guards: f.guard(), Parts: []claims.Part{{Reads: []claims.Range{{From: from, End: beyond(all), Limit: claims.MaxScan}}}}})
 		if err := f.judge(r, err, "read "+all); err != nil {
@@ -37,7 +38,7 @@ func (f *filler) keep(ctx context.Context) error {
 		}
 		for len(boots) > 0 {
 			n := min(len(boots), scanBoots)
-			if err := f.keepBoots(ctx, looker, boots[:n]); err != nil {
+			if err := f.keepBoots(ctx, s, boots[:n]); err != nil {
 				return fmt.Errorf("keep what retired regions had: %w", err)
 			}
 			boots = boots[n:]
@@ -73,41 +74,55 @@ func (f *filler) remembered(entries []claims.Entry) (out []kept, _ error) {
 	return out, nil
 }
 
-// keepBoots folds what claims of retired regions say of boots, if nothing that is known elsewhere speaks against it.
-func (f *filler) keepBoots(ctx context.Context, looker *folds.Looker, boots []kept) error {
-	folded := make([]*foldedBoot, len(boots))
-	for i, b := range boots {
-		folded[i] = &foldedBoot{boot: b.boot}
-	}
-	if err := f.k.readFolds(ctx, looker, f.epoch, folded); err != nil {
-		return err
-	}
-	return f.k.each(len(boots), func(i int) error { return f.keepBoot(ctx, folded[i], boots[i].claims) })
-}
-
-func (f *filler) keepBoot(ctx context.Context, folded *foldedBoot, of []claims.Claim) error {
-	left := slices.DeleteFunc(of, func(c claims.Claim) bool { return folded.meets(c.Identity) })
-	if len(left) == 0 {
-		return nil
-	}
-	there, err := f.standing(ctx, folded, left)
-	if err != nil {
-		return err
-	}
-	var add []folds.Entry
-	for _, c := range left {
-		if !slices.ContainsFunc(there, func(m manifest) bool { return m.outdates(c) }) {
-			add = append(add, folds.Entry{Start: c.Identity.SeqStart, End: c.Identity.SeqEnd, Home: c.Home, Digest: folds.DigestOf(c.Hash)})
+// keepBoots folds what claims of retired regions say of boots, if nothing that is known elsewhere speaks against it. The heads of all of them
+// are moved: one who was overtaken, and has decided otherwise, writes to them no more.
+func (f *filler) keepBoots(ctx context.Context, s *scanner, boots []kept) error {
+	for try := 0; len(boots) > 0; try++ {
+		folded := make([]*foldedBoot, len(boots))
+		for i, b := range boots {
+			folded[i] = &foldedBoot{boot: b.boot, touched: true}
 		}
-	}
-	for len(add) > 0 {
-		n := min(len(add), folds.MaxAdd)
-		if _, err := f.k.Folder(f.epoch).Fold(ctx, folded.boot, claims.Folds{}, add[:n]); err != nil {
+		if err := s.readFolds(ctx, folded); err != nil {
 			return err
 		}
-		add = add[n:]
+		if err := f.k.holds(ctx, f.epoch); err != nil {
+			return err
+		}
+		moved := make([]bool, len(boots))
+		if err := f.k.each(len(boots), func(i int) error {
+			err := f.keepBoot(ctx, s, folded[i], boots[i].claims)
+			if moved[i] = errors.Is(err, folds.ErrMoved); moved[i] && try < raiseTries {
+				return nil
+			}
+			return err
+		}); err != nil {
+			return err
+		}
+		var again []kept
+		for i, b := range boots {
+			if moved[i] {
+				again = append(again, b)
+			}
+		}
+		boots = again
 	}
 	return nil
+}
+
+func (f *filler) keepBoot(ctx context.Context, s *scanner, folded *foldedBoot, of []claims.Claim) error {
+	var add folds.Bulk
+	if left := slices.DeleteFunc(slices.Clone(of), func(c claims.Claim) bool { return folded.meets(c.Identity) }); len(left) > 0 {
+		there, err := f.standing(ctx, folded, left)
+		if err != nil {
+			return err
+		}
+		for _, c := range left {
+			if !slices.ContainsFunc(there, func(m manifest) bool { return m.outdates(c) }) {
+				add.Entries = append(add.Entries, folds.Entry{Start: c.Identity.SeqStart, End: c.Identity.SeqEnd, Home: c.Home, Digest: folds.DigestOf(c.Hash)})
+			}
+		}
+	}
+	return s.looker.Folder().Raise(ctx, folded.standing, add, nil)
 }
 
 // outdates reports that the manifest was written, or affirmed, for a claim that followed this one in its place. Then this one was never

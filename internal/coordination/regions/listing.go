@@ -24,6 +24,16 @@ type foldedBoot struct {
 	runs []run
 	// lost are the entries whose home was retired: of such an identity other regions may have a copy, or have accepted it since.
 	lost []folds.Entry
+
+	// touched: a recovery may have written to the boot's heads that was overtaken. joins are the regions that have prepared something of it,
+	// prepared what that is, and present the parts that regions have, named by their heads or not. Heads that are to be moved are standing.
+	touched bool
+	joins   []claims.Region
+	// marked are the buckets that have the boot among those that a region has prepared.
+	marked   map[claims.Region][]claims.Region
+	prepared []*preparedBoot
+	present  map[claims.Region][]identity.Digest
+	standing *folds.Standing
 }
 
 // run is a range of sequence numbers, and how many identities of it have their home where.
@@ -114,84 +124,170 @@ func (b *foldedBoot) behind(prefix string, r run) string {
 	return layout.BootFrom(prefix, b.boot, r.end+1)
 }
 
-// readFolds reads what is folded of boots. Each region has to answer, and has the folds of all of them then.
-func (k *Keeper) readFolds(ctx context.Context, looker *folds.Looker, epoch claims.Epoch, boots []*foldedBoot) error {
-	heads := make([]folds.Head, len(boots))
-	if err := k.each(len(boots), func(i int) (err error) {
-		heads[i], err = looker.Everywhere(ctx, boots[i].boot)
-		return err
-	}); err != nil {
-		return err
-	}
-	// The parts of many boots at once, as far as there is room for their entries.
-	for from := 0; from < len(boots); {
-		to, size := from, uint64(0)
-		for to < len(boots) && (to == from || size+heads[to].Count() <= scanEntries) {
-			size += heads[to].Count()
-			to++
-		}
-		if err := k.readParts(ctx, looker, epoch, boots[from:to], heads[from:to]); err != nil {
-			return err
-		}
-		from = to
-	}
-	return nil
+// bootHeads are the heads of a boot: what is folded, and then what each region that joins has prepared.
+type bootHeads struct {
+	*foldedBoot
+	heads []folds.Head
+	// lists are the entries of each head's parts, and behind them those of its tail.
+	lists [][][]folds.Entry
 }
 
-func (k *Keeper) readParts(ctx context.Context, looker *folds.Looker, epoch claims.Epoch, boots []*foldedBoot, heads []folds.Head) error {
-	type one struct{ boot, part int }
-	var parts []one
-	lists := make([][][]folds.Entry, len(boots))
-	for i, h := range heads {
-		lists[i] = make([][]folds.Entry, len(h.Parts)+1)
-		lists[i][len(h.Parts)] = h.Tail
-		for n := range h.Parts {
-			parts = append(parts, one{i, n})
+func (h *bootHeads) count() (n uint64) {
+	for _, one := range h.heads {
+		n += one.Count()
+	}
+	return n
+}
+
+// readFolds reads what is folded of boots, and what is prepared, of all of them at once.
+func (s *scanner) readFolds(ctx context.Context, boots []*foldedBoot) error {
+	all, err := s.readHeads(ctx, boots)
+	for err == nil && len(all) > 0 {
+		n := fitting(all)
+		err = s.readParts(ctx, all[:n])
+		all = all[n:]
+	}
+	return err
+}
+
+// fitting is how many of these boots there is room for at once, one at least.
+func fitting(all []bootHeads) int {
+	n, size := 1, all[0].count()
+	for n < len(all) && size+all[n].count() <= scanEntries {
+		size += all[n].count()
+		n++
+	}
+	return n
+}
+
+// readHeads reads the heads of boots. Each region has to answer, and has the folds of all of them then, or will have them when they are raised.
+func (s *scanner) readHeads(ctx context.Context, boots []*foldedBoot) ([]bootHeads, error) {
+	all := make([]bootHeads, len(boots))
+	err := s.k.each(len(boots), func(i int) (err error) {
+		all[i], err = s.readHead(ctx, boots[i])
+		return err
+	})
+	return all, err
+}
+
+func (s *scanner) readHead(ctx context.Context, b *foldedBoot) (h bootHeads, err error) {
+	h = bootHeads{foldedBoot: b, heads: make([]folds.Head, 1+len(b.joins))}
+	if !b.touched && !s.dry {
+		h.heads[0], err = s.looker.Everywhere(ctx, b.boot)
+		return h, err
+	}
+	if b.standing, err = s.looker.Folder().Stand(ctx, b.boot); err != nil {
+		return h, err
+	}
+	h.heads[0] = b.standing.Head
+	for i, r := range b.joins {
+		if h.heads[1+i], err = folds.ReadPrepared(ctx, s.k.store(r), r, b.boot); err != nil {
+			return h, &RegionError{"read what is prepared", r, err}
 		}
 	}
-	if err := k.each(len(parts), func(i int) (err error) {
+	return h, nil
+}
+
+func (s *scanner) readParts(ctx context.Context, boots []bootHeads) error {
+	type one struct{ boot, head, part int }
+	var parts []one
+	for i := range boots {
+		b := &boots[i]
+		b.lists = make([][][]folds.Entry, len(b.heads))
+		for j, h := range b.heads {
+			b.lists[j] = make([][]folds.Entry, len(h.Parts)+1)
+			b.lists[j][len(h.Parts)] = h.Tail
+			for n := range h.Parts {
+				parts = append(parts, one{i, j, n})
+			}
+		}
+	}
+	if err := s.k.each(len(parts), func(i int) (err error) {
 		p := parts[i]
-		lists[p.boot][p.part], err = looker.Part(ctx, boots[p.boot].boot, heads[p.boot].Parts[p.part])
+		b := &boots[p.boot]
+		b.lists[p.head][p.part], err = s.looker.Part(ctx, b.boot, b.heads[p.head].Parts[p.part])
 		return err
 	}); err != nil {
 		return err
 	}
-	for i, b := range boots {
-		entries, err := folds.Merge(epoch.Retired, lists[i]...)
+	for _, b := range boots {
+		entries, err := folds.Merge(s.epoch.Retired, b.lists[0]...)
 		if err != nil {
 			return fmt.Errorf("folds of boot %s: %w", b.boot, err)
 		}
-		b.of(entries, epoch)
+		b.of(entries, s.epoch)
+		for i, r := range b.joins {
+			p := &preparedBoot{region: r, parts: b.heads[1+i].Parts, of: b.lists[1+i]}
+			if p.entries, err = folds.Merge(s.epoch.Retired, p.of...); err != nil {
+				return fmt.Errorf("what is prepared of boot %s: %w", b.boot, err)
+			}
+			b.prepared = append(b.prepared, p)
+		}
+		b.compare()
 	}
 	return nil
 }
 
-// headList is the boots that have a head of folds in a region, one ahead.
+// headList is the boots of which a region's bucket has folds, one ahead; or something that is prepared of a region.
 type headList struct {
 	Region
-	read func() (identity.Boot, error, bool)
+	// of is the region of what is prepared; empty of folds.
+	of   claims.Region
+	read func() (folds.Listed, error, bool)
 	stop func()
-	boot identity.Boot // that comes next
+	next folds.Listed
 	at   string
 	more bool
 }
 
 func newHeadList(ctx context.Context, r Region) *headList {
 	h := &headList{Region: r}
-	h.read, h.stop = iter.Pull2(folds.Boots(ctx, r.Store))
+	h.read, h.stop = iter.Pull2(folds.List(ctx, r.Store))
+	return h
+}
+
+// newPreparedList lists what the bucket of a region has of what another one, or itself, has prepared.
+func newPreparedList(ctx context.Context, r Region, of claims.Region) *headList {
+	h := &headList{Region: r, of: of}
+	boots := folds.PreparedBoots(ctx, r.Store, of)
+	h.read, h.stop = iter.Pull2(func(yield func(folds.Listed, error) bool) {
+		for b, err := range boots {
+			if !yield(folds.Listed{Boot: b}, err) {
+				return
+			}
+		}
+	})
 	return h
 }
 
 func (h *headList) advance() error {
-	boot, err, ok := h.read()
+	next, err, ok := h.read()
 	if h.more = ok; !ok {
 		return nil
 	}
 	if err != nil {
 		return &RegionError{"list folds", h.Name, err}
 	}
-	h.boot, h.at = boot, layout.AcceptedBoot(boot)
+	h.next, h.at = next, layout.AcceptedBoot(next.Boot)
 	return nil
+}
+
+// takes notes what the list has of a boot.
+func (b *foldedBoot) takes(h *headList, epoch claims.Epoch) (known bool) {
+	b.boot = h.next.Boot
+	switch {
+	case h.of == "":
+		b.present[h.Name] = h.next.Parts
+		return h.next.Head
+	case h.of == h.Name:
+		b.joins = append(b.joins, h.of)
+	case !epoch.Retired(h.of):
+		// A mark alone, which precedes what it is of: the region has prepared nothing of the boot yet.
+		b.marked[h.of] = append(b.marked[h.of], h.Name)
+		return false
+	}
+	b.touched = true
+	return true
 }
 
 // listing is the manifests of a region, one ahead.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -106,9 +107,11 @@ func long(t testing.TB, boots, each int) *world {
 	return w
 }
 
-// recoverCounting opens the first epoch, and gives the requests for it.
+// recoverCounting loses etcd, and gives the requests of the recovery.
 func (w *world) recoverCounting(parallel func(int, func(int) bool), limit int) (regions.Opened, map[string]int) {
 	w.t.Helper()
+	w.open(slices.Sorted(maps.Keys(w.buckets))...)
+	w.kv.Restore(kv.New(), 2)
 	n, mu := map[string]int{}, new(sync.Mutex)
 	c := regions.Config{KV: w.kv, Keys: keys, Rand: w.rand, Now: func() int64 { return 7 }, Parallel: parallel}
 	for name, b := range w.buckets {

@@ -67,18 +67,17 @@ func (k *Keeper) tryMove(ctx context.Context, s *state, c change) (claims.Epoch,
 		return claims.Epoch{}, ErrDissolved
 	}
 	e := claims.Epoch{Number: max(newest.Number, s.epoch.Number) + 1, Regions: slices.Clone(newest.Regions)}
-	switch {
-	case known:
-	case s.epoch.Number > 0:
+	e.Regions = append(e.Regions, k.added(s, c)...)
+	if !known && s.epoch.Number > 0 {
 		// The records were lost, or these settings have none of the buckets that have them.
-		e.Regions = slices.Clone(s.epoch.Regions)
-	default:
-		e.Regions = slices.Clone(k.names) // the first epoch
-	}
-	if c.add != "" && !slices.Contains(e.Regions, c.add) {
-		e.Regions = append(e.Regions, c.add)
+		e.Regions = append(e.Regions, s.epoch.Regions...)
 	}
 	slices.Sort(e.Regions)
+	e.Regions = slices.Compact(e.Regions)
+	joining, err := k.joining(ctx, s, c)
+	if err != nil {
+		return e, err
+	}
 	retired := slices.Clone(newest.Retired)
 	// In an epoch that was filled after it everybody has what etcd had of a retired region.
 	if s.filled && s.epoch.Number == newest.Number {
@@ -90,7 +89,7 @@ func (k *Keeper) tryMove(ctx context.Context, s *state, c change) (claims.Epoch,
 		e.Regions = slices.Delete(e.Regions, i, i+1)
 		retired = append(retired, Retired{Name: c.retire})
 	}
-	s.retired = retired
+	s.retired, s.joins, s.moved = retired, joining, nil
 	if _, err := io.ReadFull(k.cfg.Rand, e.ID[:]); err != nil {
 		return e, fmt.Errorf("read randomness: %w", err)
 	}
@@ -108,12 +107,76 @@ func (k *Keeper) tryMove(ctx context.Context, s *state, c change) (claims.Epoch,
 		if there.Number > 0 && there.Region != r.Name {
 			return e, &RegionError{"move the epoch", r.Name, fmt.Errorf("%w: its bucket is that of region %s", ErrRegionSettings, there.Region)}
 		}
-		rec := Record{Region: r.Name, Number: e.Number, ID: e.ID, Regions: e.Regions, Retired: retired, Cluster: s.cluster}
-		if err := writeRecord(ctx, r.Store, there.etag, rec); err != nil {
+		rec := Record{Region: r.Name, Number: e.Number, ID: e.ID, Regions: e.Regions, Retired: retired, Joining: joining, Cluster: s.cluster}
+		etag, err := writeRecord(ctx, r.Store, there.etag, rec)
+		if err != nil {
 			return e, &RegionError{"move the epoch", r.Name, err}
 		}
+		s.moved = append(s.moved, stored{rec, etag})
 	}
 	return e, nil
+}
+
+// added are the regions that did not take part before: all of the settings in the first epoch. The last region of a linearizer that was
+// dissolved has accepted on its own since.
+func (k *Keeper) added(s *state, c change) []claims.Region {
+	newest, known := s.newest()
+	switch {
+	case !known && s.epoch.Number == 0:
+		return k.names
+	case newest.Dissolved:
+		return slices.Compact(append(slices.Clone(newest.Regions), c.add))
+	case c.add != "" && !slices.Contains(newest.Regions, c.add):
+		return []claims.Region{c.add}
+	}
+	return nil
+}
+
+// joining are the regions of the next epoch that were prepared, and of which that is not known to be folded.
+func (k *Keeper) joining(ctx context.Context, s *state, c change) ([]claims.Region, error) {
+	out := s.joining()
+	for _, n := range k.added(s, c) {
+		p, err := k.preparation(ctx, n)
+		if err != nil {
+			return nil, err
+		}
+		if p.Through > 0 && !slices.Contains(out, n) {
+			out = append(out, n)
+		}
+	}
+	return out, nil
+}
+
+// joined notes in the buckets of all regions, one after the other, that everything of regions which were prepared is folded. Whoever moved
+// the epoch since has another record there.
+func (k *Keeper) joined(ctx context.Context, s *state) error {
+	for _, m := range s.moved {
+		m.Joining = nil
+		if _, err := writeRecord(ctx, k.store(m.Region), m.etag, m.Record); err != nil {
+			return &RegionError{"note that everything is folded", m.Region, err}
+		}
+	}
+	return nil
+}
+
+// holds checks that nobody has moved the epoch since: whoever does so writes all records before anything else. It reads those of all regions,
+// because the next epoch may be one without some of them, whose records stay as they are.
+func (k *Keeper) holds(ctx context.Context, e claims.Epoch) error {
+	return k.each(len(e.Regions), func(i int) error {
+		r, _, err := readRecord(ctx, k.store(e.Regions[i]))
+		if err == nil && (r.Number != e.Number || r.ID != e.ID) {
+			err = fmt.Errorf("%w: it has epoch %d, and this one is %d", ErrOvertaken, r.Number, e.Number)
+		}
+		if err != nil {
+			return &RegionError{"check the epoch", e.Regions[i], err}
+		}
+		return nil
+	})
+}
+
+// store is the bucket of a region of the settings.
+func (k *Keeper) store(n claims.Region) Store {
+	return k.cfg.Regions[slices.Index(k.names, n)].Store
 }
 
 // answered checks that the records of all these regions were read, and that the settings have their buckets.

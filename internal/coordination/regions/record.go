@@ -28,6 +28,9 @@ type Record struct {
 	Regions []claims.Region
 	// Retired are those that are gone for good.
 	Retired []Retired
+	// Joining are regions that take part since this epoch or one before it, and of which not everything that was prepared is known to be
+	// folded yet: no epoch with them was open. One that was retired meanwhile may be among them.
+	Joining []claims.Region
 	// Cluster is the id of the etcd that the epoch was made on.
 	Cluster uint64
 	// Dissolved: the linearizer has ended. Regions has the last one, whose bucket is an authority of its own again.
@@ -46,12 +49,18 @@ func (r Record) Epoch() claims.Epoch {
 	return claims.Epoch{Number: r.Number, ID: r.ID, Regions: r.Regions}
 }
 
+// retired reports whether the record calls a region retired.
+func (r Record) retired(n claims.Region) bool {
+	return slices.ContainsFunc(r.Retired, func(t Retired) bool { return t.Name == n })
+}
+
 type recordJSON struct {
 	Region  string        `json:"region"`
 	Number  uint64        `json:"number"`
 	ID      string        `json:"id"`
 	Regions []string      `json:"regions"`
 	Retired []retiredJSON `json:"retired,omitempty"`
+	Joining []string      `json:"joining,omitempty"`
 	Cluster string        `json:"cluster"`
 
 	Dissolved bool `json:"dissolved,omitempty"`
@@ -70,6 +79,9 @@ func (r Record) Marshal() []byte {
 	}
 	for _, t := range r.Retired {
 		j.Retired = append(j.Retired, retiredJSON{string(t.Name), t.Done})
+	}
+	for _, n := range r.Joining {
+		j.Joining = append(j.Joining, string(n))
 	}
 	return Kind.Marshal(j)
 }
@@ -98,10 +110,17 @@ func ParseRecord(b []byte) (Record, error) {
 		if e := n.Validate(); e != nil {
 			err = e
 		}
-		if slices.Contains(r.Regions, n) || slices.ContainsFunc(r.Retired, func(o Retired) bool { return o.Name == n }) {
+		if slices.Contains(r.Regions, n) || r.retired(n) {
 			err = fmt.Errorf("region %s is retired, and there again", n)
 		}
 		r.Retired = append(r.Retired, Retired{n, t.Done})
+	}
+	for _, t := range j.Joining {
+		n := claims.Region(t)
+		if slices.Contains(r.Joining, n) || !slices.Contains(r.Regions, n) && !r.retired(n) {
+			err = fmt.Errorf("region %.70q joins, and is none, or there twice", t)
+		}
+		r.Joining = append(r.Joining, n)
 	}
 	switch {
 	case err != nil:
@@ -124,16 +143,17 @@ func readRecord(ctx context.Context, s Store) (Record, string, error) {
 	return r, info.ETag, err
 }
 
-// writeRecord replaces the record that has the etag, or creates the first one. An outcome that nobody told is an error: whoever
-// moves the epoch begins again, with a higher number.
-func writeRecord(ctx context.Context, s Store, etag string, r Record) error {
+// writeRecord replaces the record that has the etag, or creates the first one, and gives its own etag. An outcome that nobody knows is an
+// error: whoever moves the epoch begins again, with a higher number.
+func writeRecord(ctx context.Context, s Store, etag string, r Record) (string, error) {
 	body := r.Marshal()
 	o := objstore.PutOptions{ContentType: "application/json"}
+	var info objstore.Info
 	var err error
 	if etag == "" {
-		_, err = s.Create(ctx, layout.RegionsKey, body, o)
+		info, err = s.Create(ctx, layout.RegionsKey, body, o)
 	} else {
-		_, err = s.Replace(ctx, layout.RegionsKey, body, etag, o)
+		info, err = s.Replace(ctx, layout.RegionsKey, body, etag, o)
 	}
-	return err
+	return info.ETag, err
 }

@@ -24,6 +24,9 @@ func (k *Keeper) recover(ctx context.Context, s *state, c change) (Opened, error
 			return Opened{}, err
 		}
 	}
+	if err := k.mayFill(ctx, s, c); err != nil {
+		return Opened{}, err
+	}
 	e, err := k.move(ctx, s, c)
 	if err != nil {
 		return Opened{}, err
@@ -42,11 +45,17 @@ func (k *Keeper) recover(ctx context.Context, s *state, c change) (Opened, error
 	if err := f.empty(ctx); err != nil {
 		return Opened{}, err
 	}
-	if err := k.scan(ctx, e, f.boot); err != nil {
+	if err := k.scan(ctx, e, s.joins, f.boot); err != nil {
 		return Opened{}, err
 	}
 	if err := f.flush(ctx); err != nil {
 		return Opened{}, err
+	}
+	if len(s.joins) > 0 {
+		// Before the epoch can be open: from then on what is prepared has no force, whatever is added to it.
+		if err := k.joined(ctx, s); err != nil {
+			return Opened{}, err
+		}
 	}
 	revision, err := f.end(ctx)
 	if err != nil {
@@ -154,6 +163,9 @@ func (f *filler) drop(ctx context.Context, prefix string) error {
 // boot inserts what counts of a boot.
 func (f *filler) boot(ctx context.Context, found []manifest) error {
 	for _, m := range choose(found) {
+		if f.progress.Claims+uint64(len(f.puts)) >= f.k.cfg.MaxClaims {
+			return fmt.Errorf("%w: more than %d, that of boot %s among them", ErrTooManyClaims, f.k.cfg.MaxClaims, m.id.BootOf())
+		}
 		c := claims.Claim{
 			Identity: m.id, Hash: m.hash, State: claims.Claimed, Recovered: true, Home: m.region,
 			Stamp: claims.Stamp{Epoch: f.epoch.Number}, ClaimedAt: max(f.k.cfg.Now(), 0),

@@ -7,10 +7,12 @@ package regions
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -32,7 +34,7 @@ type Region struct {
 	Store Store
 }
 
-// Config of a Keeper; all fields but Parallel and Progress are required.
+// Config of a Keeper; the fields up to Now are required.
 type Config struct {
 	KV   claims.KV
 	Keys claims.Keys
@@ -46,6 +48,12 @@ type Config struct {
 	Parallel func(n int, fn func(i int) bool)
 	// Progress is told how far a recovery is; nil is nobody.
 	Progress func(Progress)
+	// MaxUnprepared and MaxClaims bound what an addition, and any recovery, enters into etcd; 0 are the defaults.
+	MaxUnprepared, MaxClaims uint64
+	// PrepareEntries is how many batches of a preparation are in memory at once; 0 is the default.
+	PrepareEntries int
+	// SealAt is folds.Folder.SealAt.
+	SealAt int
 }
 
 // Progress of a recovery.
@@ -117,6 +125,8 @@ func New(c Config) (*Keeper, error) {
 	if c.Progress == nil {
 		c.Progress = func(Progress) {}
 	}
+	c.MaxUnprepared, c.MaxClaims = cmp.Or(c.MaxUnprepared, DefaultMaxUnprepared), cmp.Or(c.MaxClaims, DefaultMaxClaims)
+	c.PrepareEntries = cmp.Or(c.PrepareEntries, DefaultPrepareEntries)
 	c.Regions = slices.Clone(c.Regions)
 	// Every mover of the epoch writes in the order of the names.
 	slices.SortFunc(c.Regions, func(a, b Region) int { return strings.Compare(string(a.Name), string(b.Name)) })
@@ -151,8 +161,10 @@ type state struct {
 	// found are the records, by region; unread the regions that did not answer.
 	found  map[claims.Region]stored
 	unread []*RegionError
-	// retired are those of the epoch that was moved to.
+	// retired and joins are those of the epoch that was moved to, and moved its records as they were written.
 	retired []Retired
+	joins   []claims.Region
+	moved   []stored
 }
 
 // leaving: of a region that was retired the others may not have what etcd has.
@@ -166,16 +178,16 @@ type stored struct {
 	etag string
 }
 
-// newest is the record with the highest number; ok is false where no region has one. That of a region which another record calls retired
-// does not count: a mover that had read it before the retirement may still write there.
+// newest is the record with the highest number; ok is false where no region has one. Of two epochs with one number, of movers of which one
+// knew a region that the other did not, it is the one that was taken. The record of a region which another record calls retired does not
+// count: a mover that had read it before the retirement may still write there.
 func (s *state) newest() (r Record, ok bool) {
-	for name, f := range s.found {
-		if s.isRetired(name) {
+	for _, name := range slices.Sorted(maps.Keys(s.found)) {
+		f := s.found[name]
+		if s.isRetired(name) || f.Number < r.Number || f.Number == r.Number && (f.ID == r.ID || s.taken(r) || !s.taken(f.Record)) {
 			continue
 		}
-		if f.Number > r.Number || f.Number == r.Number && f.Dissolved {
-			r, ok = f.Record, true
-		}
+		r, ok = f.Record, true
 	}
 	return r, ok
 }
@@ -190,13 +202,28 @@ func Newest(records map[claims.Region]Record) (r Record, ok bool) {
 	return s.newest()
 }
 
+// taken reports whether all regions of a record's epoch that were read have it.
+func (s *state) taken(r Record) bool {
+	return !slices.ContainsFunc(r.Regions, func(n claims.Region) bool {
+		f, there := s.found[n]
+		return there && f.ID != r.ID || !there && !slices.ContainsFunc(s.unread, func(u *RegionError) bool { return u.Region == n })
+	})
+}
+
 func (s *state) isRetired(name claims.Region) bool {
 	for _, f := range s.found {
-		if slices.ContainsFunc(f.Retired, func(t Retired) bool { return t.Name == name }) {
+		if f.retired(name) {
 			return true
 		}
 	}
 	return false
+}
+
+// joining are the regions of which not everything that was prepared is known to be folded. Once it is, that is noted in all records of the
+// epoch, in the order of the regions' names; the newest record is the first of them.
+func (s *state) joining() []claims.Region {
+	newest, _ := s.newest()
+	return slices.Clone(newest.Joining)
 }
 
 // Open gives the epoch that holds. Where etcd does not have the one of the buckets it recovers, if it may; else the error wraps
@@ -211,6 +238,9 @@ func (k *Keeper) Open(ctx context.Context, recover bool) (Opened, error) {
 	} else if recover && (errors.Is(err, ErrDissolved) || errors.Is(err, ErrDissolving)) {
 		return k.openDissolved(ctx, s, err)
 	} else if !recover || !errors.Is(err, ErrMustRecover) {
+		return Opened{}, fmt.Errorf("open the epoch: %w", err)
+	}
+	if err := k.mayJoin(ctx, s, change{}, false); err != nil {
 		return Opened{}, fmt.Errorf("open the epoch: %w", err)
 	}
 	o, err := k.recover(ctx, s, change{})
@@ -269,14 +299,18 @@ func (k *Keeper) Add(ctx context.Context, name claims.Region) (Opened, error) {
 		return o, nil
 	}
 	r, _ := s.newest()
-	if slices.ContainsFunc(r.Retired, func(t Retired) bool { return t.Name == name }) {
+	if r.retired(name) {
 		return Opened{}, fmt.Errorf("add region %s: %w: it was retired, and its name is never used again", name, ErrRegionSettings)
 	}
 	if s.marked(r) {
 		return Opened{}, fmt.Errorf("add region %s: %w", name, ErrDissolving)
 	}
 	// Whoever adds a region to a linearizer that was dissolved begins it again; whoever finds out only on the way that it was, does not.
-	o, err := k.recover(ctx, s, change{add: name, again: r.Dissolved})
+	c := change{add: name, again: r.Dissolved}
+	if err := k.mayJoin(ctx, s, c, true); err != nil {
+		return Opened{}, fmt.Errorf("add region %s: %w", name, err)
+	}
+	o, err := k.recover(ctx, s, c)
 	if err != nil {
 		return Opened{}, fmt.Errorf("add region %s: %w", name, err)
 	}
@@ -299,6 +333,8 @@ type Status struct {
 	Cluster uint64
 	Records map[claims.Region]Record
 	Unread  []*RegionError
+	// Prepared is how far what regions have accepted is prepared to be folded, or folded from their journals.
+	Prepared map[claims.Region]Preparation
 	// Open is nil where an epoch could be opened without a recovery.
 	Open error
 }
@@ -309,9 +345,22 @@ func (k *Keeper) Status(ctx context.Context) (Status, error) {
 	if err != nil {
 		return Status{}, fmt.Errorf("status of the regions: %w", err)
 	}
-	out := Status{Epoch: s.epoch, Cluster: s.cluster, Records: map[claims.Region]Record{}, Unread: s.unread}
+	out := Status{Epoch: s.epoch, Cluster: s.cluster, Records: map[claims.Region]Record{}, Prepared: map[claims.Region]Preparation{}, Unread: s.unread}
 	for n, f := range s.found {
 		out.Records[n] = f.Record
+	}
+	for _, n := range k.names {
+		if slices.ContainsFunc(s.unread, func(u *RegionError) bool { return u.Region == n }) {
+			continue
+		}
+		p, err := k.preparation(ctx, n)
+		var of *RegionError
+		switch {
+		case errors.As(err, &of):
+			out.Unread = append(out.Unread, of)
+		case p.UpdatedAt > 0:
+			out.Prepared[n] = p
+		}
 	}
 	_, out.Open = k.agreed(s)
 	return out, nil

@@ -31,7 +31,9 @@ type world struct {
 	buckets map[claims.Region]*mem.Store
 	// before is called before each request to etcd or a bucket; after behind it. An error is the answer.
 	before, after func(what string) error
-	rand          *rand.ChaCha8
+	// held keeps a write back, which its caller then does not know of; it may be done later.
+	held func(r claims.Region, key string, do func() error) bool
+	rand *rand.ChaCha8
 }
 
 func newWorld(t testing.TB, names ...claims.Region) *world {
@@ -82,19 +84,29 @@ func (b bucket) List(ctx context.Context, o objstore.ListOptions) (p objstore.Pa
 	return p, err
 }
 
+func (b bucket) keeps(key string, do func() error) bool {
+	return b.w.held != nil && b.w.held(b.name, key, do)
+}
+
 func (b bucket) Create(ctx context.Context, key string, body []byte, o objstore.PutOptions) (i objstore.Info, err error) {
+	if b.keeps(key, func() error { _, err := b.w.buckets[b.name].Create(ctx, key, body, o); return err }) {
+		return i, objstore.ErrUnknown
+	}
 	err = b.w.call(string(b.name), func() error { i, err = b.w.buckets[b.name].Create(ctx, key, body, o); return err })
 	return i, err
 }
 
 func (b bucket) Replace(ctx context.Context, key string, body []byte, etag string, o objstore.PutOptions) (i objstore.Info, err error) {
+	if b.keeps(key, func() error { _, err := b.w.buckets[b.name].Replace(ctx, key, body, etag, o); return err }) {
+		return i, objstore.ErrUnknown
+	}
 	err = b.w.call(string(b.name), func() error { i, err = b.w.buckets[b.name].Replace(ctx, key, body, etag, o); return err })
 	return i, err
 }
 
 func (w *world) keeper(names ...claims.Region) *regions.Keeper {
 	w.t.Helper()
-	c := regions.Config{KV: etcd{w}, Keys: keys, Rand: w.rand, Now: func() int64 { return 7 }}
+	c := regions.Config{KV: etcd{w}, Keys: keys, Rand: w.rand, Now: func() int64 { return 7 }, SealAt: 4}
 	for _, n := range names {
 		c.Regions = append(c.Regions, regions.Region{Name: n, Store: bucket{w, n}})
 	}

@@ -31,7 +31,7 @@ func (k *Keeper) Retire(ctx context.Context, name claims.Region, forget bool) (O
 	switch {
 	case !ok:
 		return fail(fmt.Errorf("%w: no region has an epoch", ErrRegionSettings))
-	case slices.ContainsFunc(newest.Retired, func(t Retired) bool { return t.Name == name }):
+	case newest.retired(name):
 		// An attempt that died is gone on with by whoever opens.
 		o, err := k.Open(ctx, true)
 		if err != nil {

@@ -35,7 +35,7 @@ func (m manifest) before(o manifest) int {
 const (
 	scanBoots     = 64
 	scanManifests = 8192
-	scanEntries   = 1 << 18
+	scanEntries   = 1 << 20
 	// scanAhead pages of listings that are read before they are asked for, and how many manifests each has: those that are not folded of
 	// a boot that is active, and some of the next boot.
 	scanAhead, scanAheadPage = 512, 256
@@ -56,9 +56,11 @@ type scanned struct {
 // scan reads the manifests of all regions of an epoch and calls fn for each boot, in order, with what all of them have and no fold has. The
 // manifests of one boot are in memory at once, some 200 bytes each; and what is folded of it, some 60 bytes an identity, while it is made
 // into runs. Every region has the folds of all boots then.
-func (k *Keeper) scan(ctx context.Context, e claims.Epoch, fn func(context.Context, []manifest) error) error {
-	s, err := k.newScanner(ctx, e)
-	if err != nil {
+//
+// What regions that join have prepared is folded with it, where nothing contradicts it.
+func (k *Keeper) scan(ctx context.Context, e claims.Epoch, joining []claims.Region, fn func(context.Context, []manifest) error) error {
+	s := &scanner{k: k, epoch: e, joining: joining, looker: folds.NewLooker(k.Folder(e), 0)}
+	if err := s.begin(ctx); err != nil {
 		return err
 	}
 	defer s.stop()
@@ -68,6 +70,9 @@ func (k *Keeper) scan(ctx context.Context, e claims.Epoch, fn func(context.Conte
 			return err
 		}
 		if err := k.read(ctx, s.lists, boots); err != nil {
+			return err
+		}
+		if err := s.raise(ctx, boots); err != nil {
 			return err
 		}
 		for _, b := range boots {
@@ -83,33 +88,50 @@ type scanner struct {
 	k      *Keeper
 	epoch  claims.Epoch
 	looker *folds.Looker
+	// joining are regions of which not everything that was prepared is folded; one that was retired meanwhile may be among them.
+	joining []claims.Region
+	// dry: nothing is written, and only the listed regions' manifests are counted.
+	dry    bool
+	listed []claims.Region
 	lists  []*listing
 	heads  []*headList
+	// waiting are the heads of boots that there was no room for yet.
+	waiting []bootHeads
 	// group are the next boots with folds. Boots up to the last of them may be taken; all, once there are no more heads.
 	group []*foldedBoot
 	bound string
 	all   bool
 }
 
-func (k *Keeper) newScanner(ctx context.Context, e claims.Epoch) (*scanner, error) {
-	s := &scanner{k: k, epoch: e, looker: folds.NewLooker(k.Folder(e), 0)}
-	for _, r := range k.cfg.Regions {
-		if e.Retired(r.Name) {
+// begin begins all listings.
+func (s *scanner) begin(ctx context.Context) error {
+	for _, r := range s.k.cfg.Regions {
+		if s.epoch.Retired(r.Name) {
 			continue
 		}
-		s.lists, s.heads = append(s.lists, newListing(r)), append(s.heads, newHeadList(ctx, r))
-	}
-	for i, l := range s.lists {
-		err := l.advance(ctx, nil)
-		if err == nil {
-			err = s.heads[i].advance()
+		s.heads = append(s.heads, newHeadList(ctx, r))
+		for _, n := range s.joining {
+			// What is prepared lies in the region's own bucket. The others have the boots, which are needed where it is gone; those of regions that
+			// were added to the settings since are completed.
+			s.heads = append(s.heads, newPreparedList(ctx, r, n))
 		}
-		if err != nil {
+		if !s.dry || slices.Contains(s.listed, r.Name) {
+			s.lists = append(s.lists, newListing(r))
+		}
+	}
+	for _, l := range s.lists {
+		if err := l.advance(ctx, nil); err != nil {
 			s.stop()
-			return nil, err
+			return err
 		}
 	}
-	return s, nil
+	for _, h := range s.heads {
+		if err := h.advance(); err != nil {
+			s.stop()
+			return err
+		}
+	}
+	return nil
 }
 
 func (s *scanner) stop() {
@@ -131,32 +153,63 @@ func (s *scanner) take(ctx context.Context) (boots []*scanned, err error) {
 			}
 			continue
 		}
-		b := &scanned{ids: map[claims.Region][]identity.Batch{}}
-		if len(s.group) > 0 && s.group[0].at == at {
-			b.folded, b.boot = s.group[0], s.group[0].boot
-			s.group = s.group[1:]
+		b, err := s.boot(ctx, at)
+		if err != nil {
+			return nil, err
 		}
-		for _, l := range s.lists {
-			for l.more && l.boot() == at {
-				if b.boot == (identity.Boot{}) {
-					b.boot = l.id.BootOf()
-				}
-				// What is folded was decided and settled. So was, for another frame, whatever else shares its sequence numbers.
-				if !b.folded.has(l.id) {
-					// One copy of the names for all.
-					id := l.id
-					id.Agent, id.Boot = b.boot.Agent, b.boot.Boot
-					b.ids[l.Name] = append(b.ids[l.Name], id)
-					n++
-				}
-				if err := l.advance(ctx, b.folded); err != nil {
-					return nil, err
-				}
-			}
+		for _, ids := range b.ids {
+			n += len(ids)
 		}
 		boots = append(boots, b)
 	}
 	return boots, nil
+}
+
+// boot lists the manifests of the boot that is next. Regions that have prepared something of it come last: what the others have is known then.
+func (s *scanner) boot(ctx context.Context, at string) (*scanned, error) {
+	b := &scanned{ids: map[claims.Region][]identity.Batch{}}
+	if len(s.group) > 0 && s.group[0].at == at {
+		b.folded, b.boot = s.group[0], s.group[0].boot
+		s.group = s.group[1:]
+	}
+	var prepared []*listing
+	for _, l := range s.lists {
+		if b.folded.preparedOf(l.Name) != nil {
+			prepared = append(prepared, l)
+		} else if err := b.list(ctx, l, at, b.folded); err != nil {
+			return nil, err
+		}
+	}
+	b.contest(s.lists)
+	if len(prepared) > 1 {
+		return b, b.contestPrepared(ctx, prepared, at)
+	}
+	for _, l := range prepared {
+		if err := b.list(ctx, l, at, b.folded.passed(b.folded.preparedOf(l.Name))); err != nil {
+			return nil, err
+		}
+	}
+	return b, nil
+}
+
+// list takes the manifests of the boot that a region has, but for those that are passed over.
+func (b *scanned) list(ctx context.Context, l *listing, at string, over *foldedBoot) error {
+	for l.more && l.boot() == at {
+		if b.boot == (identity.Boot{}) {
+			b.boot = l.id.BootOf()
+		}
+		// What is folded was decided and settled. So was, for another frame, whatever else shares its sequence numbers.
+		if !over.has(l.id) {
+			// One copy of the names for all.
+			id := l.id
+			id.Agent, id.Boot = b.boot.Agent, b.boot.Boot
+			b.ids[l.Name] = append(b.ids[l.Name], id)
+		}
+		if err := l.advance(ctx, over); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // next is where the next boot is that may be taken.
@@ -173,8 +226,33 @@ func (s *scanner) next() (at string, ok bool) {
 }
 
 // load reads what is folded of the next boots that have folds.
-func (s *scanner) load(ctx context.Context) error {
-	var boots []*foldedBoot
+func (s *scanner) load(ctx context.Context) (err error) {
+	if len(s.waiting) == 0 {
+		boots, err := s.nextFolded()
+		if err != nil {
+			return err
+		}
+		if len(boots) == 0 {
+			s.all = true
+			return nil
+		}
+		if s.waiting, err = s.readHeads(ctx, boots); err != nil {
+			return err
+		}
+	}
+	n := fitting(s.waiting)
+	if err := s.readParts(ctx, s.waiting[:n]); err != nil {
+		return err
+	}
+	for _, b := range s.waiting[:n] {
+		s.group = append(s.group, b.foldedBoot)
+	}
+	s.bound, s.waiting = s.waiting[n-1].at, s.waiting[n:]
+	return s.listAhead(ctx)
+}
+
+// nextFolded are the next boots that have folds, or something that is prepared.
+func (s *scanner) nextFolded() (boots []*foldedBoot, err error) {
 	for len(boots) < scanBoots {
 		at := ""
 		for _, h := range s.heads {
@@ -185,27 +263,22 @@ func (s *scanner) load(ctx context.Context) error {
 		if at == "" {
 			break
 		}
-		b := &foldedBoot{at: at}
+		b, known := &foldedBoot{at: at, present: map[claims.Region][]identity.Digest{}, marked: map[claims.Region][]claims.Region{}}, false
 		for _, h := range s.heads {
 			if !h.more || h.at != at {
 				continue
 			}
-			b.boot = h.boot
+			known = b.takes(h, s.epoch) || known
 			if err := h.advance(); err != nil {
-				return err
+				return nil, err
 			}
 		}
-		boots = append(boots, b)
+		// Parts without a head are of a region that was prepared, and takes no part.
+		if known {
+			boots = append(boots, b)
+		}
 	}
-	if len(boots) == 0 {
-		s.all = true
-		return nil
-	}
-	if err := s.k.readFolds(ctx, s.looker, s.epoch, boots); err != nil {
-		return err
-	}
-	s.group, s.bound = boots, boots[len(boots)-1].at
-	return s.listAhead(ctx)
+	return boots, nil
 }
 
 // listAhead reads the pages that follow runs, all at once.
@@ -218,6 +291,9 @@ func (s *scanner) listAhead(ctx context.Context) error {
 	for _, l := range s.lists {
 		l.ahead = map[string]objstore.Page{}
 		for _, b := range s.group {
+			if p := b.preparedOf(l.Name); p != nil && len(b.prepared) == 1 {
+				b = b.passed(p)
+			}
 			for _, r := range b.runs {
 				if r.of[l.Name] > scanWorth && len(pages) < scanAhead {
 					pages = append(pages, page{l, b.behind(layout.AcceptedPrefix, r)})

@@ -308,6 +308,7 @@ func (c *client) ack(id identity.Batch, hash identity.Digest) {
 		c.fail("%s was acknowledged as %.4s after it was refused", id, hash)
 	}
 	_, entered := c.lost[id]
+	entered = entered || c.alone[id] == hash
 	for _, of := range c.entries {
 		h, ok := of[id]
 		entered = entered || ok && h == hash

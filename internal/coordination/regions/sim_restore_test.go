@@ -139,7 +139,7 @@ func (w *sim) notice() {
 
 // calm is a keeper whose requests never fail.
 func (w *sim) calm() *regions.Keeper {
-	c := regions.Config{KV: w.kv, Keys: keys, Rand: simRand{w.rnd}, Now: func() int64 { return w.now.UnixNano() }}
+	c := regions.Config{KV: w.kv, Keys: keys, Rand: simRand{w.rnd}, Now: func() int64 { return w.now.UnixNano() }, SealAt: 4}
 	for _, r := range everywhere {
 		c.Regions = append(c.Regions, regions.Region{Name: r, Store: w.buckets[r]})
 	}
@@ -167,8 +167,16 @@ func (w *sim) restoreWhileRetiring() {
 		w.faults["while retiring"]++
 	case len(w.copies) > 0 && w.rnd.IntN(2) == 0:
 		c = w.copies[w.rnd.IntN(len(w.copies))]
-		for id := range w.entries[w.gone] {
+		for id := range w.had(w.gone) {
 			w.forgiven[id] = true
+		}
+		// Another frame may have been refused because of one that was durable, and not in its journal yet.
+		for _, s := range append(w.copies[:len(w.copies):len(w.copies)], w.kv) {
+			for _, c := range w.allIn(s) {
+				if c.Home == w.gone && c.State != claims.Claimed {
+					w.forgiven[c.Identity] = true
+				}
+			}
 		}
 		w.faults["older, while retiring"]++
 	default:

@@ -189,6 +189,25 @@ func TestTheRecordOfARetiredRegionIsIgnored(t *testing.T) {
 	}
 }
 
+// Of two movers one knew a region that the other did not: both have records with one number. The epoch counts that all of its regions have.
+func TestTwoEpochsOfOneNumber(t *testing.T) {
+	w := newWorld(t, "asia", "eu", "us")
+	o := w.open("eu", "us")
+	r := regions.Record{Region: "asia", Number: 1, ID: claims.ID{9}, Regions: []claims.Region{"asia", "eu", "us"}, Joining: []claims.Region{"asia"}, Cluster: 1}
+	if _, err := w.buckets["asia"].Create(t.Context(), layout.RegionsKey, r.Marshal(), objstore.PutOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	k := w.keeper("asia", "eu", "us")
+	for range 10 {
+		if got, err := k.Open(t.Context(), false); err != nil || got.Epoch.ID != o.Epoch.ID {
+			t.Fatalf("%+v, %v", got, err)
+		}
+	}
+	if got, err := k.Add(t.Context(), "asia"); err != nil || got.Epoch.Number != 2 || len(got.Epoch.Regions) != 3 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+}
+
 // An etcd that forgets, under the same cluster id, while it is being filled: the recovery opens nothing that lacks claims, or that has
 // those of before.
 func TestEtcdForgetsDuringARecovery(t *testing.T) {
