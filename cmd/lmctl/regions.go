@@ -32,18 +32,45 @@ const addTimeout = 6 * time.Hour
 func regionsCommand(out *format) *cobra.Command {
 	c := &identityAPI{}
 	cmd := &cobra.Command{Use: "regions", Short: "Regions that accept batches together, and their epoch"}
-	cmd.AddCommand(regionsList(out, c), regionsAdd(out, c), regionsRetire(out, c), regionsDissolve(out, c))
+	cmd.AddCommand(regionsList(out, c), regionsPrepare(out, c), regionsAdd(out, c), regionsRetire(out, c), regionsDissolve(out, c))
 	c.flags(cmd)
 	return cmd
 }
 
 type memberView struct {
-	Region  string `json:"region"`
-	Member  bool   `json:"member"`
-	Retired bool   `json:"retired,omitempty"`
-	Epoch   uint64 `json:"epoch"`
-	EpochID string `json:"epoch_id,omitempty"`
-	Error   string `json:"error,omitempty"`
+	Region   string        `json:"region"`
+	Member   bool          `json:"member"`
+	Retired  bool          `json:"retired,omitempty"`
+	Joining  bool          `json:"joining,omitempty"`
+	Epoch    uint64        `json:"epoch"`
+	EpochID  string        `json:"epoch_id,omitempty"`
+	Prepared *preparedView `json:"prepared,omitempty"`
+	Error    string        `json:"error,omitempty"`
+}
+
+// preparedView is how far what a region has accepted is prepared.
+type preparedView struct {
+	Region  string `json:"region,omitempty"`
+	Batches uint64 `json:"batches"`
+	Left    uint64 `json:"left,omitempty"`
+	Folded  uint64 `json:"folded_batches,omitempty"`
+	Through string `json:"accepted_through"`
+	Updated string `json:"updated"`
+}
+
+func preparedViewOf(p *coordinatorv1.RegionPreparation) *preparedView {
+	if p == nil {
+		return nil
+	}
+	return &preparedView{Batches: p.GetBatches(), Left: p.GetLeft(), Folded: p.GetFoldedBatches(), Through: when(p.GetAcceptedAtUnixNs()), Updated: when(p.GetUpdatedAtUnixNs())}
+}
+
+// cell is it in a table.
+func (v *preparedView) cell() string {
+	if v == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%d through %s", v.Batches+v.Folded, orDash(v.Through))
 }
 
 type membersView struct {
@@ -67,7 +94,7 @@ func regionsList(out *format, c *identityAPI) *cobra.Command {
 				r, err := cl.ListRegions(ctx, &coordinatorv1.ListRegionsRequest{})
 				v = membersView{Epoch: r.GetEpoch(), Cluster: r.GetCluster(), NotOpen: r.GetNotOpen(), Dissolved: r.GetDissolved(), Regions: []memberView{}}
 				for _, p := range r.GetRegions() {
-					one := memberView{p.GetRegion(), p.GetMember(), p.GetRetired(), p.GetEpoch(), p.GetEpochId(), p.GetError()}
+					one := memberView{p.GetRegion(), p.GetMember(), p.GetRetired(), p.GetJoining(), p.GetEpoch(), p.GetEpochId(), preparedViewOf(p.GetPreparation()), p.GetError()}
 					v.Regions = append(v.Regions, one)
 					// A region that was retired need not be there.
 					bad = bad || one.Error != "" && !one.Retired
@@ -80,16 +107,18 @@ func regionsList(out *format, c *identityAPI) *cobra.Command {
 					case one.Member && v.Dissolved:
 						state = "accepts without the linearizer, which was dissolved"
 					case !one.Member:
-						state = "not added yet (lmctl regions add)"
+						state = "not added yet (lmctl regions prepare, then add)"
+					case one.Joining:
+						state = "is being added"
 					}
-					rows = append(rows, []string{one.Region, fmt.Sprint(one.Epoch), orDash(one.EpochID), state})
+					rows = append(rows, []string{one.Region, fmt.Sprint(one.Epoch), orDash(one.EpochID), one.Prepared.cell(), state})
 				}
 				return err
 			})
 			if err != nil {
 				return err
 			}
-			if err := out.write(cmd.OutOrStdout(), v, table{header: []string{"REGION", "EPOCH", "ID", "STATE"}, rows: rows}); err != nil {
+			if err := out.write(cmd.OutOrStdout(), v, table{header: []string{"REGION", "EPOCH", "ID", "PREPARED", "STATE"}, rows: rows}); err != nil {
 				return err
 			}
 			switch {
@@ -115,7 +144,9 @@ func regionsAdd(out *format, c *identityAPI) *cobra.Command {
 		Short: "Let a region of the coordinators' settings take part",
 		Long: "Begins an epoch in which the region takes part. All regions are read for it, that one's earlier batches among them, and no identity\n" +
 			"is decided meanwhile: collectors answer \"retry\". It waits until that is done; where it is interrupted, the coordinator that leads goes on\n" +
-			"with it. Every coordinator must have the region in its settings first. To add it twice is harmless.",
+			"with it. Every coordinator must have the region in its settings first. To add it twice is harmless.\n\n" +
+			"Prepare a region first that has a history (lmctl regions prepare), and stop its collectors of s3_manifest before it is added. One with\n" +
+			"too much that is not prepared is refused before anything changes. Where no region takes part yet, all of the settings are added at once.",
 		Example: "  lmctl regions add asia",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -131,6 +162,43 @@ func regionsAdd(out *format, c *identityAPI) *cobra.Command {
 				return err
 			}
 			return out.write(cmd.OutOrStdout(), v, table{header: []string{"REGION", "EPOCH", "CLAIMS FOUND"}, rows: [][]string{{v.Region, fmt.Sprint(v.Epoch), fmt.Sprint(v.Claims)}}})
+		},
+	}
+}
+
+func regionsPrepare(out *format, c *identityAPI) *cobra.Command {
+	return &cobra.Command{
+		Use:   "prepare REGION",
+		Short: "Prepare a region with a history to be added, while it goes on",
+		Long: "Writes down what the region has accepted on its own, from its journal, so that to add it takes seconds and not hours. Its collectors may\n" +
+			"accept meanwhile, and nothing changes for anybody. Each call goes on where the last one ended, whoever interrupted it, and reads what\n" +
+			"the region's reconciler has folded of the journal: call it once more just before the region is added.\n\n" +
+			"Of a region that takes part it folds what the journal says that it has decided: for a recovery that is refused because too many\n" +
+			"batches are not folded.",
+		Example: "  lmctl regions prepare asia",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx, cancel := context.WithTimeout(cmd.Context(), addTimeout)
+			defer cancel()
+			var v *preparedView
+			err := c.over(func(conn grpc.ClientConnInterface) error {
+				for {
+					r, err := coordinatorv1.NewIdentityServiceClient(conn).PrepareRegion(ctx, &coordinatorv1.PrepareRegionRequest{Region: args[0]})
+					if err != nil {
+						return err
+					}
+					if v = preparedViewOf(r.GetPreparation()); r.GetDone() {
+						return nil
+					}
+					fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s\n", args[0], v.cell())
+				}
+			})
+			if err != nil {
+				return err
+			}
+			v.Region = args[0]
+			row := []string{v.Region, fmt.Sprint(v.Batches), fmt.Sprint(v.Left), fmt.Sprint(v.Folded), orDash(v.Through)}
+			return out.write(cmd.OutOrStdout(), v, table{header: []string{"REGION", "PREPARED", "LEFT", "FOLDED", "ACCEPTED THROUGH"}, rows: [][]string{row}})
 		},
 	}
 }

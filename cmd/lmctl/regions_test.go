@@ -18,6 +18,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/coordination/linearizer"
 	"lightmetrics.dev/lightmetrics/internal/coordination/regions"
 	"lightmetrics.dev/lightmetrics/internal/coordination/trace"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
 )
 
 // linearizing is a coordinator with regions, of which a test says what they answer.
@@ -30,6 +31,8 @@ type linearizing struct {
 	ended   error
 	traced  trace.Result
 	asked   trace.Query
+	// prepared are what calls for a preparation get, one after the other; the last one ends it.
+	prepared []regions.Preparation
 }
 
 func (l *linearizing) Do(_ context.Context, ops []core.Op) []linearizer.Result {
@@ -42,6 +45,14 @@ func (l *linearizing) Regions(context.Context) (regions.Status, []core.Region, e
 
 func (l *linearizing) AddRegion(_ context.Context, r core.Region) (regions.Opened, error) {
 	return regions.Opened{Epoch: core.Epoch{Number: 8}, Recovered: regions.Progress{Claims: 12}}, l.added
+}
+
+func (l *linearizing) PrepareRegion(_ context.Context, r core.Region) (p regions.Preparation, all bool, err error) {
+	if l.failed != nil {
+		return p, false, l.failed
+	}
+	p, l.prepared = l.prepared[0], l.prepared[1:]
+	return p, len(l.prepared) == 0, nil
 }
 
 func (l *linearizing) RetireRegion(_ context.Context, r core.Region, forget bool) (regions.Opened, error) {
@@ -120,7 +131,7 @@ func TestRegions(t *testing.T) {
 		t.Errorf("a name that is none: exit %d: %s", code, out)
 	}
 	// A script tries again what may pass by itself, and not what a person has to mend.
-	for err, want := range map[error]int{regions.ErrOvertaken: cli.ExitUnreachable, regions.ErrRegionSettings: cli.ExitFailed} {
+	for err, want := range map[error]int{regions.ErrOvertaken: cli.ExitUnreachable, regions.ErrRegionSettings: cli.ExitFailed, regions.ErrUnprepared: cli.ExitFailed, regions.ErrTooManyClaims: cli.ExitFailed} {
 		l.added = fmt.Errorf("add region mars: %w", err)
 		if out, code = add("mars"); code != want || !strings.Contains(out, err.Error()) {
 			t.Errorf("%v: exit %d, want %d: %s", err, code, want, out)
@@ -161,11 +172,45 @@ func TestDissolveTheLinearizer(t *testing.T) {
 	}
 	// What another region's bucket still has of an epoch with the same number counts for nothing.
 	other := rec
-	other.Region, other.Regions, other.Dissolved = "asia", []core.Region{"asia", "eu"}, false
+	other.Region, other.ID, other.Regions, other.Dissolved = "asia", core.ID{0xcd}, []core.Region{"asia", "eu"}, false
 	l.status.Records["asia"] = other
 	for range 20 {
 		if out, _ = command(t, regionsCommand, "regions", "list", "--addr", addr); !strings.Contains(out, "accepts without the linearizer") {
 			t.Fatalf("%s", out)
+		}
+	}
+}
+
+func TestPrepareARegion(t *testing.T) {
+	rec := regions.Record{Number: 7, ID: core.ID{0xab}, Regions: []core.Region{"eu", "us"}, Joining: []core.Region{"us"}}
+	done := regions.Preparation{Region: "asia", Through: 9, Batches: 1200, Left: 3, AcceptedAt: 1e18, UpdatedAt: 2e18}
+	l := &linearizing{status: regions.Status{
+		Epoch: rec.Epoch(), Records: map[core.Region]regions.Record{"eu": rec, "us": rec},
+		Prepared: map[core.Region]regions.Preparation{"asia": done, "eu": {Region: "eu", Folded: 2, FoldedBatches: 44, AcceptedAt: 1, UpdatedAt: 5}},
+	}}
+	addr := serveIdentities(t, l)
+	l.prepared = []regions.Preparation{{Region: "asia", Through: 4, Batches: 600, AcceptedAt: 5, UpdatedAt: 6}, done}
+	out, code := command(t, regionsCommand, "regions", "prepare", "asia", "--addr", addr)
+	if code != cli.ExitOK || !strings.Contains(out, "1200") || !strings.Contains(out, "2001-09-09T01:46:40Z") {
+		t.Errorf("exit %d: %s", code, out)
+	}
+	l.prepared = []regions.Preparation{done}
+	var v preparedView
+	out, code = command(t, regionsCommand, "regions", "prepare", "asia", "--addr", addr, "-o", "json")
+	if err := json.Unmarshal([]byte(out), &v); err != nil || code != cli.ExitOK || v != (preparedView{"asia", 1200, 3, 0, "2001-09-09T01:46:40Z", "2033-05-18T03:33:20Z"}) {
+		t.Errorf("exit %d, %v: %s", code, err, out)
+	}
+	for err, want := range map[error]int{objstore.ErrUnavailable: cli.ExitUnreachable, regions.ErrRegionSettings: cli.ExitFailed} {
+		l.failed = err
+		if out, code = command(t, regionsCommand, "regions", "prepare", "asia", "--addr", addr); code != want {
+			t.Errorf("%v: exit %d, want %d: %s", err, code, want, out)
+		}
+	}
+	l.failed = nil
+	out, code = command(t, regionsCommand, "regions", "list", "--addr", addr)
+	for _, want := range []string{"1200 through 2001-09-09T01:46:40Z", "lmctl regions prepare, then add", "44 through", "is being added"} {
+		if code != cli.ExitOK || !strings.Contains(out, want) {
+			t.Errorf("exit %d, %s: %s", code, want, out)
 		}
 	}
 }

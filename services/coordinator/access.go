@@ -47,6 +47,7 @@ var access = rpc.Access{
 
 	coordinatorv1.IdentityService_ListRegions_FullMethodName:        reads,
 	coordinatorv1.IdentityService_AddRegion_FullMethodName:          operates,
+	coordinatorv1.IdentityService_PrepareRegion_FullMethodName:      operates,
 	coordinatorv1.IdentityService_RetireRegion_FullMethodName:       operates,
 	coordinatorv1.IdentityService_DissolveLinearizer_FullMethodName: operates,
 	coordinatorv1.IdentityService_TraceIdentity_FullMethodName:      reads,

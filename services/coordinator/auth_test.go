@@ -135,7 +135,7 @@ func TestRoles(t *testing.T) {
 		"Drain": {"operate"}, "ListShards": {"read", "operate"}, "ListWorkers": {"read", "operate"}, "ListMoves": {"read", "operate"},
 		"SendMessage": {"work", "operate"}, "RedriveDeadLetter": {"operate"}, "CreateJob": {"work", "operate"}, "ClaimJob": {"work", "operate"},
 		"CheckpointJob": {"work", "operate"}, "ReleaseJob": {"work", "operate"}, "TouchJob": {"work", "operate"}, "CompleteJob": {"work", "operate"},
-		"ForgetLog": {"work", "operate"}, "ListRegions": {"read", "operate"}, "AddRegion": {"operate"}, "RetireRegion": {"operate"}, "DissolveLinearizer": {"operate"}, "TraceIdentity": {"read", "operate"},
+		"ForgetLog": {"work", "operate"}, "ListRegions": {"read", "operate"}, "AddRegion": {"operate"}, "PrepareRegion": {"operate"}, "RetireRegion": {"operate"}, "DissolveLinearizer": {"operate"}, "TraceIdentity": {"read", "operate"},
 	}
 	for _, m := range []string{"ListDeadLetters", "GetDepth", "GetJob", "ListJobs", "GetLog", "ListLogs", "GetEpoch", "GetRefRecords", "ListRefRecords", "ListClaims"} {
 		may[m] = []string{"read", "work", "operate"}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
+	"lightmetrics.dev/lightmetrics/internal/coordination/regions"
 	"lightmetrics.dev/lightmetrics/internal/objstore/s3"
 	"lightmetrics.dev/lightmetrics/internal/service"
 	"lightmetrics.dev/lightmetrics/services/coordinator/internal/etcd"
@@ -48,6 +49,8 @@ type IdentityConfig struct {
 	Prefix        string         `koanf:"prefix" help:"prefix of claims in etcd, the same in all regions; etcd.prefix, of shards and pending work, is each region's own" needs:"regions"`
 	SettleHorizon time.Duration  `koanf:"settle_horizon" help:"claims that are settled for so long move into the regions' buckets, many of an agent's boot at once" needs:"regions"`
 	Idle          time.Duration  `koanf:"idle" help:"a boot without batches for so long has no claims left, and etcd forgets it" needs:"regions"`
+	MaxUnprepared uint64         `koanf:"max_unprepared" help:"a region that has accepted more batches which are not prepared (lmctl regions prepare) is not added: each becomes a claim" needs:"regions"`
+	MaxClaims     uint64         `koanf:"max_claims" help:"most claims that a recovery enters into etcd, some 330 bytes each; it ends beyond them" needs:"regions"`
 }
 
 // RegionConfig is one region and its bucket.
@@ -66,6 +69,9 @@ func (r RegionConfig) store() s3.Config {
 	return c
 }
 
+// maxClaims is what fits into 32 GiB, four times of what etcd advises.
+const maxClaims = 100_000_000
+
 // Validate checks names and buckets: two regions may not share one.
 func (c IdentityConfig) Validate() error {
 	var errs []error
@@ -80,6 +86,9 @@ func (c IdentityConfig) Validate() error {
 	}
 	if c.Idle < c.SettleHorizon || c.Idle > 30*24*time.Hour {
 		errs = append(errs, errors.New("identity.idle: must be settle_horizon to 720h"))
+	}
+	if c.MaxUnprepared < 1 || c.MaxClaims < c.MaxUnprepared || c.MaxClaims > maxClaims {
+		errs = append(errs, fmt.Errorf("identity.max_unprepared, identity.max_claims: must be at least 1, at most %d, and the first no greater than the second", maxClaims))
 	}
 	seen := map[string]string{}
 	for i, r := range c.Regions {
@@ -106,7 +115,7 @@ func DefaultConfig() Config {
 	return Config{
 		Base: service.DefaultBase("127.0.0.1:4780", "127.0.0.1:4781"), Store: s3.DefaultConfig(),
 		Etcd:       etcd.DefaultConfig(),
-		Identity:   IdentityConfig{Prefix: etcd.DefaultConfig().Prefix, SettleHorizon: 5 * time.Minute, Idle: 6 * time.Hour},
+		Identity:   IdentityConfig{Prefix: etcd.DefaultConfig().Prefix, SettleHorizon: 5 * time.Minute, Idle: 6 * time.Hour, MaxUnprepared: regions.DefaultMaxUnprepared, MaxClaims: regions.DefaultMaxClaims},
 		Lease:      LeaseConfig{Worker: 10 * time.Second, Leader: 5 * time.Second},
 		Rebalance:  RebalanceConfig{QuietPeriod: 2 * time.Second, MaxDelay: 10 * time.Second},
 		MaxStreams: 1024,

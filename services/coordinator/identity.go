@@ -39,6 +39,8 @@ type identities struct {
 	// opening is held while an epoch is opened or a region is added: whoever opens would take an addition that is under way for a
 	// recovery that died, and overtake it.
 	opening chan struct{}
+	// preparing is held while a region is prepared, which reads much. wake ends a long wait between attempts to open.
+	preparing, wake chan struct{}
 
 	open atomic.Pointer[opened]
 	why  atomic.Pointer[closure] // why it is not open; set while open is nil
@@ -67,13 +69,18 @@ const (
 	checkEvery = 10 * time.Second
 	// openMin and openMax are between attempts to open.
 	openMin, openMax = 100 * time.Millisecond, 5 * time.Second
+	// openRefused is between attempts that need somebody to do something first: each lists a region, or reads what may be entered.
+	openRefused = time.Minute
+	// prepareSlice is about how long one call prepares a region.
+	prepareSlice = 10 * time.Second
 	// stopEvery is how often it is asked whether a transaction found another epoch.
 	stopEvery = 100 * time.Millisecond
 )
 
 func newIdentities(c IdentityConfig, buckets map[claims.Region]regions.Store, kv claims.KV, prefix string, leading func() bool, restores func() int64, now func() time.Time, log *slog.Logger, m *identityMetrics) (*identities, error) {
-	v := &identities{kv: kv, keys: claims.Keys(prefix + claimKeys), horizon: c.SettleHorizon, idle: c.Idle, leading: leading, restores: restores, now: now, log: log, m: m, opening: make(chan struct{}, 1)}
-	cfg := regions.Config{KV: kv, Keys: v.keys, Rand: rand.Reader, Now: func() int64 { return now().UnixNano() }, Parallel: parallel}
+	v := &identities{kv: kv, keys: claims.Keys(prefix + claimKeys), horizon: c.SettleHorizon, idle: c.Idle, leading: leading, restores: restores, now: now, log: log, m: m, opening: make(chan struct{}, 1), preparing: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
+	cfg := regions.Config{KV: kv, Keys: v.keys, Rand: rand.Reader, Now: func() int64 { return now().UnixNano() }, Parallel: parallel,
+		MaxUnprepared: c.MaxUnprepared, MaxClaims: c.MaxClaims}
 	cfg.Progress = func(p regions.Progress) {
 		v.recovering.Store(true)
 		m.progress(p)
@@ -145,6 +152,12 @@ func (v *identities) run(ctx context.Context) error {
 			} else if was.reason != closedDissolved {
 				v.log.Info("the identity linearizer was dissolved, and is opened when a region is added", "error", err)
 			}
+			if errors.Is(err, regions.ErrUnprepared) || errors.Is(err, regions.ErrNotAdded) || errors.Is(err, regions.ErrTooManyClaims) {
+				if err := v.sleepUntilAsked(ctx); err != nil {
+					return err
+				}
+				continue
+			}
 		default:
 			backoff.Reset()
 			v.m.opens.WithLabelValues("ok").Inc()
@@ -160,6 +173,26 @@ func (v *identities) run(ctx context.Context) error {
 		if err := backoff.Sleep(ctx); err != nil {
 			return err
 		}
+	}
+}
+
+// sleepUntilAsked waits long, or until somebody has changed something here.
+func (v *identities) sleepUntilAsked(ctx context.Context) error {
+	wait := time.NewTimer(openRefused)
+	defer wait.Stop()
+	select {
+	case <-wait.C:
+	case <-v.wake:
+	case <-ctx.Done():
+	}
+	return ctx.Err()
+}
+
+// awaken ends such a wait, or the next one.
+func (v *identities) awaken() {
+	select {
+	case v.wake <- struct{}{}:
+	default:
 	}
 }
 
@@ -301,7 +334,25 @@ func (v *identities) AddRegion(ctx context.Context, r claims.Region) (regions.Op
 		o, err = v.await(ctx, func(e claims.Epoch) bool { return !e.Retired(r) }, err)
 	}
 	v.log.Info("a region is to take part", "region", r, "epoch", o.Epoch.Number, "error", err)
+	v.awaken()
 	return o, err
+}
+
+// PrepareRegion implements coordinator.Regional: it goes on for a while.
+func (v *identities) PrepareRegion(ctx context.Context, r claims.Region) (p regions.Preparation, all bool, _ error) {
+	select {
+	case v.preparing <- struct{}{}:
+		defer func() { <-v.preparing }()
+	case <-ctx.Done():
+		return p, false, ctx.Err()
+	}
+	began := time.Now()
+	p, all, err := v.keeper.Prepare(ctx, r, func(regions.Preparation) bool { return time.Since(began) < prepareSlice })
+	v.log.Info("a region is prepared", "region", r, "batches", p.Batches, "folded", p.FoldedBatches, "done", all, "took", time.Since(began), "error", err)
+	if err == nil && all {
+		v.awaken()
+	}
+	return p, all, err
 }
 
 // RetireRegion implements coordinator.Regional.

@@ -14,7 +14,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
 )
 
-// slow is a bucket whose first LIST waits for an event.
+// slow is a bucket whose first LIST in an epoch with its region waits for an event. Before it nothing has changed yet.
 type slow struct {
 	regions.Store
 	once *sync.Once
@@ -22,7 +22,9 @@ type slow struct {
 }
 
 func (s slow) List(ctx context.Context, o objstore.ListOptions) (objstore.Page, error) {
-	s.once.Do(s.wait)
+	if _, _, err := s.Store.Get(ctx, layout.RegionsKey, objstore.GetOptions{}); err == nil {
+		s.once.Do(s.wait)
+	}
 	return s.Store.List(ctx, o)
 }
 

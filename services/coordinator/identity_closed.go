@@ -32,13 +32,18 @@ const (
 	// closedDissolving and closedDissolved: an operator has ended the linearizer.
 	closedDissolving closedReason = "dissolving"
 	closedDissolved  closedReason = "dissolved"
+	// closedNotAdded: regions of the settings were prepared, or have to be, and an operator has to add them.
+	closedNotAdded closedReason = "not_added"
+	// closedTooManyClaims: a recovery would enter more claims into etcd than the settings allow.
+	closedTooManyClaims closedReason = "too_many_claims"
 	// closedOther: the log says what.
 	closedOther closedReason = "other"
 )
 
 // closedReasons are all of them.
 var closedReasons = []closedReason{
-	closedStarting, closedRecovering, closedNotLeading, closedRegion, closedEtcd, closedRestored, closedOvertaken, closedSettings, closedDissolving, closedDissolved, closedOther,
+	closedStarting, closedRecovering, closedNotLeading, closedRegion, closedEtcd, closedRestored, closedOvertaken, closedSettings, closedDissolving, closedDissolved,
+	closedNotAdded, closedTooManyClaims, closedOther,
 }
 
 // errNotOpened is the cause before the first attempt.
@@ -63,6 +68,10 @@ func closureOf(err error) *closure {
 		c.reason = closedDissolved
 	case errors.Is(err, regions.ErrDissolving):
 		c.reason = closedDissolving
+	case errors.Is(err, regions.ErrNotAdded), errors.Is(err, regions.ErrUnprepared):
+		c.reason = closedNotAdded
+	case errors.Is(err, regions.ErrTooManyClaims):
+		c.reason = closedTooManyClaims
 	case errors.Is(err, regions.ErrRegionSettings):
 		c.reason = closedSettings
 	case errors.As(err, &of):

@@ -73,6 +73,7 @@ var methods = map[string]string{
 	"/lightmetrics.coordinator.v1.IdentityService/ScanClaims":         "worker",
 	"/lightmetrics.coordinator.v1.IdentityService/ListRegions":        "reader operator",
 	"/lightmetrics.coordinator.v1.IdentityService/AddRegion":          "operator",
+	"/lightmetrics.coordinator.v1.IdentityService/PrepareRegion":      "operator",
 	"/lightmetrics.coordinator.v1.IdentityService/RetireRegion":       "operator",
 	"/lightmetrics.coordinator.v1.IdentityService/DissolveLinearizer": "operator",
 	"/lightmetrics.coordinator.v1.IdentityService/TraceIdentity":      "reader operator",

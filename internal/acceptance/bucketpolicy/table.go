@@ -153,7 +153,9 @@ var grants = map[Role][]Grant{
 	Coordinator: {
 		grant(cas, "the number of the last term, which etcd restored from a backup does not know", coordinatorV1),
 		grant(cas, "the epoch of the identity linearizer, with several regions", layout.RegionsKey),
-		grant(cas|List, "identities that are settled, which etcd need not keep; lists them when a region is retired", layout.FoldsPrefix),
+		grant(cas|List, "identities that are settled, which etcd need not keep; lists them after etcd was restored", layout.FoldsPrefix),
+		grant(cas|List, "what a region has accepted before it is added, prepared to be folded", layout.PreparedPrefix),
+		grant(Get, "the same, from the region's journal", layout.JournalHeadKey, layout.JournalFoldedPrefix),
 		grant(read, "what every region decided, after etcd was restored; which frame stands in the way", layout.AcceptedPrefix, layout.AffirmedPrefix),
 		grant(read, "conflicts of an identity, for people: lmctl identity trace", layout.QuarantinePrefix),
 		grant(read, "what the journal has of an identity, for lmctl identity trace", layout.JournalPrefix),
@@ -180,7 +182,7 @@ var Families = []string{
 	layout.ReconcilePrefix, layout.AuditPrefix, layout.RepairPrefix,
 	layout.AcceptedByTimePrefix, layout.AcceptedByBlobPrefix, layout.RawBlobsByTimePrefix, layout.QuarantineByBlobPrefix,
 	layout.RollupPrefix, layout.IndexPrefix, layout.ManifestsPrefix, layout.LivePrefix,
-	coordinatorV1, layout.RegionsKey, layout.FoldsPrefix, layout.ProbePrefix,
+	coordinatorV1, layout.RegionsKey, layout.FoldsPrefix, layout.PreparedPrefix, layout.ProbePrefix,
 	"other/",
 }
 

@@ -27,6 +27,10 @@ const (
 	ReasonUndecided = "REGIONS_UNDECIDED"
 	// ReasonDissolved: the linearizer was dissolved, or is being it.
 	ReasonDissolved = "REGIONS_DISSOLVED"
+	// ReasonUnprepared: a region has to be prepared before it is added.
+	ReasonUnprepared = "UNPREPARED"
+	// ReasonTooManyClaims: more batches are not folded than a recovery may enter into etcd; the journals of their regions can be folded.
+	ReasonTooManyClaims = "TOO_MANY_CLAIMS"
 )
 
 // Regional is the epoch and its regions: a claimer that has regions.
@@ -34,6 +38,8 @@ type Regional interface {
 	// Regions is what etcd and the buckets say; notOpen is why identities are not decided here, or nil.
 	Regions(context.Context) (s regions.Status, names []claims.Region, notOpen, err error)
 	AddRegion(context.Context, claims.Region) (regions.Opened, error)
+	// PrepareRegion is regions.Keeper.Prepare, for a while.
+	PrepareRegion(context.Context, claims.Region) (p regions.Preparation, all bool, _ error)
 	// RetireRegion is regions.Keeper.Retire.
 	RetireRegion(ctx context.Context, name claims.Region, forget bool) (regions.Opened, error)
 	// Dissolve is regions.Keeper.Dissolve.
@@ -52,14 +58,21 @@ func (s *IdentityServer) regional() (Regional, error) {
 
 // regionsFailed is the status of an error of regions: those that waiting may mend are UNAVAILABLE, and settings that are wrong are not.
 func regionsFailed(err error) error {
-	if u := (*regions.UndecidedError)(nil); errors.As(err, &u) {
-		return rpc.Failure{Code: codes.FailedPrecondition, Reason: ReasonUndecided, Message: err.Error()}.Err()
+	reason, undecided := "", (*regions.UndecidedError)(nil)
+	switch {
+	case errors.As(err, &undecided):
+		reason = ReasonUndecided
+	case errors.Is(err, regions.ErrDissolved) || errors.Is(err, regions.ErrDissolving):
+		reason = ReasonDissolved
+	case errors.Is(err, regions.ErrRegionSettings) || errors.Is(err, regions.ErrForgets):
+		reason = ReasonRegions
+	case errors.Is(err, regions.ErrUnprepared):
+		reason = ReasonUnprepared
+	case errors.Is(err, regions.ErrTooManyClaims):
+		reason = ReasonTooManyClaims
 	}
-	if errors.Is(err, regions.ErrDissolved) || errors.Is(err, regions.ErrDissolving) {
-		return rpc.Failure{Code: codes.FailedPrecondition, Reason: ReasonDissolved, Message: err.Error()}.Err()
-	}
-	if errors.Is(err, regions.ErrRegionSettings) || errors.Is(err, regions.ErrForgets) {
-		return rpc.Failure{Code: codes.FailedPrecondition, Reason: ReasonRegions, Message: err.Error()}.Err()
+	if reason != "" {
+		return rpc.Failure{Code: codes.FailedPrecondition, Reason: reason, Message: err.Error()}.Err()
 	}
 	return rpc.Failure{Code: codes.Unavailable, Reason: ReasonRegions, Message: err.Error(), RetryAfter: RetryAfter}.Err()
 }
@@ -88,7 +101,10 @@ func (s *IdentityServer) ListRegions(ctx context.Context, _ *coordinatorv1.ListR
 	slices.Sort(names)
 	for _, n := range slices.Compact(names) {
 		rec := st.Records[n]
-		p := &coordinatorv1.RegionRecord{Region: string(n), Member: slices.Contains(newest.Regions, n), Retired: retired[n], Epoch: rec.Number}
+		p := &coordinatorv1.RegionRecord{Region: string(n), Member: slices.Contains(newest.Regions, n), Retired: retired[n], Epoch: rec.Number, Joining: slices.Contains(newest.Joining, n)}
+		if done, there := st.Prepared[n]; there {
+			p.Preparation = preparationMessage(done)
+		}
 		if rec.Number > 0 {
 			p.EpochId = hex.EncodeToString(rec.ID[:])
 		}
@@ -117,6 +133,27 @@ func (s *IdentityServer) AddRegion(ctx context.Context, q *coordinatorv1.AddRegi
 		return nil, regionsFailed(err)
 	}
 	return &coordinatorv1.AddRegionResponse{Epoch: o.Epoch.Number, Claims: o.Recovered.Claims}, nil
+}
+
+// PrepareRegion goes on with the preparation of a region.
+func (s *IdentityServer) PrepareRegion(ctx context.Context, q *coordinatorv1.PrepareRegionRequest) (*coordinatorv1.PrepareRegionResponse, error) {
+	name := claims.Region(q.GetRegion())
+	if err := name.Validate(); err != nil {
+		return nil, refusal(err)
+	}
+	r, err := s.regional()
+	if err != nil {
+		return nil, err
+	}
+	p, all, err := r.PrepareRegion(ctx, name)
+	if err != nil {
+		return nil, regionsFailed(err)
+	}
+	return &coordinatorv1.PrepareRegionResponse{Preparation: preparationMessage(p), Done: all}, nil
+}
+
+func preparationMessage(p regions.Preparation) *coordinatorv1.RegionPreparation {
+	return &coordinatorv1.RegionPreparation{Batches: p.Batches, Left: p.Left, FoldedBatches: p.FoldedBatches, AcceptedAtUnixNs: p.AcceptedAt, UpdatedAtUnixNs: p.UpdatedAt}
 }
 
 // RetireRegion takes a region out for good.

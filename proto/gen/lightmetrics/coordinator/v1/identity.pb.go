@@ -1126,7 +1126,11 @@ type RegionRecord struct {
 	// Why its bucket could not be read; empty: it could.
 	Error string `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
 	// Whether it was retired.
-	Retired       bool `protobuf:"varint,6,opt,name=retired,proto3" json:"retired,omitempty"`
+	Retired bool `protobuf:"varint,6,opt,name=retired,proto3" json:"retired,omitempty"`
+	// How far it is prepared; absent: nothing is.
+	Preparation *RegionPreparation `protobuf:"bytes,7,opt,name=preparation,proto3" json:"preparation,omitempty"`
+	// Whether it is being added, or was while that died.
+	Joining       bool `protobuf:"varint,8,opt,name=joining,proto3" json:"joining,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1203,6 +1207,102 @@ func (x *RegionRecord) GetRetired() bool {
 	return false
 }
 
+func (x *RegionRecord) GetPreparation() *RegionPreparation {
+	if x != nil {
+		return x.Preparation
+	}
+	return nil
+}
+
+func (x *RegionRecord) GetJoining() bool {
+	if x != nil {
+		return x.Joining
+	}
+	return false
+}
+
+// RegionPreparation is how far what a region has accepted is prepared to be folded.
+type RegionPreparation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Batches that are prepared.
+	Batches uint64 `protobuf:"varint,1,opt,name=batches,proto3" json:"batches,omitempty"`
+	// Others that share sequence numbers with these: they count where these do not.
+	Left uint64 `protobuf:"varint,2,opt,name=left,proto3" json:"left,omitempty"`
+	// Batches that were folded from the journal while the region took part.
+	FoldedBatches uint64 `protobuf:"varint,3,opt,name=folded_batches,json=foldedBatches,proto3" json:"folded_batches,omitempty"`
+	// Time of acceptance of the latest of all these, Unix nanoseconds.
+	AcceptedAtUnixNs int64 `protobuf:"varint,4,opt,name=accepted_at_unix_ns,json=acceptedAtUnixNs,proto3" json:"accepted_at_unix_ns,omitempty"`
+	// When it was changed last, Unix nanoseconds.
+	UpdatedAtUnixNs int64 `protobuf:"varint,5,opt,name=updated_at_unix_ns,json=updatedAtUnixNs,proto3" json:"updated_at_unix_ns,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *RegionPreparation) Reset() {
+	*x = RegionPreparation{}
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RegionPreparation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RegionPreparation) ProtoMessage() {}
+
+func (x *RegionPreparation) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RegionPreparation.ProtoReflect.Descriptor instead.
+func (*RegionPreparation) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *RegionPreparation) GetBatches() uint64 {
+	if x != nil {
+		return x.Batches
+	}
+	return 0
+}
+
+func (x *RegionPreparation) GetLeft() uint64 {
+	if x != nil {
+		return x.Left
+	}
+	return 0
+}
+
+func (x *RegionPreparation) GetFoldedBatches() uint64 {
+	if x != nil {
+		return x.FoldedBatches
+	}
+	return 0
+}
+
+func (x *RegionPreparation) GetAcceptedAtUnixNs() int64 {
+	if x != nil {
+		return x.AcceptedAtUnixNs
+	}
+	return 0
+}
+
+func (x *RegionPreparation) GetUpdatedAtUnixNs() int64 {
+	if x != nil {
+		return x.UpdatedAtUnixNs
+	}
+	return 0
+}
+
 // ListRegionsResponse has the regions.
 type ListRegionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1222,7 +1322,7 @@ type ListRegionsResponse struct {
 
 func (x *ListRegionsResponse) Reset() {
 	*x = ListRegionsResponse{}
-	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[13]
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1234,7 +1334,7 @@ func (x *ListRegionsResponse) String() string {
 func (*ListRegionsResponse) ProtoMessage() {}
 
 func (x *ListRegionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[13]
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1247,7 +1347,7 @@ func (x *ListRegionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRegionsResponse.ProtoReflect.Descriptor instead.
 func (*ListRegionsResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{13}
+	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListRegionsResponse) GetRegions() []*RegionRecord {
@@ -1296,7 +1396,7 @@ type AddRegionRequest struct {
 
 func (x *AddRegionRequest) Reset() {
 	*x = AddRegionRequest{}
-	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[14]
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1308,7 +1408,7 @@ func (x *AddRegionRequest) String() string {
 func (*AddRegionRequest) ProtoMessage() {}
 
 func (x *AddRegionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[14]
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1321,7 +1421,7 @@ func (x *AddRegionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddRegionRequest.ProtoReflect.Descriptor instead.
 func (*AddRegionRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{14}
+	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *AddRegionRequest) GetRegion() string {
@@ -1344,7 +1444,7 @@ type AddRegionResponse struct {
 
 func (x *AddRegionResponse) Reset() {
 	*x = AddRegionResponse{}
-	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[15]
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1356,7 +1456,7 @@ func (x *AddRegionResponse) String() string {
 func (*AddRegionResponse) ProtoMessage() {}
 
 func (x *AddRegionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[15]
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1369,7 +1469,7 @@ func (x *AddRegionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddRegionResponse.ProtoReflect.Descriptor instead.
 func (*AddRegionResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{15}
+	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *AddRegionResponse) GetEpoch() uint64 {
@@ -1386,6 +1486,107 @@ func (x *AddRegionResponse) GetClaims() uint64 {
 	return 0
 }
 
+// PrepareRegionRequest names a region.
+type PrepareRegionRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One of the coordinators' settings. To prepare it again is harmless, and does what is new.
+	Region        string `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PrepareRegionRequest) Reset() {
+	*x = PrepareRegionRequest{}
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PrepareRegionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PrepareRegionRequest) ProtoMessage() {}
+
+func (x *PrepareRegionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PrepareRegionRequest.ProtoReflect.Descriptor instead.
+func (*PrepareRegionRequest) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *PrepareRegionRequest) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
+}
+
+// PrepareRegionResponse is how far it is.
+type PrepareRegionResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What was done, by this call and earlier ones.
+	Preparation *RegionPreparation `protobuf:"bytes,1,opt,name=preparation,proto3" json:"preparation,omitempty"`
+	// Whether everything is done that is folded in the region's journal. Otherwise the call has ended after some ten seconds: call again.
+	Done          bool `protobuf:"varint,2,opt,name=done,proto3" json:"done,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PrepareRegionResponse) Reset() {
+	*x = PrepareRegionResponse{}
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PrepareRegionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PrepareRegionResponse) ProtoMessage() {}
+
+func (x *PrepareRegionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PrepareRegionResponse.ProtoReflect.Descriptor instead.
+func (*PrepareRegionResponse) Descriptor() ([]byte, []int) {
+	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *PrepareRegionResponse) GetPreparation() *RegionPreparation {
+	if x != nil {
+		return x.Preparation
+	}
+	return nil
+}
+
+func (x *PrepareRegionResponse) GetDone() bool {
+	if x != nil {
+		return x.Done
+	}
+	return false
+}
+
 // RetireRegionRequest names a region.
 type RetireRegionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1400,7 +1601,7 @@ type RetireRegionRequest struct {
 
 func (x *RetireRegionRequest) Reset() {
 	*x = RetireRegionRequest{}
-	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[16]
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1412,7 +1613,7 @@ func (x *RetireRegionRequest) String() string {
 func (*RetireRegionRequest) ProtoMessage() {}
 
 func (x *RetireRegionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[16]
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1425,7 +1626,7 @@ func (x *RetireRegionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetireRegionRequest.ProtoReflect.Descriptor instead.
 func (*RetireRegionRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{16}
+	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RetireRegionRequest) GetRegion() string {
@@ -1455,7 +1656,7 @@ type RetireRegionResponse struct {
 
 func (x *RetireRegionResponse) Reset() {
 	*x = RetireRegionResponse{}
-	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[17]
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1467,7 +1668,7 @@ func (x *RetireRegionResponse) String() string {
 func (*RetireRegionResponse) ProtoMessage() {}
 
 func (x *RetireRegionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[17]
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1480,7 +1681,7 @@ func (x *RetireRegionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetireRegionResponse.ProtoReflect.Descriptor instead.
 func (*RetireRegionResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{17}
+	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RetireRegionResponse) GetEpoch() uint64 {
@@ -1508,7 +1709,7 @@ type DissolveLinearizerRequest struct {
 
 func (x *DissolveLinearizerRequest) Reset() {
 	*x = DissolveLinearizerRequest{}
-	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[18]
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1520,7 +1721,7 @@ func (x *DissolveLinearizerRequest) String() string {
 func (*DissolveLinearizerRequest) ProtoMessage() {}
 
 func (x *DissolveLinearizerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[18]
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1533,7 +1734,7 @@ func (x *DissolveLinearizerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DissolveLinearizerRequest.ProtoReflect.Descriptor instead.
 func (*DissolveLinearizerRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{18}
+	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *DissolveLinearizerRequest) GetRegion() string {
@@ -1554,7 +1755,7 @@ type DissolveLinearizerResponse struct {
 
 func (x *DissolveLinearizerResponse) Reset() {
 	*x = DissolveLinearizerResponse{}
-	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[19]
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1566,7 +1767,7 @@ func (x *DissolveLinearizerResponse) String() string {
 func (*DissolveLinearizerResponse) ProtoMessage() {}
 
 func (x *DissolveLinearizerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[19]
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1579,7 +1780,7 @@ func (x *DissolveLinearizerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DissolveLinearizerResponse.ProtoReflect.Descriptor instead.
 func (*DissolveLinearizerResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{19}
+	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DissolveLinearizerResponse) GetEpoch() uint64 {
@@ -1608,7 +1809,7 @@ type TraceIdentityRequest struct {
 
 func (x *TraceIdentityRequest) Reset() {
 	*x = TraceIdentityRequest{}
-	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[20]
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1620,7 +1821,7 @@ func (x *TraceIdentityRequest) String() string {
 func (*TraceIdentityRequest) ProtoMessage() {}
 
 func (x *TraceIdentityRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[20]
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1633,7 +1834,7 @@ func (x *TraceIdentityRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceIdentityRequest.ProtoReflect.Descriptor instead.
 func (*TraceIdentityRequest) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{20}
+	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *TraceIdentityRequest) GetAgentId() string {
@@ -1702,7 +1903,7 @@ type IdentityRecord struct {
 
 func (x *IdentityRecord) Reset() {
 	*x = IdentityRecord{}
-	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[21]
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1714,7 +1915,7 @@ func (x *IdentityRecord) String() string {
 func (*IdentityRecord) ProtoMessage() {}
 
 func (x *IdentityRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[21]
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1727,7 +1928,7 @@ func (x *IdentityRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentityRecord.ProtoReflect.Descriptor instead.
 func (*IdentityRecord) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{21}
+	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *IdentityRecord) GetRegion() string {
@@ -1828,7 +2029,7 @@ type JournalSearch struct {
 
 func (x *JournalSearch) Reset() {
 	*x = JournalSearch{}
-	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[22]
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1840,7 +2041,7 @@ func (x *JournalSearch) String() string {
 func (*JournalSearch) ProtoMessage() {}
 
 func (x *JournalSearch) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[22]
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1853,7 +2054,7 @@ func (x *JournalSearch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JournalSearch.ProtoReflect.Descriptor instead.
 func (*JournalSearch) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{22}
+	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *JournalSearch) GetRegion() string {
@@ -1915,7 +2116,7 @@ type TraceIdentityResponse struct {
 
 func (x *TraceIdentityResponse) Reset() {
 	*x = TraceIdentityResponse{}
-	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[23]
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1927,7 +2128,7 @@ func (x *TraceIdentityResponse) String() string {
 func (*TraceIdentityResponse) ProtoMessage() {}
 
 func (x *TraceIdentityResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[23]
+	mi := &file_lightmetrics_coordinator_v1_identity_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1940,7 +2141,7 @@ func (x *TraceIdentityResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceIdentityResponse.ProtoReflect.Descriptor instead.
 func (*TraceIdentityResponse) Descriptor() ([]byte, []int) {
-	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{23}
+	return file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *TraceIdentityResponse) GetClaims() *ListClaimsResponse {
@@ -2042,14 +2243,22 @@ const file_lightmetrics_coordinator_v1_identity_proto_rawDesc = "" +
 	"unreadable\x18\x04 \x01(\rR\n" +
 	"unreadable\x12\x14\n" +
 	"\x05epoch\x18\x05 \x01(\x04R\x05epoch\"\x14\n" +
-	"\x12ListRegionsRequest\"\x9f\x01\n" +
+	"\x12ListRegionsRequest\"\x8b\x02\n" +
 	"\fRegionRecord\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x12\x16\n" +
 	"\x06member\x18\x02 \x01(\bR\x06member\x12\x14\n" +
 	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x19\n" +
 	"\bepoch_id\x18\x04 \x01(\tR\aepochId\x12\x14\n" +
 	"\x05error\x18\x05 \x01(\tR\x05error\x12\x18\n" +
-	"\aretired\x18\x06 \x01(\bR\aretired\"\xc3\x01\n" +
+	"\aretired\x18\x06 \x01(\bR\aretired\x12P\n" +
+	"\vpreparation\x18\a \x01(\v2..lightmetrics.coordinator.v1.RegionPreparationR\vpreparation\x12\x18\n" +
+	"\ajoining\x18\b \x01(\bR\ajoining\"\xc4\x01\n" +
+	"\x11RegionPreparation\x12\x18\n" +
+	"\abatches\x18\x01 \x01(\x04R\abatches\x12\x12\n" +
+	"\x04left\x18\x02 \x01(\x04R\x04left\x12%\n" +
+	"\x0efolded_batches\x18\x03 \x01(\x04R\rfoldedBatches\x12-\n" +
+	"\x13accepted_at_unix_ns\x18\x04 \x01(\x03R\x10acceptedAtUnixNs\x12+\n" +
+	"\x12updated_at_unix_ns\x18\x05 \x01(\x03R\x0fupdatedAtUnixNs\"\xc3\x01\n" +
 	"\x13ListRegionsResponse\x12C\n" +
 	"\aregions\x18\x01 \x03(\v2).lightmetrics.coordinator.v1.RegionRecordR\aregions\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x18\n" +
@@ -2060,7 +2269,12 @@ const file_lightmetrics_coordinator_v1_identity_proto_rawDesc = "" +
 	"\x06region\x18\x01 \x01(\tR\x06region\"A\n" +
 	"\x11AddRegionResponse\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x16\n" +
-	"\x06claims\x18\x02 \x01(\x04R\x06claims\"E\n" +
+	"\x06claims\x18\x02 \x01(\x04R\x06claims\".\n" +
+	"\x14PrepareRegionRequest\x12\x16\n" +
+	"\x06region\x18\x01 \x01(\tR\x06region\"}\n" +
+	"\x15PrepareRegionResponse\x12P\n" +
+	"\vpreparation\x18\x01 \x01(\v2..lightmetrics.coordinator.v1.RegionPreparationR\vpreparation\x12\x12\n" +
+	"\x04done\x18\x02 \x01(\bR\x04done\"E\n" +
 	"\x13RetireRegionRequest\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x12\x16\n" +
 	"\x06forget\x18\x02 \x01(\bR\x06forget\"D\n" +
@@ -2132,7 +2346,7 @@ const file_lightmetrics_coordinator_v1_identity_proto_rawDesc = "" +
 	"\x1cCLAIM_OUTCOME_RANGE_CONFLICT\x10\x05\x12\x1b\n" +
 	"\x17CLAIM_OUTCOME_CONTESTED\x10\x06\x12\x17\n" +
 	"\x13CLAIM_OUTCOME_MOVED\x10\a\x12\x1a\n" +
-	"\x16CLAIM_OUTCOME_RELEASED\x10\b2\xb7\a\n" +
+	"\x16CLAIM_OUTCOME_RELEASED\x10\b2\xaf\b\n" +
 	"\x0fIdentityService\x12s\n" +
 	"\fChangeClaims\x120.lightmetrics.coordinator.v1.ChangeClaimsRequest\x1a1.lightmetrics.coordinator.v1.ChangeClaimsResponse\x12m\n" +
 	"\n" +
@@ -2140,7 +2354,8 @@ const file_lightmetrics_coordinator_v1_identity_proto_rawDesc = "" +
 	"\n" +
 	"ScanClaims\x12..lightmetrics.coordinator.v1.ScanClaimsRequest\x1a/.lightmetrics.coordinator.v1.ScanClaimsResponse\x12p\n" +
 	"\vListRegions\x12/.lightmetrics.coordinator.v1.ListRegionsRequest\x1a0.lightmetrics.coordinator.v1.ListRegionsResponse\x12j\n" +
-	"\tAddRegion\x12-.lightmetrics.coordinator.v1.AddRegionRequest\x1a..lightmetrics.coordinator.v1.AddRegionResponse\x12s\n" +
+	"\tAddRegion\x12-.lightmetrics.coordinator.v1.AddRegionRequest\x1a..lightmetrics.coordinator.v1.AddRegionResponse\x12v\n" +
+	"\rPrepareRegion\x121.lightmetrics.coordinator.v1.PrepareRegionRequest\x1a2.lightmetrics.coordinator.v1.PrepareRegionResponse\x12s\n" +
 	"\fRetireRegion\x120.lightmetrics.coordinator.v1.RetireRegionRequest\x1a1.lightmetrics.coordinator.v1.RetireRegionResponse\x12\x85\x01\n" +
 	"\x12DissolveLinearizer\x126.lightmetrics.coordinator.v1.DissolveLinearizerRequest\x1a7.lightmetrics.coordinator.v1.DissolveLinearizerResponse\x12v\n" +
 	"\rTraceIdentity\x121.lightmetrics.coordinator.v1.TraceIdentityRequest\x1a2.lightmetrics.coordinator.v1.TraceIdentityResponseBSZQlightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1;coordinatorv1b\x06proto3"
@@ -2158,7 +2373,7 @@ func file_lightmetrics_coordinator_v1_identity_proto_rawDescGZIP() []byte {
 }
 
 var file_lightmetrics_coordinator_v1_identity_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_lightmetrics_coordinator_v1_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_lightmetrics_coordinator_v1_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_lightmetrics_coordinator_v1_identity_proto_goTypes = []any{
 	(ClaimChange)(0),                   // 0: lightmetrics.coordinator.v1.ClaimChange
 	(ClaimState)(0),                    // 1: lightmetrics.coordinator.v1.ClaimState
@@ -2176,18 +2391,21 @@ var file_lightmetrics_coordinator_v1_identity_proto_goTypes = []any{
 	(*ScanClaimsResponse)(nil),         // 13: lightmetrics.coordinator.v1.ScanClaimsResponse
 	(*ListRegionsRequest)(nil),         // 14: lightmetrics.coordinator.v1.ListRegionsRequest
 	(*RegionRecord)(nil),               // 15: lightmetrics.coordinator.v1.RegionRecord
-	(*ListRegionsResponse)(nil),        // 16: lightmetrics.coordinator.v1.ListRegionsResponse
-	(*AddRegionRequest)(nil),           // 17: lightmetrics.coordinator.v1.AddRegionRequest
-	(*AddRegionResponse)(nil),          // 18: lightmetrics.coordinator.v1.AddRegionResponse
-	(*RetireRegionRequest)(nil),        // 19: lightmetrics.coordinator.v1.RetireRegionRequest
-	(*RetireRegionResponse)(nil),       // 20: lightmetrics.coordinator.v1.RetireRegionResponse
-	(*DissolveLinearizerRequest)(nil),  // 21: lightmetrics.coordinator.v1.DissolveLinearizerRequest
-	(*DissolveLinearizerResponse)(nil), // 22: lightmetrics.coordinator.v1.DissolveLinearizerResponse
-	(*TraceIdentityRequest)(nil),       // 23: lightmetrics.coordinator.v1.TraceIdentityRequest
-	(*IdentityRecord)(nil),             // 24: lightmetrics.coordinator.v1.IdentityRecord
-	(*JournalSearch)(nil),              // 25: lightmetrics.coordinator.v1.JournalSearch
-	(*TraceIdentityResponse)(nil),      // 26: lightmetrics.coordinator.v1.TraceIdentityResponse
-	nil,                                // 27: lightmetrics.coordinator.v1.TraceIdentityResponse.UnreadEntry
+	(*RegionPreparation)(nil),          // 16: lightmetrics.coordinator.v1.RegionPreparation
+	(*ListRegionsResponse)(nil),        // 17: lightmetrics.coordinator.v1.ListRegionsResponse
+	(*AddRegionRequest)(nil),           // 18: lightmetrics.coordinator.v1.AddRegionRequest
+	(*AddRegionResponse)(nil),          // 19: lightmetrics.coordinator.v1.AddRegionResponse
+	(*PrepareRegionRequest)(nil),       // 20: lightmetrics.coordinator.v1.PrepareRegionRequest
+	(*PrepareRegionResponse)(nil),      // 21: lightmetrics.coordinator.v1.PrepareRegionResponse
+	(*RetireRegionRequest)(nil),        // 22: lightmetrics.coordinator.v1.RetireRegionRequest
+	(*RetireRegionResponse)(nil),       // 23: lightmetrics.coordinator.v1.RetireRegionResponse
+	(*DissolveLinearizerRequest)(nil),  // 24: lightmetrics.coordinator.v1.DissolveLinearizerRequest
+	(*DissolveLinearizerResponse)(nil), // 25: lightmetrics.coordinator.v1.DissolveLinearizerResponse
+	(*TraceIdentityRequest)(nil),       // 26: lightmetrics.coordinator.v1.TraceIdentityRequest
+	(*IdentityRecord)(nil),             // 27: lightmetrics.coordinator.v1.IdentityRecord
+	(*JournalSearch)(nil),              // 28: lightmetrics.coordinator.v1.JournalSearch
+	(*TraceIdentityResponse)(nil),      // 29: lightmetrics.coordinator.v1.TraceIdentityResponse
+	nil,                                // 30: lightmetrics.coordinator.v1.TraceIdentityResponse.UnreadEntry
 }
 var file_lightmetrics_coordinator_v1_identity_proto_depIdxs = []int32{
 	0,  // 0: lightmetrics.coordinator.v1.ClaimRequest.change:type_name -> lightmetrics.coordinator.v1.ClaimChange
@@ -2202,33 +2420,37 @@ var file_lightmetrics_coordinator_v1_identity_proto_depIdxs = []int32{
 	6,  // 9: lightmetrics.coordinator.v1.ListClaimsResponse.spans:type_name -> lightmetrics.coordinator.v1.ClaimSpan
 	1,  // 10: lightmetrics.coordinator.v1.ScanClaimsRequest.states:type_name -> lightmetrics.coordinator.v1.ClaimState
 	5,  // 11: lightmetrics.coordinator.v1.ScanClaimsResponse.claims:type_name -> lightmetrics.coordinator.v1.IdentityClaim
-	15, // 12: lightmetrics.coordinator.v1.ListRegionsResponse.regions:type_name -> lightmetrics.coordinator.v1.RegionRecord
-	3,  // 13: lightmetrics.coordinator.v1.IdentityRecord.identity:type_name -> lightmetrics.coordinator.v1.ClaimIdentity
-	11, // 14: lightmetrics.coordinator.v1.TraceIdentityResponse.claims:type_name -> lightmetrics.coordinator.v1.ListClaimsResponse
-	24, // 15: lightmetrics.coordinator.v1.TraceIdentityResponse.records:type_name -> lightmetrics.coordinator.v1.IdentityRecord
-	27, // 16: lightmetrics.coordinator.v1.TraceIdentityResponse.unread:type_name -> lightmetrics.coordinator.v1.TraceIdentityResponse.UnreadEntry
-	25, // 17: lightmetrics.coordinator.v1.TraceIdentityResponse.journals:type_name -> lightmetrics.coordinator.v1.JournalSearch
-	8,  // 18: lightmetrics.coordinator.v1.IdentityService.ChangeClaims:input_type -> lightmetrics.coordinator.v1.ChangeClaimsRequest
-	10, // 19: lightmetrics.coordinator.v1.IdentityService.ListClaims:input_type -> lightmetrics.coordinator.v1.ListClaimsRequest
-	12, // 20: lightmetrics.coordinator.v1.IdentityService.ScanClaims:input_type -> lightmetrics.coordinator.v1.ScanClaimsRequest
-	14, // 21: lightmetrics.coordinator.v1.IdentityService.ListRegions:input_type -> lightmetrics.coordinator.v1.ListRegionsRequest
-	17, // 22: lightmetrics.coordinator.v1.IdentityService.AddRegion:input_type -> lightmetrics.coordinator.v1.AddRegionRequest
-	19, // 23: lightmetrics.coordinator.v1.IdentityService.RetireRegion:input_type -> lightmetrics.coordinator.v1.RetireRegionRequest
-	21, // 24: lightmetrics.coordinator.v1.IdentityService.DissolveLinearizer:input_type -> lightmetrics.coordinator.v1.DissolveLinearizerRequest
-	23, // 25: lightmetrics.coordinator.v1.IdentityService.TraceIdentity:input_type -> lightmetrics.coordinator.v1.TraceIdentityRequest
-	9,  // 26: lightmetrics.coordinator.v1.IdentityService.ChangeClaims:output_type -> lightmetrics.coordinator.v1.ChangeClaimsResponse
-	11, // 27: lightmetrics.coordinator.v1.IdentityService.ListClaims:output_type -> lightmetrics.coordinator.v1.ListClaimsResponse
-	13, // 28: lightmetrics.coordinator.v1.IdentityService.ScanClaims:output_type -> lightmetrics.coordinator.v1.ScanClaimsResponse
-	16, // 29: lightmetrics.coordinator.v1.IdentityService.ListRegions:output_type -> lightmetrics.coordinator.v1.ListRegionsResponse
-	18, // 30: lightmetrics.coordinator.v1.IdentityService.AddRegion:output_type -> lightmetrics.coordinator.v1.AddRegionResponse
-	20, // 31: lightmetrics.coordinator.v1.IdentityService.RetireRegion:output_type -> lightmetrics.coordinator.v1.RetireRegionResponse
-	22, // 32: lightmetrics.coordinator.v1.IdentityService.DissolveLinearizer:output_type -> lightmetrics.coordinator.v1.DissolveLinearizerResponse
-	26, // 33: lightmetrics.coordinator.v1.IdentityService.TraceIdentity:output_type -> lightmetrics.coordinator.v1.TraceIdentityResponse
-	26, // [26:34] is the sub-list for method output_type
-	18, // [18:26] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	16, // 12: lightmetrics.coordinator.v1.RegionRecord.preparation:type_name -> lightmetrics.coordinator.v1.RegionPreparation
+	15, // 13: lightmetrics.coordinator.v1.ListRegionsResponse.regions:type_name -> lightmetrics.coordinator.v1.RegionRecord
+	16, // 14: lightmetrics.coordinator.v1.PrepareRegionResponse.preparation:type_name -> lightmetrics.coordinator.v1.RegionPreparation
+	3,  // 15: lightmetrics.coordinator.v1.IdentityRecord.identity:type_name -> lightmetrics.coordinator.v1.ClaimIdentity
+	11, // 16: lightmetrics.coordinator.v1.TraceIdentityResponse.claims:type_name -> lightmetrics.coordinator.v1.ListClaimsResponse
+	27, // 17: lightmetrics.coordinator.v1.TraceIdentityResponse.records:type_name -> lightmetrics.coordinator.v1.IdentityRecord
+	30, // 18: lightmetrics.coordinator.v1.TraceIdentityResponse.unread:type_name -> lightmetrics.coordinator.v1.TraceIdentityResponse.UnreadEntry
+	28, // 19: lightmetrics.coordinator.v1.TraceIdentityResponse.journals:type_name -> lightmetrics.coordinator.v1.JournalSearch
+	8,  // 20: lightmetrics.coordinator.v1.IdentityService.ChangeClaims:input_type -> lightmetrics.coordinator.v1.ChangeClaimsRequest
+	10, // 21: lightmetrics.coordinator.v1.IdentityService.ListClaims:input_type -> lightmetrics.coordinator.v1.ListClaimsRequest
+	12, // 22: lightmetrics.coordinator.v1.IdentityService.ScanClaims:input_type -> lightmetrics.coordinator.v1.ScanClaimsRequest
+	14, // 23: lightmetrics.coordinator.v1.IdentityService.ListRegions:input_type -> lightmetrics.coordinator.v1.ListRegionsRequest
+	18, // 24: lightmetrics.coordinator.v1.IdentityService.AddRegion:input_type -> lightmetrics.coordinator.v1.AddRegionRequest
+	20, // 25: lightmetrics.coordinator.v1.IdentityService.PrepareRegion:input_type -> lightmetrics.coordinator.v1.PrepareRegionRequest
+	22, // 26: lightmetrics.coordinator.v1.IdentityService.RetireRegion:input_type -> lightmetrics.coordinator.v1.RetireRegionRequest
+	24, // 27: lightmetrics.coordinator.v1.IdentityService.DissolveLinearizer:input_type -> lightmetrics.coordinator.v1.DissolveLinearizerRequest
+	26, // 28: lightmetrics.coordinator.v1.IdentityService.TraceIdentity:input_type -> lightmetrics.coordinator.v1.TraceIdentityRequest
+	9,  // 29: lightmetrics.coordinator.v1.IdentityService.ChangeClaims:output_type -> lightmetrics.coordinator.v1.ChangeClaimsResponse
+	11, // 30: lightmetrics.coordinator.v1.IdentityService.ListClaims:output_type -> lightmetrics.coordinator.v1.ListClaimsResponse
+	13, // 31: lightmetrics.coordinator.v1.IdentityService.ScanClaims:output_type -> lightmetrics.coordinator.v1.ScanClaimsResponse
+	17, // 32: lightmetrics.coordinator.v1.IdentityService.ListRegions:output_type -> lightmetrics.coordinator.v1.ListRegionsResponse
+	19, // 33: lightmetrics.coordinator.v1.IdentityService.AddRegion:output_type -> lightmetrics.coordinator.v1.AddRegionResponse
+	21, // 34: lightmetrics.coordinator.v1.IdentityService.PrepareRegion:output_type -> lightmetrics.coordinator.v1.PrepareRegionResponse
+	23, // 35: lightmetrics.coordinator.v1.IdentityService.RetireRegion:output_type -> lightmetrics.coordinator.v1.RetireRegionResponse
+	25, // 36: lightmetrics.coordinator.v1.IdentityService.DissolveLinearizer:output_type -> lightmetrics.coordinator.v1.DissolveLinearizerResponse
+	29, // 37: lightmetrics.coordinator.v1.IdentityService.TraceIdentity:output_type -> lightmetrics.coordinator.v1.TraceIdentityResponse
+	29, // [29:38] is the sub-list for method output_type
+	20, // [20:29] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_lightmetrics_coordinator_v1_identity_proto_init() }
@@ -2242,7 +2464,7 @@ func file_lightmetrics_coordinator_v1_identity_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lightmetrics_coordinator_v1_identity_proto_rawDesc), len(file_lightmetrics_coordinator_v1_identity_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   25,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

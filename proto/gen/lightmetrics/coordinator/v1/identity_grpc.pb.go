@@ -27,6 +27,7 @@ const (
 	IdentityService_ScanClaims_FullMethodName         = "/lightmetrics.coordinator.v1.IdentityService/ScanClaims"
 	IdentityService_ListRegions_FullMethodName        = "/lightmetrics.coordinator.v1.IdentityService/ListRegions"
 	IdentityService_AddRegion_FullMethodName          = "/lightmetrics.coordinator.v1.IdentityService/AddRegion"
+	IdentityService_PrepareRegion_FullMethodName      = "/lightmetrics.coordinator.v1.IdentityService/PrepareRegion"
 	IdentityService_RetireRegion_FullMethodName       = "/lightmetrics.coordinator.v1.IdentityService/RetireRegion"
 	IdentityService_DissolveLinearizer_FullMethodName = "/lightmetrics.coordinator.v1.IdentityService/DissolveLinearizer"
 	IdentityService_TraceIdentity_FullMethodName      = "/lightmetrics.coordinator.v1.IdentityService/TraceIdentity"
@@ -51,6 +52,9 @@ type IdentityServiceClient interface {
 	// AddRegion takes a region of the coordinators' settings into the next epoch. Identities are not decided until all regions
 	// were read.
 	AddRegion(ctx context.Context, in *AddRegionRequest, opts ...grpc.CallOption) (*AddRegionResponse, error)
+	// PrepareRegion goes on with the preparation of a region that is to be added: what it has accepted on its own is written down in bulk,
+	// while it accepts more. Of a region that takes part it folds what the journal says that it has decided.
+	PrepareRegion(ctx context.Context, in *PrepareRegionRequest, opts ...grpc.CallOption) (*PrepareRegionResponse, error)
 	// RetireRegion takes a region out for good, by the next epoch; its bucket need not be there. What was decided there stays
 	// decided, and what only it had may be accepted again, with the same frame. Its name is never used again.
 	RetireRegion(ctx context.Context, in *RetireRegionRequest, opts ...grpc.CallOption) (*RetireRegionResponse, error)
@@ -119,6 +123,16 @@ func (c *identityServiceClient) AddRegion(ctx context.Context, in *AddRegionRequ
 	return out, nil
 }
 
+func (c *identityServiceClient) PrepareRegion(ctx context.Context, in *PrepareRegionRequest, opts ...grpc.CallOption) (*PrepareRegionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PrepareRegionResponse)
+	err := c.cc.Invoke(ctx, IdentityService_PrepareRegion_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *identityServiceClient) RetireRegion(ctx context.Context, in *RetireRegionRequest, opts ...grpc.CallOption) (*RetireRegionResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(RetireRegionResponse)
@@ -168,6 +182,9 @@ type IdentityServiceServer interface {
 	// AddRegion takes a region of the coordinators' settings into the next epoch. Identities are not decided until all regions
 	// were read.
 	AddRegion(context.Context, *AddRegionRequest) (*AddRegionResponse, error)
+	// PrepareRegion goes on with the preparation of a region that is to be added: what it has accepted on its own is written down in bulk,
+	// while it accepts more. Of a region that takes part it folds what the journal says that it has decided.
+	PrepareRegion(context.Context, *PrepareRegionRequest) (*PrepareRegionResponse, error)
 	// RetireRegion takes a region out for good, by the next epoch; its bucket need not be there. What was decided there stays
 	// decided, and what only it had may be accepted again, with the same frame. Its name is never used again.
 	RetireRegion(context.Context, *RetireRegionRequest) (*RetireRegionResponse, error)
@@ -200,6 +217,9 @@ func (UnimplementedIdentityServiceServer) ListRegions(context.Context, *ListRegi
 }
 func (UnimplementedIdentityServiceServer) AddRegion(context.Context, *AddRegionRequest) (*AddRegionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AddRegion not implemented")
+}
+func (UnimplementedIdentityServiceServer) PrepareRegion(context.Context, *PrepareRegionRequest) (*PrepareRegionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PrepareRegion not implemented")
 }
 func (UnimplementedIdentityServiceServer) RetireRegion(context.Context, *RetireRegionRequest) (*RetireRegionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RetireRegion not implemented")
@@ -321,6 +341,24 @@ func _IdentityService_AddRegion_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _IdentityService_PrepareRegion_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PrepareRegionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(IdentityServiceServer).PrepareRegion(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: IdentityService_PrepareRegion_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(IdentityServiceServer).PrepareRegion(ctx, req.(*PrepareRegionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _IdentityService_RetireRegion_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(RetireRegionRequest)
 	if err := dec(in); err != nil {
@@ -401,6 +439,10 @@ var IdentityService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "AddRegion",
 			Handler:    _IdentityService_AddRegion_Handler,
+		},
+		{
+			MethodName: "PrepareRegion",
+			Handler:    _IdentityService_PrepareRegion_Handler,
 		},
 		{
 			MethodName: "RetireRegion",
