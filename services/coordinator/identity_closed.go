@@ -74,14 +74,14 @@ func closureOf(err error) *closure {
 		c.reason = closedTooManyClaims
 	case errors.Is(err, regions.ErrRegionSettings):
 		c.reason = closedSettings
+	case errors.Is(err, regions.ErrOvertaken), errors.Is(err, claims.ErrEpoch):
+		c.reason = closedOvertaken
 	case errors.As(err, &of):
 		c.reason, c.region = closedRegion, of.Region
 	case errors.Is(err, claims.ErrForgot):
 		c.reason = closedRestored
 	case errors.Is(err, regions.ErrMustRecover):
 		c.reason = closedNotLeading
-	case errors.Is(err, regions.ErrOvertaken), errors.Is(err, claims.ErrEpoch):
-		c.reason = closedOvertaken
 	case errors.Is(err, claims.ErrUnavailable), errors.Is(err, claims.ErrUnknown):
 		c.reason = closedEtcd
 	}

@@ -107,16 +107,18 @@ func (r *running) identityAPI() coordinatorv1.IdentityServiceClient {
 func TestWhyTheLinearizerIsClosed(t *testing.T) {
 	v := &identities{}
 	for reason, err := range map[closedReason]error{
-		closedStarting:   errNotOpened,
-		closedDissolved:  fmt.Errorf("open: %w", regions.ErrDissolved),
-		closedDissolving: fmt.Errorf("open: %w: %w", regions.ErrDissolving, &regions.RegionError{Op: "x", Region: "eu", Err: objstore.ErrUnavailable}),
-		closedSettings:   fmt.Errorf("open: %w", regions.ErrRegionSettings),
-		closedRegion:     fmt.Errorf("recover: %w", &regions.RegionError{Op: "list manifests", Region: "eu", Err: objstore.ErrUnavailable}),
-		closedRestored:   fmt.Errorf("check: %w: %w", claims.ErrUnknown, claims.ErrForgot),
-		closedNotLeading: fmt.Errorf("open: %w", regions.ErrMustRecover),
-		closedOvertaken:  fmt.Errorf("open: %w", regions.ErrOvertaken),
-		closedEtcd:       fmt.Errorf("read the epoch: %w", claims.ErrUnknown),
-		closedOther:      errors.New("something else"),
+		closedStarting:      errNotOpened,
+		closedDissolved:     fmt.Errorf("open: %w", regions.ErrDissolved),
+		closedDissolving:    fmt.Errorf("open: %w: %w", regions.ErrDissolving, &regions.RegionError{Op: "x", Region: "eu", Err: objstore.ErrUnavailable}),
+		closedSettings:      fmt.Errorf("open: %w", regions.ErrRegionSettings),
+		closedRegion:        fmt.Errorf("recover: %w", &regions.RegionError{Op: "list manifests", Region: "eu", Err: objstore.ErrUnavailable}),
+		closedRestored:      fmt.Errorf("check: %w: %w", claims.ErrUnknown, claims.ErrForgot),
+		closedNotLeading:    fmt.Errorf("open: %w", regions.ErrMustRecover),
+		closedOvertaken:     fmt.Errorf("recover: %w", &regions.RegionError{Op: "check the epoch", Region: "eu", Err: regions.ErrOvertaken}),
+		closedNotAdded:      fmt.Errorf("open: %w: region us", regions.ErrNotAdded),
+		closedTooManyClaims: fmt.Errorf("recover: %w", regions.ErrTooManyClaims),
+		closedEtcd:          fmt.Errorf("read the epoch: %w", claims.ErrUnknown),
+		closedOther:         errors.New("something else"),
 	} {
 		v.closed(err)
 		c := v.closure()
