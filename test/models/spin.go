@@ -15,17 +15,21 @@ import (
 
 // Bounds of one run of a verifier. Reaching one is a failure, never a pass.
 const (
-	memoryMiB = 3000
-	maxDepth  = 2_000_000
+	memoryMiB     = 3000
+	maxDepth      = 100_000
+	maxDepthLong  = 2_000_000
+	hashTableBits = 18 // to begin with, of a search that is not long: it grows
 )
 
 // Result of a variant's search.
 type Result struct {
 	Variant
 	// States stored until the search ended: all that there are, or those until the first violation.
-	States  uint64
-	Errors  uint64
-	Elapsed time.Duration
+	States uint64
+	Errors uint64
+	// CPU that the search took with generating and compiling the verifier. Unlike the time until it ended it does not depend on what
+	// else the machine does.
+	CPU time.Duration
 	// Exhausted: no bound of depth or memory was reached.
 	Exhausted bool
 	// Violated is the verifier's line about the first violation.
@@ -71,26 +75,28 @@ func Run(ctx context.Context, source, dir string, v Variant) (Result, error) {
 		return r, err
 	}
 	flags := append([]string{"-a"}, strings.Fields(v.Scope)...)
-	// Code that costs the compiler time pays only where the search is long. A violation
-	// is found soonest breadth first; all states are found with less memory depth first.
-	search := []string{"-O2"}
+	// Code that costs the compiler time pays only where the search is long. A shortest
+	// violation is found breadth first; all states are found with less memory depth first.
+	search, pan := []string{"-O0"}, []string{"-m" + strconv.Itoa(maxDepth), "-w" + strconv.Itoa(hashTableBits)}
+	if v.Long {
+		search, pan = []string{"-O2"}, []string{"-m" + strconv.Itoa(maxDepthLong)}
+	}
 	if v.Name != Designed {
 		flags = append(flags, "-D"+v.Name)
 	}
-	if v.Breaks {
-		if search = []string{"-O0"}; !v.Deep {
-			search = append(search, "-DBFS")
-		}
+	switch {
+	case v.Reverse:
+		search = append(search, "-DREVERSE")
+	case v.Breaks && !v.Deep:
+		search = append(search, "-DBFS")
 	}
-	start := time.Now()
-	if out, err := command(ctx, dir, "spin", append(flags, v.Model+".pml")...); err != nil || bytes.Contains(out, []byte("Error")) {
+	if out, err := r.command(ctx, dir, "spin", append(flags, v.Model+".pml")...); err != nil || bytes.Contains(out, []byte("Error")) {
 		return r, fmt.Errorf("spin %s %s: %v\n%s", v.Model, v.Name, err, out)
 	}
-	if out, err := command(ctx, dir, "gcc", append(search, "-w", "-DSAFETY", "-DCOLLAPSE", "-DMEMLIM="+strconv.Itoa(memoryMiB), "-o", "pan", "pan.c")...); err != nil {
+	if out, err := r.command(ctx, dir, "gcc", append(search, "-w", "-DSAFETY", "-DCOLLAPSE", "-DMEMLIM="+strconv.Itoa(memoryMiB), "-o", "pan", "pan.c")...); err != nil {
 		return r, fmt.Errorf("gcc %s %s: %w\n%s", v.Model, v.Name, err, out)
 	}
-	out, err := command(ctx, dir, filepath.Join(dir, "pan"), "-m"+strconv.Itoa(maxDepth))
-	r.Elapsed = time.Since(start)
+	out, err := r.command(ctx, dir, filepath.Join(dir, "pan"), pan...)
 	r.Output = string(out)
 	if err != nil && ctx.Err() != nil {
 		return r, fmt.Errorf("pan %s %s: %w", v.Model, v.Name, ctx.Err())
@@ -98,10 +104,14 @@ func Run(ctx context.Context, source, dir string, v Variant) (Result, error) {
 	return r, r.parse()
 }
 
-func command(ctx context.Context, dir, name string, args ...string) ([]byte, error) {
+func (r *Result) command(ctx context.Context, dir, name string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = dir
-	return cmd.CombinedOutput()
+	out, err := cmd.CombinedOutput()
+	if p := cmd.ProcessState; p != nil {
+		r.CPU += p.UserTime() + p.SystemTime()
+	}
+	return out, err
 }
 
 var (

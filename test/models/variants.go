@@ -14,6 +14,10 @@ type Variant struct {
 	Breaks bool
 	// Deep: a mutant's search goes depth first.
 	Deep bool
+	// Reverse: a depth-first search takes the processes in the opposite order, which finds some violations in far fewer states.
+	Reverse bool
+	// Long: the search takes so long that the verifier is compiled with optimizations.
+	Long bool
 	// Whole: this scope alone reaches every statement, so no step of it is idle.
 	Whole bool
 }
@@ -30,11 +34,11 @@ func Variants(soak bool) []Variant {
 	}
 	var vs []Variant
 	for _, s := range scopes {
-		vs = append(vs, Variant{Model: s.model, Name: Designed, Scope: s.flags, Whole: s.whole})
+		vs = append(vs, Variant{Model: s.model, Name: Designed, Scope: s.flags, Whole: s.whole, Long: s.long || soak})
 	}
 	for _, m := range mutants {
 		for _, name := range m.names {
-			vs = append(vs, Variant{Model: m.model, Name: name, Scope: m.flags, Breaks: true, Deep: m.deep})
+			vs = append(vs, Variant{Model: m.model, Name: name, Scope: m.flags, Breaks: true, Deep: m.deep || m.reverse, Reverse: m.reverse, Long: m.long})
 			if soak && m.shown {
 				vs = append(vs, Variant{Model: m.model, Name: name, Scope: m.flags + " -DUNTIL_A_FOLLOWER_SEES_IT", Breaks: true})
 			}
@@ -44,7 +48,7 @@ func Variants(soak bool) []Variant {
 		return vs
 	}
 	for _, a := range alternatives {
-		vs = append(vs, Variant{Model: a.model, Name: a.name, Scope: a.flags})
+		vs = append(vs, Variant{Model: a.model, Name: a.name, Scope: a.flags, Long: true})
 	}
 	return vs
 }
@@ -52,38 +56,48 @@ func Variants(soak bool) []Variant {
 type scope struct {
 	model, flags string
 	whole        bool
+	// long: a million states, or many transitions. For fewer, to compile the verifier better costs more than the search saves.
+	long bool
 }
 
 var small = []scope{
 	{model: "acceptance", flags: "-DCALLS=2 -DLATE=2"},
 	{model: "acceptance", flags: "-DCALLS=3 -DLATE=1 -DSPOOLS=1"},
 	{model: "gc", flags: "-DNH=1 -DG=2 -DLATE=1"},
-	{model: "gc", flags: "-DNH=2 -DG=2 -DLATE=1 -DCOLLECTORS=1"},
+	{model: "gc", flags: "-DNH=2 -DG=2 -DLATE=1 -DCOLLECTORS=1", long: true},
 	{model: "gc", flags: "-DRETAIN -DNH=1 -DG=2 -DLATE=1 -DCOLLECTORS=1 -DGCS=0"},
 	{model: "gc", flags: "-DRETAIN -DNH=1 -DG=2 -DLATE=0 -DCOLLECTORS=2 -DGCS=0"},
-	{model: "gc", flags: "-DRETAIN -DNH=2 -DG=2 -DLATE=1 -DCOLLECTORS=1 -DGCS=0"},
+	{model: "gc", flags: "-DRETAIN -DNH=2 -DG=2 -DLATE=1 -DCOLLECTORS=1 -DGCS=0", long: true},
 	{model: "gc", flags: "-DINLINE -DNH=1 -DG=2 -DLATE=1 -DCOLLECTORS=1"},
 	{model: "gc", flags: "-DINLINE -DNH=1 -DG=2 -DLATE=0"},
-	{model: "gc", flags: "-DINLINE -DNH=2 -DG=2 -DLATE=0 -DCOLLECTORS=1"},
-	{model: "gc", flags: "-DINLINE -DRETAIN -DNH=1 -DG=2 -DLATE=0 -DCOLLECTORS=2 -DGCS=0"},
+	{model: "gc", flags: "-DINLINE -DNH=2 -DG=2 -DLATE=0 -DCOLLECTORS=1", long: true},
+	{model: "gc", flags: "-DINLINE -DRETAIN -DNH=1 -DG=2 -DLATE=0 -DCOLLECTORS=2 -DGCS=0", long: true},
 	{model: "epochs", flags: "-DRUNS=1 -DCLOSE -DPLAIN"},
 	{model: "epochs", flags: "-DRUNS=2 -DSEGMENTS=2"},
 	{model: "epochs", flags: "-DRUNS=1 -DBEGINS"},
-	{model: "epochs", flags: "-DRUNS=1 -DFOLD"},
-	{model: "linearizer", flags: "-DHOMES -DMAXR=1 -DLATE=1"},
-	{model: "linearizer", flags: "-DHOMES -DMAXR=3 -DLATE=0"},
+	{model: "epochs", flags: "-DRUNS=1 -DFOLD", long: true},
+	{model: "linearizer", flags: "-DHOMES -DMAXR=1 -DLATE=1 -DIMMORTAL"},
+	{model: "linearizer", flags: "-DHOMES -DMAXR=2 -DLATE=0 -DIMMORTAL"},
+	{model: "linearizer", flags: "-DHOMES -DMAXR=0 -DLATE=0 -DADD -DMAXE=4"},
 	{model: "linearizer", flags: "-DHOMES -DCALLERS=3 -DMAXR=1 -DLATE=0"},
-	{model: "linearizer", flags: "-DHOMES -DMAXR=1 -DLATE=0 -DRECOVERERS=2"},
-	{model: "linearizer", flags: "-DHOMES -DMAXR=1 -DLATE=0 -DRETIRE -DBOTH"},
-	{model: "linearizer", flags: "-DHOMES -DCALLERS=3 -DMAXR=1 -DLATE=0 -DRETIRE"},
-	{model: "linearizer", flags: "-DMAXR=0 -DLATE=0 -DMAXF=3 -DRETIRE"},
+	{model: "linearizer", flags: "-DHOMES -DKEEPERS=2 -DMAXR=1 -DLATE=0 -DIMMORTAL"},
+	{model: "linearizer", flags: "-DHOMES -DMAXR=1 -DLATE=0 -DRETIRE -DFORGET -DFOLD -DMAXE=3"},
+	{model: "linearizer", flags: "-DHOMES -DMAXR=0 -DLATE=1 -DRETIRE -DFOLD"},
+	{model: "linearizer", flags: "-DHOMES -DREGIONS=3 -DCALLERS=3 -DMAXR=0 -DLATE=0 -DRETIRE -DFOLD"},
+	{model: "linearizer", flags: "-DMAXR=0 -DLATE=0 -DRETIRE -DFOLD -DMAXE=2 -DIMMORTAL"},
 	{model: "linearizer", flags: "-DHOMES -DMAXR=1 -DLATE=0 -DQUIET"},
-	{model: "linearizer", flags: "-DMAXR=0 -DLATE=0 -DQUIET -DRETIRE"},
-	{model: "fold", flags: "-DFRAMES=11 -DMAXR=0"},
-	{model: "fold", flags: "-DFRAMES=13 -DMAXR=0"},
-	{model: "fold", flags: "-DFRAMES=3 -DMAXR=0 -DFOLDERS=2"},
-	{model: "fold", flags: "-DFRAMES=3 -DMAXR=1 -DMAXG=1"},
-	{model: "fold", flags: "-DFRAMES=13 -DMAXR=1 -DCALLERS=1"},
+	{model: "linearizer", flags: "-DHOMES -DREGIONS=3 -DCALLERS=3 -DMAXR=0 -DLATE=0 -DRETIRE -DQUIET -DMAXE=2"},
+	{model: "fold", flags: "-DFRAMES=11 -DREGIONS=2 -DCALLERS=1 -DFORGETS=0"},
+	{model: "fold", flags: "-DFRAMES=12 -DREGIONS=2 -DCALLERS=1 -DCACHE"},
+	{model: "fold", flags: "-DFRAMES=3 -DREGIONS=3 -DCALLERS=1 -DCACHE -DMAXFOLDS=1"},
+	{model: "fold", flags: "-DFRAMES=3 -DREGIONS=2 -DCALLERS=1 -DFOLDERS=2 -DFORGETS=0"},
+	{model: "fold", flags: "-DFRAMES=3 -DREGIONS=2 -DCALLERS=1 -DCACHE -DADD -DMAXE=2 -DMAXF=1 -DMAXFOLDS=1"},
+	{model: "fold", flags: "-DFRAMES=5 -DREGIONS=2 -DCALLERS=1 -DADD -DMAXE=2 -DMAXF=1 -DMAXFOLDS=1 -DFORGETS=0"},
+	{model: "fold", flags: "-DFRAMES=3 -DREGIONS=2 -DCALLERS=1 -DMAXR=1 -DMAXF=1 -DMAXFOLDS=1 -DFORGETS=0"},
+	{model: "spread", flags: "-DMAXE=3 -DMAXFOLDS=1"},
+	{model: "spread", flags: "-DMAXE=2 -DMAXFOLDS=1 -DTHREE"},
+	{model: "spread", flags: "-DMAXE=3 -DMAXFOLDS=2 -DFRAMES=1"},
+	{model: "spread", flags: "-DMAXE=3 -DMAXFOLDS=1 -DFRAMES=1 -DKEEPERS=2"},
 	{model: "journal", flags: "-DRUNS=2 -DHASHES -DCLOSE"},
 	{model: "journal", flags: "-DRUNS=3 -DFENCES=2 -DLATE=0 -DCLOSE"},
 	{model: "journal", flags: "-DRUNS=2 -DFOLLOWERS=2 -DLATE=0"},
@@ -91,7 +105,7 @@ var small = []scope{
 	{model: "journal", flags: "-DFOLD=1 -DRUNS=2 -DHASHES -DLATE=0"},
 	{model: "journal", flags: "-DFOLD=1 -DRUNS=2 -DLATE=0 -DFORGETS=1"},
 	{model: "journal", flags: "-DFOLD=1 -DRUNS=1 -DSEGMENTS=3 -DPIPELINE -DCLOSE"},
-	{model: "journal", flags: "-DFOLD=2 -DRUNS=1 -DCLOSE -DFORGETS=1", whole: true},
+	{model: "journal", flags: "-DFOLD=2 -DRUNS=1 -DCLOSE -DFORGETS=1", whole: true, long: true},
 }
 
 var large = []scope{
@@ -112,20 +126,44 @@ var large = []scope{
 	{model: "epochs", flags: "-DRUNS=1 -DCLOSE -DPLAIN -DFOLD -DBEGINS"},
 	{model: "epochs", flags: "-DRUNS=1 -DGCS=2 -DFOLD"},
 	{model: "epochs", flags: "-DRUNS=2"},
+	{model: "linearizer", flags: "-DHOMES -DMAXR=2 -DLATE=1 -DIMMORTAL"},
+	{model: "linearizer", flags: "-DHOMES -DMAXR=3 -DLATE=0 -DIMMORTAL"},
+	{model: "linearizer", flags: "-DHOMES -DMAXR=2 -DLATE=0"},
+	{model: "linearizer", flags: "-DHOMES -DMAXR=0 -DLATE=2"},
+	{model: "linearizer", flags: "-DHOMES -DMAXR=0 -DLATE=1 -DADD -DMAXE=4"},
+	{model: "linearizer", flags: "-DHOMES -DMAXR=1 -DLATE=0 -DADD -DMAXE=4"},
 	{model: "linearizer", flags: "-DMAXR=1 -DLATE=0"},
 	{model: "linearizer", flags: "-DMAXR=0 -DLATE=1 -DMAXF=3"},
-	{model: "linearizer", flags: "-DHOMES -DMAXR=2 -DLATE=1"},
-	{model: "linearizer", flags: "-DHOMES -DMAXR=0 -DLATE=2"},
-	{model: "linearizer", flags: "-DHOMES -DMAXR=2 -DLATE=0 -DRECOVERERS=2 -DMAXE=3"},
 	{model: "linearizer", flags: "-DHOMES -DCALLERS=3 -DMAXR=2 -DLATE=0"},
-	{model: "linearizer", flags: "-DHOMES -DMAXR=2 -DLATE=0 -DRETIRE -DBOTH"},
-	{model: "linearizer", flags: "-DMAXR=1 -DLATE=0 -DRETIRE -DBOTH"},
-	{model: "linearizer", flags: "-DHOMES -DMAXR=1 -DLATE=1 -DQUIET"},
-	{model: "linearizer", flags: "-DMAXR=0 -DLATE=0 -DQUIET -DRETIRE"},
-	{model: "fold", flags: "-DFRAMES=15 -DMAXR=0"},
-	{model: "fold", flags: "-DFRAMES=11 -DMAXR=0 -DFOLDERS=2"},
-	{model: "fold", flags: "-DFRAMES=3 -DMAXR=1"},
-	{model: "fold", flags: "-DFRAMES=5 -DMAXR=2 -DCALLERS=1"},
+	{model: "linearizer", flags: "-DHOMES -DKEEPERS=2 -DMAXR=1 -DLATE=0"},
+	{model: "linearizer", flags: "-DHOMES -DMAXR=1 -DLATE=1 -DRETIRE -DFORGET -DMAXE=3"},
+	{model: "linearizer", flags: "-DHOMES -DMAXR=1 -DLATE=0 -DRETIRE -DFORGET -DFOLD"},
+	{model: "linearizer", flags: "-DHOMES -DMAXR=1 -DLATE=0 -DRETIRE -DFORGET -DADD -DMAXE=3"},
+	{model: "linearizer", flags: "-DHOMES -DMAXR=1 -DLATE=0 -DRETIRE -DFORGET -DADD -DMAXE=4 -DIMMORTAL"},
+	{model: "linearizer", flags: "-DHOMES -DMAXR=2 -DLATE=0 -DRETIRE -DFORGET -DFOLD -DMAXE=4 -DIMMORTAL"},
+	{model: "linearizer", flags: "-DHOMES -DREGIONS=3 -DCALLERS=3 -DMAXR=1 -DLATE=0 -DRETIRE -DMAXE=3 -DIMMORTAL"},
+	{model: "linearizer", flags: "-DHOMES -DKEEPERS=2 -DMAXR=1 -DLATE=0 -DRETIRE -DFORGET -DMAXE=3"},
+	{model: "linearizer", flags: "-DHOMES -DREGIONS=3 -DCALLERS=3 -DMAXR=0 -DLATE=1 -DRETIRE -DFOLD"},
+	{model: "linearizer", flags: "-DMAXR=0 -DLATE=0 -DRETIRE -DFOLD -DMAXF=3"},
+	{model: "linearizer", flags: "-DHOMES -DMAXR=1 -DLATE=0 -DRETIRE -DQUIET"},
+	{model: "linearizer", flags: "-DMAXR=0 -DLATE=0 -DRETIRE -DQUIET"},
+	{model: "fold", flags: "-DFRAMES=15 -DREGIONS=2 -DCALLERS=1"},
+	{model: "fold", flags: "-DFRAMES=11 -DREGIONS=2 -DCALLERS=1 -DCACHE"},
+	{model: "fold", flags: "-DFRAMES=11 -DREGIONS=3 -DCALLERS=1 -DCACHE -DMAXFOLDS=1"},
+	{model: "fold", flags: "-DFRAMES=3 -DREGIONS=4 -DCALLERS=1 -DCACHE -DMAXFOLDS=1"},
+	{model: "fold", flags: "-DFRAMES=3 -DREGIONS=3 -DCALLERS=1 -DCACHE"},
+	{model: "fold", flags: "-DFRAMES=3 -DREGIONS=2 -DCALLERS=1 -DCACHE -DFOLDERS=2"},
+	{model: "fold", flags: "-DFRAMES=3 -DREGIONS=2 -DCALLERS=2 -DMAXFOLDS=1"},
+	{model: "fold", flags: "-DFRAMES=3 -DREGIONS=2 -DCALLERS=1 -DCACHE -DADD -DMAXE=2 -DMAXFOLDS=1"},
+	{model: "fold", flags: "-DFRAMES=5 -DREGIONS=2 -DCALLERS=1 -DADD -DMAXE=2 -DMAXFOLDS=1 -DFORGETS=0"},
+	{model: "fold", flags: "-DFRAMES=3 -DREGIONS=3 -DCALLERS=1 -DADD -DMAXE=2 -DMAXF=1 -DMAXFOLDS=1"},
+	{model: "fold", flags: "-DFRAMES=3 -DREGIONS=2 -DCALLERS=1 -DMAXR=1 -DMAXFOLDS=1"},
+	{model: "spread", flags: "-DMAXE=4 -DMAXFOLDS=2"},
+	{model: "spread", flags: "-DMAXE=3 -DMAXFOLDS=1 -DTHREE"},
+	{model: "spread", flags: "-DMAXE=4 -DMAXFOLDS=1 -DTHREE"},
+	{model: "spread", flags: "-DMAXE=3 -DMAXFOLDS=1 -DKEEPERS=2"},
+	{model: "spread", flags: "-DMAXE=4 -DMAXFOLDS=1 -DKEEPERS=2"},
+	{model: "spread", flags: "-DMAXE=3 -DMAXFOLDS=2 -DFRAMES=1 -DFOLDERS=2"},
 	{model: "journal", flags: "-DRUNS=3"},
 	{model: "journal", flags: "-DRUNS=3 -DFENCES=2 -DLATE=0 -DCLOSE"},
 	{model: "journal", flags: "-DRUNS=2 -DSEGMENTS=3 -DFENCES=2 -DCLOSE"},
@@ -150,7 +188,7 @@ var large = []scope{
 // alternatives were not chosen, and hold: a guard that matters only together with
 // another, or another design that costs more.
 var alternatives = []struct{ model, name, flags string }{
-	{"fold", "RECOVERY_IGNORES_FOLDS", "-DFRAMES=3 -DMAXR=1"},
+	{"fold", "RECOVERY_IGNORES_FOLDS", "-DFRAMES=3 -DREGIONS=2 -DCALLERS=1 -DCACHE -DADD -DMAXE=2 -DMAXFOLDS=1"},
 	{"journal", "FENCE_AT_0", "-DFOLD=1 -DRUNS=2"},
 	{"journal", "FENCE_DELETED_WHEN_LEFT", "-DFOLD=1 -DRUNS=1 -DSEGMENTS=3 -DFENCES=2 -DLATE=2 -DCLOSE -DFORGETS=1"},
 	{"journal", "FENCE_DELETED_WHEN_LEFT", "-DFOLD=1 -DRUNS=2 -DLATE=0 -DCLOSE"},
@@ -165,6 +203,10 @@ var mutants = []struct {
 	names        []string
 	// deep: the search goes depth first, which finds some violations in far fewer states than breadth first.
 	deep bool
+	// reverse: it goes depth first, and takes the processes in the opposite order.
+	reverse bool
+	// long: compiled with optimizations.
+	long bool
 	// shown: the entry is lost first, and a follower's wrong answer comes later. Soak waits for that too.
 	shown bool
 }{
@@ -200,24 +242,42 @@ var mutants = []struct {
 	}},
 	{model: "linearizer", flags: "-DHOMES -DCALLERS=3 -DMAXR=0 -DLATE=0", deep: true, names: []string{"DUPLICATE_UNSETTLED", "TAKE_DURABLE"}},
 	{model: "linearizer", flags: "-DHOMES -DMAXR=1 -DLATE=0", deep: true, names: []string{
-		"NO_RECOVERY", "STAMP_WITHOUT_FENCE", "COPY_TRUSTED", "RELEASE_BOUND", "ANSWERS_OF_THE_COPY", "SILENT_REGION_SKIPPED", "FIRST_REGION_WINS",
+		"NO_RECOVERY", "STAMP_WITHOUT_FENCE", "COPY_TRUSTED", "RELEASE_RECOVERED", "ANSWERS_OF_THE_COPY", "SILENT_REGION_SKIPPED", "FIRST_REGION_WINS",
 	}},
-	{model: "linearizer", flags: "-DHOMES -DCALLERS=3 -DMAXR=1 -DLATE=0", deep: true, names: []string{"COMPLETE_UNFENCED", "TAKE_BOUND"}},
-	{model: "linearizer", flags: "-DHOMES -DMAXR=1 -DLATE=0 -DRECOVERERS=2", deep: true, names: []string{"OPENED_UNFENCED"}},
-	{model: "linearizer", flags: "-DHOMES -DMAXR=3 -DLATE=0", deep: true, names: []string{
-		"EPOCH_STAYS", "EPOCH_UNCHECKED", "EPOCH_OF_THE_COPY", "NO_AFFIRMATION", "RECOVERED_IS_DURABLE",
+	{model: "linearizer", flags: "-DHOMES -DMAXR=1 -DLATE=1", deep: true, names: []string{"DROP_UNFENCED"}},
+	{model: "linearizer", flags: "-DHOMES -DCALLERS=3 -DMAXR=1 -DLATE=0", deep: true, names: []string{"COMPLETE_UNFENCED", "TAKE_RECOVERED"}},
+	{model: "linearizer", flags: "-DHOMES -DKEEPERS=2 -DMAXR=1 -DLATE=0", deep: true, names: []string{"OPENED_UNFENCED"}},
+	{model: "linearizer", flags: "-DHOMES -DMAXR=0 -DLATE=0 -DADD -DMAXE=4", deep: true, names: []string{"EPOCH_UNCHECKED", "NO_AFFIRMATION", "RECOVERED_IS_DURABLE"}},
+	{model: "linearizer", flags: "-DHOMES -DMAXR=1 -DLATE=0 -DADD -DMAXE=4", deep: true, names: []string{"EPOCH_STAYS", "EPOCH_OF_THE_COPY"}},
+	{model: "linearizer", flags: "-DHOMES -DMAXR=0 -DLATE=0 -DRETIRE", deep: true, names: []string{
+		"RETIRED_IS_FORGOTTEN", "KEEP_BEFORE_THE_EPOCH", "KEEP_AFTER_DELETE", "NOT_DONE_IGNORED", "BOUND_IS_FREE", "RECOVERY_TAKES_OTHER_HASH",
 	}},
-	{model: "linearizer", flags: "-DHOMES -DMAXR=1 -DLATE=0 -DRETIRE", deep: true, names: []string{"RETIRED_IS_FORGOTTEN"}},
-	{model: "linearizer", flags: "-DMAXR=0 -DLATE=0 -DMAXF=4 -DRETIRE", deep: true, names: []string{"REPLACE_BOUND"}},
+	{model: "linearizer", flags: "-DHOMES -DMAXR=1 -DLATE=0 -DRETIRE", deep: true, names: []string{"RETIRED_MAY_CLAIM"}},
+	{model: "linearizer", flags: "-DHOMES -DMAXR=1 -DLATE=0 -DRETIRE -DMAXE=3", reverse: true, names: []string{"KEEP_OF_A_COPY", "RETIRE_BY_CLUSTER"}},
+	{model: "linearizer", flags: "-DHOMES -DMAXR=1 -DLATE=0 -DRETIRE -DFORGET -DADD -DMAXE=4 -DIMMORTAL", reverse: true, long: true, names: []string{"KEEP_RECOVERED_OF_A_COPY"}},
+	{model: "linearizer", flags: "-DMAXR=0 -DLATE=0 -DMAXF=3 -DRETIRE -DMAXE=2", reverse: true, names: []string{"REPLACE_BOUND"}},
+	{model: "linearizer", flags: "-DMAXR=0 -DLATE=0 -DMAXF=3 -DRETIRE -DMAXE=2 -DQUIET", reverse: true, names: []string{"BOUND_IS_HELD"}},
 	{model: "linearizer", flags: "-DHOMES -DMAXR=0 -DLATE=0 -DQUIET", deep: true, names: []string{"NO_RELEASE"}},
 	{model: "linearizer", flags: "-DHOMES -DCALLERS=3 -DMAXR=0 -DLATE=0 -DQUIET", deep: true, names: []string{"NO_REPLACE"}},
-	{model: "fold", flags: "-DFRAMES=3 -DMAXR=0", deep: true, names: []string{
-		"NO_DIGEST", "CACHE_UNCHECKED", "GENERATION_UNCHECKED", "CLAIMS_FIRST", "UNKNOWN_IS_MOVED", "FOLDS_CLAIMED",
+	{model: "fold", flags: "-DFRAMES=3 -DREGIONS=2 -DCALLERS=1 -DCACHE", reverse: true, names: []string{
+		"NO_DIGEST", "HEADS_UNCHECKED", "FORGOTTEN_UNCHECKED", "ALL_BUT_TWO", "CLAIMS_FIRST", "UNKNOWN_IS_MOVED", "FOLDS_CLAIMED", "ONE_REGION",
 	}},
-	{model: "fold", flags: "-DFRAMES=9 -DMAXR=0 -DFOLDERS=2", deep: true, names: []string{"NO_IF_MATCH"}},
-	{model: "fold", flags: "-DFRAMES=5 -DMAXR=0", deep: true, names: []string{"NO_RANGES", "FOLDED_RANGES_UNCHECKED", "RANGE_CHECKED_BEFORE"}},
-	{model: "fold", flags: "-DFRAMES=3 -DMAXR=1", deep: true, names: []string{"FOLDS_THE_COPY", "GENERATION_OF_THE_COPY"}},
-	{model: "fold", flags: "-DFRAMES=5 -DMAXR=1", deep: true, names: []string{"RECOVERY_IGNORES_RANGES"}},
+	{model: "fold", flags: "-DFRAMES=3 -DREGIONS=3 -DCALLERS=1 -DCACHE -DMAXFOLDS=1", reverse: true, names: []string{"HEAD_NOT_NAMED"}},
+	{model: "fold", flags: "-DFRAMES=11 -DREGIONS=3 -DCALLERS=1 -DCACHE -DMAXFOLDS=1", reverse: true, names: []string{"DIFFERENT_HEADS"}},
+	{model: "fold", flags: "-DFRAMES=11 -DREGIONS=4 -DCALLERS=1 -DCACHE -DFORGETS=0", reverse: true, names: []string{"FOLD_WITHOUT_NAMED"}},
+	{model: "fold", flags: "-DFRAMES=11 -DREGIONS=2 -DCALLERS=1 -DCACHE -DFOLDERS=2 -DFORGETS=0", reverse: true, names: []string{"NO_IF_MATCH", "HEADS_NOT_COMPARED"}},
+	{model: "fold", flags: "-DFRAMES=5 -DREGIONS=2 -DCALLERS=1 -DCACHE", deep: true, names: []string{
+		"NO_RANGES", "FOLDED_RANGES_UNCHECKED", "CLAIMED_RANGES_UNCHECKED", "ABOVE_IS_THE_LAST",
+	}},
+	{model: "fold", flags: "-DFRAMES=11 -DREGIONS=2 -DCALLERS=1 -DCACHE -DFORGETS=0", reverse: true, names: []string{"ABOVE_OF_THE_ADDED"}},
+	{model: "fold", flags: "-DFRAMES=3 -DREGIONS=2 -DCALLERS=1 -DCACHE -DADD -DMAXE=2 -DMAXF=1 -DMAXFOLDS=1", reverse: true, names: []string{
+		"FORGOTTEN_IN_ANY_EPOCH", "HEADS_OF_THE_COPY", "RECOVERY_LEAVES_HEADS",
+	}},
+	{model: "fold", flags: "-DFRAMES=5 -DREGIONS=2 -DCALLERS=1 -DADD -DMAXE=2 -DMAXFOLDS=1 -DFORGETS=0", reverse: true, names: []string{"RECOVERY_IGNORES_RANGES"}},
+	{model: "fold", flags: "-DFRAMES=3 -DREGIONS=2 -DCALLERS=1 -DMAXR=1 -DMAXFOLDS=1 -DFORGETS=0", reverse: true, names: []string{"FOLDS_THE_COPY"}},
+	{model: "spread", flags: "-DMAXE=3 -DMAXFOLDS=1", deep: true, names: []string{"NO_SPREAD", "SPREAD_WHEN_RETIRED", "SPREAD_TO_ONE", "ONE_REGION"}},
+	{model: "spread", flags: "-DMAXE=3 -DMAXFOLDS=1 -DFRAMES=1 -DKEEPERS=2", deep: true, names: []string{"UNKNOWN_HOME_IS_RETIRED"}},
+	{model: "spread", flags: "-DMAXE=3 -DMAXFOLDS=2 -DFRAMES=1 -DTHREE", deep: true, names: []string{"HOME_STAYS"}},
 	{model: "journal", flags: "-DRUNS=1", names: []string{
 		"FENCER_NOT_COMPARED", "FOLLOWER_SKIPS_ABSENT", "ERROR_IS_ABSENT", "LISTED_NOT_POLLED", "STALE_LIST",
 		"T_AT_FIRST_ANSWER", "FENCE_NOT_COMPARED",
