@@ -214,7 +214,7 @@ func (v *identities) alone(ctx context.Context, fn func() (regions.Opened, error
 func (v *identities) serve(ctx context.Context, o regions.Opened) error {
 	c := claims.DefaultConfig()
 	c.Cluster = o.Cluster
-	folder := v.keeper.Folder(o.Epoch)
+	folder := v.keeper.Folder(o.Epoch, o.Retired)
 	for i, r := range folder.Regions {
 		folder.Regions[i].Store = &foldStore{Store: r.Store, now: v.now}
 	}

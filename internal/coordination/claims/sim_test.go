@@ -152,7 +152,7 @@ func (w *world) restart(i int) {
 
 // folder moves heads of folds in the buckets.
 func (w *world) folder() folds.Folder {
-	f := folds.Folder{Retired: func(claims.Region) bool { return false }, SealAt: 3}
+	f := folds.Folder{Homes: func(claims.Region) (retired, known bool) { return false, true }, SealAt: 3}
 	for _, i := range w.rnd.Perm(len(regions)) {
 		f.Regions = append(f.Regions, folds.Region{Name: regions[i], Store: w.buckets[regions[i]]})
 	}

@@ -134,7 +134,8 @@ func readPart(ctx context.Context, s objstore.Getter, boot identity.Boot, p Part
 type Folder struct {
 	// Regions of the epoch. Heads are moved in all that answer.
 	Regions []Region
-	Retired Homes
+	// Homes of the epoch.
+	Homes Homes
 	// SealAt is how many entries of a tail become a part, up to the package's; 0 is that.
 	SealAt int
 	// Lenient: entries that contradict what is folded are left out of a fold, which else is an error.
@@ -201,7 +202,7 @@ func sortHeads(h claims.Heads) {
 }
 
 func (f Folder) check(add []Entry) error {
-	if len(f.Regions) == 0 || f.Retired == nil || f.SealAt < 0 || f.SealAt > SealAt || len(add) > MaxAdd {
+	if len(f.Regions) == 0 || f.Homes == nil || f.SealAt < 0 || f.SealAt > SealAt || len(add) > MaxAdd {
 		return fmt.Errorf("%w: %d regions, %d entries", claims.ErrInvalid, len(f.Regions), len(add))
 	}
 	for i, e := range add {
@@ -257,7 +258,7 @@ func (f Folder) target(ctx context.Context, boot identity.Boot, p *parts, add []
 		left = n - len(add)
 	}
 	if add, err = f.fresh(ctx, p, want, add); err == nil {
-		want.Tail, err = unite(want.Tail, add, f.Retired)
+		want.Tail, err = unite(want.Tail, add, f.Homes)
 	}
 	if err != nil {
 		return Head{}, 0, err
@@ -277,10 +278,15 @@ func (f Folder) fitting(ctx context.Context, from *parts, h Head, add []Entry) (
 			}
 			met = append(met[:len(met):len(met)], meeting(es, e.Start, e.End)...)
 		}
-		if !slices.ContainsFunc(met, func(o Entry) bool {
-			_, err := f.Retired.later(o, e)
-			return !o.same(e) || err != nil
-		}) {
+		fits := true
+		for _, o := range met {
+			_, err := f.Homes.later(o, e)
+			if errors.Is(err, ErrUnknownHome) {
+				return nil, err
+			}
+			fits = fits && o.same(e) && err == nil
+		}
+		if fits {
 			out = append(out, e)
 		}
 	}
@@ -350,7 +356,7 @@ func (f Folder) fresh(ctx context.Context, from *parts, h Head, add []Entry) ([]
 				if !o.same(e) {
 					return nil, contradiction(o, e)
 				}
-				l, err := f.Retired.later(o, e)
+				l, err := f.Homes.later(o, e)
 				if err != nil {
 					return nil, err
 				}
@@ -371,7 +377,7 @@ func (f Folder) unite(ctx context.Context, p *parts, h, there Head) (Head, error
 	}
 	tail := there.Tail
 	there.Tail = nil
-	next, err := Unite(h, there, f.Retired)
+	next, err := Unite(h, there, f.Homes)
 	if err != nil {
 		return Head{}, err
 	}
@@ -382,7 +388,7 @@ func (f Folder) unite(ctx context.Context, p *parts, h, there Head) (Head, error
 		}
 	}
 	if extra, err = f.fresh(ctx, p, next, extra); err == nil {
-		next.Tail, err = unite(next.Tail, extra, f.Retired)
+		next.Tail, err = unite(next.Tail, extra, f.Homes)
 	}
 	return next, err
 }

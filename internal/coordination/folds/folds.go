@@ -85,6 +85,8 @@ const (
 var (
 	// ErrContradiction: two hashes of an identity, or two identities whose ranges meet. Nothing was written; somebody has to look.
 	ErrContradiction = errors.New("folds contradict each other")
+	// ErrUnknownHome: an identity has two homes of which the epoch does not know one: another epoch was opened since. Nothing was written.
+	ErrUnknownHome = errors.New("folds have a home that is not of this epoch")
 	// ErrBehind: the regions that answer may lack something that was folded.
 	ErrBehind = errors.New("no head of folds that has everything can be read")
 	// ErrFull: the boot has as many parts as a head can name.
@@ -93,18 +95,34 @@ var (
 	ErrCopies = errors.New("too few regions have the head of folds")
 )
 
-// Homes decides between two homes of an identity: the one that is not retired.
-type Homes func(claims.Region) (retired bool)
+// Homes is what an epoch knows of a region, which decides between two homes of an identity: the one that is not retired counts. A region that
+// the epoch does not know may have been added since, so that whoever goes by the epoch can decide nothing about it.
+type Homes func(claims.Region) (retired, known bool)
+
+// retired reports that a region is none of the epoch.
+func (h Homes) retired(r claims.Region) bool {
+	gone, _ := h(r)
+	return gone
+}
+
+func (h Homes) knows(r claims.Region) bool {
+	_, known := h(r)
+	return known
+}
 
 // later is the entry of an identity that two folds have.
-func (retired Homes) later(a, b Entry) (Entry, error) {
+func (h Homes) later(a, b Entry) (Entry, error) {
 	switch {
-	case a.Home == b.Home || retired(b.Home) && !retired(a.Home):
+	case a.Home == b.Home:
 		return a, nil
-	case retired(a.Home) && !retired(b.Home):
+	case !h.knows(a.Home) || !h.knows(b.Home):
+		return Entry{}, fmt.Errorf("%w: %d-%d has the homes %s and %s", ErrUnknownHome, a.Start, a.End, a.Home, b.Home)
+	case h.retired(b.Home) && !h.retired(a.Home):
+		return a, nil
+	case h.retired(a.Home) && !h.retired(b.Home):
 		return b, nil
-	case retired(a.Home):
-		// Re-homed twice: the frame has to be accepted anew whichever it is, and all regions must say the same.
+	case h.retired(a.Home):
+		// Re-homed twice: the frame has to be accepted again whichever it is, and all regions must say the same.
 		if a.Home < b.Home {
 			return a, nil
 		}
@@ -114,15 +132,15 @@ func (retired Homes) later(a, b Entry) (Entry, error) {
 }
 
 // unite gives the entries of both, which are in order. Errors wrap ErrContradiction.
-func unite(a, b []Entry, retired Homes) ([]Entry, error) {
+func unite(a, b []Entry, homes Homes) ([]Entry, error) {
 	if len(b) == 0 {
 		return a, nil
 	}
-	return Merge(retired, a, b)
+	return Merge(homes, a, b)
 }
 
 // Merge gives the entries of all lists, in order. Errors wrap ErrContradiction.
-func Merge(retired Homes, lists ...[]Entry) ([]Entry, error) {
+func Merge(homes Homes, lists ...[]Entry) ([]Entry, error) {
 	all := slices.Concat(lists...)
 	slices.SortStableFunc(all, compareEntries)
 	out := all[:0]
@@ -136,7 +154,7 @@ func Merge(retired Homes, lists ...[]Entry) ([]Entry, error) {
 			return nil, contradiction(out[n-1], e)
 		}
 		var err error
-		if out[n-1], err = retired.later(out[n-1], e); err != nil {
+		if out[n-1], err = homes.later(out[n-1], e); err != nil {
 			return nil, err
 		}
 	}
@@ -149,7 +167,7 @@ func contradiction(a, b Entry) error {
 }
 
 // Unite is the merge of two heads of a boot: it has everything that either has, and no generation. Errors wrap ErrContradiction or ErrFull.
-func Unite(a, b Head, retired Homes) (Head, error) {
+func Unite(a, b Head, homes Homes) (Head, error) {
 	if a.Boot != b.Boot {
 		return Head{}, fmt.Errorf("%w: heads of boots %s and %s", claims.ErrInvalid, a.Boot, b.Boot)
 	}
@@ -164,7 +182,7 @@ func Unite(a, b Head, retired Homes) (Head, error) {
 		return Head{}, fmt.Errorf("%w: %d parts", ErrFull, len(out.Parts))
 	}
 	var err error
-	out.Tail, err = unite(a.Tail, b.Tail, retired)
+	out.Tail, err = unite(a.Tail, b.Tail, homes)
 	return out, err
 }
 

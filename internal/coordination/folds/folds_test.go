@@ -46,10 +46,10 @@ func run(from, n uint64, home claims.Region) []Entry {
 	return out
 }
 
-func living(claims.Region) bool { return false }
+func living(claims.Region) (retired, known bool) { return false, true }
 
 func gone(names ...claims.Region) Homes {
-	return func(r claims.Region) bool { return slices.Contains(names, r) }
+	return func(r claims.Region) (retired, known bool) { return slices.Contains(names, r), true }
 }
 
 // kinds are the golden files.
@@ -179,6 +179,41 @@ func TestUnion(t *testing.T) {
 	}
 }
 
+// A home that is none of the epoch's regions, and was not retired in it, may have been added since: whoever goes by the epoch changes nothing.
+func TestAHomeOfAnotherEpoch(t *testing.T) {
+	known := func(r claims.Region) (retired, known bool) { return r != "asia" && r != "eu", r != "mars" }
+	for _, other := range []claims.Region{"asia", "us"} {
+		a, b := mem.New(nil), mem.New(nil)
+		f := Folder{Regions: regionsOf(a, b), Homes: known}
+		later := Folder{Regions: regionsOf(a, b), Homes: func(r claims.Region) (retired, known bool) { return r == other, true }}
+		for _, r := range []claims.Region{other, "mars"} {
+			if _, err := later.Fold(t.Context(), boot, claims.Folds{}, run(1, 1, r)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before, err := Read(t.Context(), a, boot)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, lenient := range []bool{false, true} {
+			f.Lenient = lenient
+			for _, add := range [][]Entry{run(1, 1, other), run(1, 1, "eu")} {
+				if _, err := f.Fold(t.Context(), boot, claims.Folds{}, add); !errors.Is(err, ErrUnknownHome) {
+					t.Errorf("%s, lenient %v: %v", other, lenient, err)
+				}
+			}
+		}
+		if now, err := Read(t.Context(), a, boot); err != nil || !now.equal(before) || now.Generation != before.Generation {
+			t.Errorf("%+v, %v, want %+v", now, err, before)
+		}
+		// What does not concern it is folded, and stays as it is.
+		f.Lenient = false
+		if _, err := f.Fold(t.Context(), boot, claims.Folds{}, run(2, 1, "eu")); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func regionsOf(stores ...Store) []Region {
 	names := []claims.Region{"asia", "eu", "us"}
 	var out []Region
@@ -195,7 +230,7 @@ func knows(m Moved) claims.Folds { return claims.Folds{Heads: m.Heads, Modified:
 func TestALongHistory(t *testing.T) {
 	ctx := context.Background()
 	stores := []*counted{{Store: mem.New(nil)}, {Store: mem.New(nil)}}
-	f := Folder{Regions: regionsOf(stores[0], stores[1]), Retired: living}
+	f := Folder{Regions: regionsOf(stores[0], stores[1]), Homes: living}
 	const rounds, each = 40, 256
 	var known claims.Folds
 	for i := range uint64(rounds) {
@@ -278,7 +313,7 @@ func (c *counted) Replace(ctx context.Context, key string, b []byte, etag string
 // Entries of parts are not added again, contradictions to them are refused, and a later home goes in front of theirs.
 func TestPartsAreMinded(t *testing.T) {
 	ctx := context.Background()
-	f := Folder{Regions: regionsOf(mem.New(nil), mem.New(nil)), Retired: living}
+	f := Folder{Regions: regionsOf(mem.New(nil), mem.New(nil)), Homes: living}
 	var known claims.Folds
 	for i := range uint64(SealAt / 512) {
 		m, err := f.Fold(ctx, boot, known, run(512*i, 512, "us"))
@@ -298,7 +333,7 @@ func TestPartsAreMinded(t *testing.T) {
 	if h, err := Read(ctx, f.Regions[0].Store, boot); err != nil || h.Generation != known.Heads[0].Generation || len(h.Tail) != 0 {
 		t.Fatalf("a refused fold wrote: %d, %d in the tail, %v", h.Generation, len(h.Tail), err)
 	}
-	f.Retired = gone("us")
+	f.Homes = gone("us")
 	m, err := f.Fold(ctx, boot, known, []Entry{entry(11, 20, "eu")})
 	if err != nil || m.Heads[0].Generation != known.Heads[0].Generation+1 {
 		t.Fatalf("%+v, %v", m, err)
@@ -315,7 +350,7 @@ func TestPartsAreMinded(t *testing.T) {
 func TestRegionsComeAndGo(t *testing.T) {
 	ctx := context.Background()
 	a, b, c := mem.New(nil), mem.New(nil), mem.New(nil)
-	f := Folder{Regions: regionsOf(a, b, refusing{c}), Retired: living}
+	f := Folder{Regions: regionsOf(a, b, refusing{c}), Homes: living}
 	var known claims.Folds
 	for i := range uint64(9) {
 		m, err := f.Fold(ctx, boot, known, run(256*i, 256, "eu"))
@@ -349,7 +384,7 @@ func TestRegionsComeAndGo(t *testing.T) {
 		t.Fatalf("%+v, %v", m, err)
 	}
 	for i, s := range []Store{b, c} {
-		one := Folder{Regions: []Region{{[]claims.Region{"eu", "us"}[i], s}}, Retired: living}
+		one := Folder{Regions: []Region{{[]claims.Region{"eu", "us"}[i], s}}, Homes: living}
 		got, err := NewLooker(one, 0).Look(ctx, batch(1, 10), hash(1, 10), knows(m))
 		if err != nil || got.Verdict != Same {
 			t.Errorf("%+v, %v", got, err)
@@ -361,10 +396,10 @@ func TestRegionsComeAndGo(t *testing.T) {
 func TestABootThatEtcdDoesNotKnow(t *testing.T) {
 	ctx := context.Background()
 	a, b, c := mem.New(nil), mem.New(nil), mem.New(nil)
-	if _, err := (Folder{Regions: regionsOf(refusing{a}, b, c), Retired: living}).Fold(ctx, boot, claims.Folds{}, run(1, 1, "eu")); err != nil {
+	if _, err := (Folder{Regions: regionsOf(refusing{a}, b, c), Homes: living}).Fold(ctx, boot, claims.Folds{}, run(1, 1, "eu")); err != nil {
 		t.Fatal(err)
 	}
-	f := Folder{Regions: regionsOf(a, b, refusing{c}), Retired: living}
+	f := Folder{Regions: regionsOf(a, b, refusing{c}), Homes: living}
 	unknown := claims.Folds{Forgotten: 7, At: 9, Epoch: 1}
 	got, err := NewLooker(f, 0).Look(ctx, batch(11, 20), hash(11, 20), unknown)
 	if err != nil || got.Verdict != Same || got.Looked.Since != 9 || !slices.Equal(got.Looked.Heads, claims.Heads{{Region: "asia", Generation: 1}, {Region: "eu", Generation: 1}}) {
@@ -404,7 +439,7 @@ func (refusing) Get(context.Context, string, objstore.GetOptions) ([]byte, objst
 func TestCopiesAreNeeded(t *testing.T) {
 	ctx := context.Background()
 	a, b, c := mem.New(nil), mem.New(nil), mem.New(nil)
-	f := Folder{Regions: regionsOf(a, refusing{b}, refusing{c}), Retired: living}
+	f := Folder{Regions: regionsOf(a, refusing{b}, refusing{c}), Homes: living}
 	known := claims.Folds{Heads: claims.Heads{{Region: "asia"}}, Modified: 1}
 	if _, err := f.Fold(ctx, boot, known, run(1, 1, "eu")); !errors.Is(err, ErrCopies) {
 		t.Errorf("two are away: %v", err)
@@ -427,7 +462,7 @@ func TestARegionKeepsWhatItHas(t *testing.T) {
 	if _, err := b.Create(ctx, layout.FoldHead(boot), own.Marshal(), objstore.PutOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	m, err := (Folder{Regions: regionsOf(a, b), Retired: living}).Fold(ctx, boot, claims.Folds{}, run(1, 1, "eu"))
+	m, err := (Folder{Regions: regionsOf(a, b), Homes: living}).Fold(ctx, boot, claims.Folds{}, run(1, 1, "eu"))
 	if err != nil || !slices.Equal(m.Heads, claims.Heads{{Region: "asia", Generation: 1}, {Region: "eu", Generation: 8}}) {
 		t.Fatalf("%+v, %v", m, err)
 	}
@@ -442,7 +477,7 @@ func TestARegionKeepsWhatItHas(t *testing.T) {
 func TestUnreadableFolds(t *testing.T) {
 	ctx := context.Background()
 	s := mem.New(nil)
-	f := Folder{Regions: regionsOf(s), Retired: living, SealAt: 2}
+	f := Folder{Regions: regionsOf(s), Homes: living, SealAt: 2}
 	m, err := f.Fold(ctx, boot, claims.Folds{}, run(0, 2, "eu"))
 	if err != nil {
 		t.Fatal(err)

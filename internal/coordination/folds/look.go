@@ -132,7 +132,7 @@ func (l *Looker) Meeting(ctx context.Context, id identity.Batch, known claims.Fo
 		}
 		es, err := l.part(ctx, s.Boot, p)
 		if err == nil {
-			out, err = unite(out, meeting(es, id.SeqStart, id.SeqEnd), l.folder.Retired)
+			out, err = unite(out, meeting(es, id.SeqStart, id.SeqEnd), l.folder.Homes)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("list folds of %s: %w", id, err)
@@ -211,7 +211,7 @@ func (l *Looker) find(ctx context.Context, h Head, id identity.Batch, d Digest) 
 			switch {
 			case e.same(want) && found.Verdict == Same:
 				var err error
-				if found.Entry, err = l.folder.Retired.later(found.Entry, e); err != nil {
+				if found.Entry, err = l.folder.Homes.later(found.Entry, e); err != nil {
 					return err
 				}
 			case e.same(want):
@@ -301,7 +301,7 @@ func (l *Looker) All(ctx context.Context, boot identity.Boot) ([]Entry, error) {
 		}
 		lists = append(lists, es)
 	}
-	out, err := Merge(l.folder.Retired, lists...)
+	out, err := Merge(l.folder.Homes, lists...)
 	if err != nil {
 		return nil, fmt.Errorf("read folds of boot %s: %w", boot, err)
 	}

@@ -178,7 +178,7 @@ func (h Head) grow(add []Entry, at int) (Head, [][]byte, error) {
 		at = SealAt
 	}
 	var bodies [][]byte
-	all, err := unite(h.Tail, add, func(claims.Region) bool { return false })
+	all, err := unite(h.Tail, add, func(claims.Region) (retired, known bool) { return false, true })
 	for err == nil {
 		h.Tail = all[:min(len(all), at)]
 		all = all[len(h.Tail):]

@@ -68,7 +68,7 @@ func (b *buckets) preparer() Preparer {
 }
 
 func (b *buckets) folder() Folder {
-	return Folder{Regions: []Region{b.region("asia"), b.region("eu"), b.region("us")}, Retired: living, SealAt: 8}
+	return Folder{Regions: []Region{b.region("asia"), b.region("eu"), b.region("us")}, Homes: living, SealAt: 8}
 }
 
 // prepared is all that is prepared of the boot, and whether every part lies in every bucket.

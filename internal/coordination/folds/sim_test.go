@@ -132,7 +132,7 @@ func (w *world) step() {
 }
 
 func (w *world) folder() Folder {
-	f := Folder{Retired: living, SealAt: 6}
+	f := Folder{Homes: living, SealAt: 6}
 	for _, i := range w.rng.Perm(len(w.mems)) {
 		f.Regions = append(f.Regions, Region{claims.Region([]string{"asia", "eu", "us"}[i]), wire{w, i}})
 	}

@@ -54,7 +54,7 @@ func (k *Keeper) mayJoin(ctx context.Context, s *state, c change, asked bool) er
 	}
 	slices.Sort(e.Regions)
 	e.Regions = slices.Compact(e.Regions)
-	n, err := k.count(ctx, e, added, added, k.cfg.MaxUnprepared)
+	n, err := k.count(ctx, e, names(newest.Retired), added, added, k.cfg.MaxUnprepared)
 	if err == nil && n > k.cfg.MaxUnprepared {
 		err = fmt.Errorf("%w: more than %d of %v", ErrUnprepared, k.cfg.MaxUnprepared, added)
 	}
@@ -70,7 +70,7 @@ func (k *Keeper) mayFill(ctx context.Context, s *state, c change) error {
 	}
 	e := newest.Epoch()
 	e.Regions = slices.DeleteFunc(slices.Clone(e.Regions), func(n claims.Region) bool { return n == c.retire })
-	n, err := k.count(ctx, e, newest.Joining, e.Regions, k.cfg.MaxClaims)
+	n, err := k.count(ctx, e, append(names(newest.Retired), c.retire), newest.Joining, e.Regions, k.cfg.MaxClaims)
 	if err == nil && n > k.cfg.MaxClaims {
 		err = fmt.Errorf("%w: more than %d", ErrTooManyClaims, k.cfg.MaxClaims)
 	}
@@ -79,8 +79,11 @@ func (k *Keeper) mayFill(ctx context.Context, s *state, c change) error {
 
 // count counts the identities that a recovery would have to read in the listed regions, at least until they are more than most. It changes
 // nothing.
-func (k *Keeper) count(ctx context.Context, e claims.Epoch, joining, listed []claims.Region, most uint64) (n uint64, _ error) {
-	s := &scanner{k: k, epoch: e, joining: joining, dry: true, listed: listed, looker: folds.NewLooker(k.Folder(e), 0)}
+func (k *Keeper) count(ctx context.Context, e claims.Epoch, retired, joining, listed []claims.Region, most uint64) (n uint64, _ error) {
+	s := &scanner{
+		k: k, epoch: e, homes: homes(e, retired), joining: joining, dry: true, listed: listed,
+		looker: folds.NewLooker(k.Folder(e, retired), 0),
+	}
 	if err := s.begin(ctx); err != nil {
 		return 0, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
@@ -16,8 +17,8 @@ import (
 // Folded decides about identities that are folded. It is safe for concurrent use.
 type Folded struct {
 	*folds.Looker
-	stores  map[claims.Region]Store
-	retired folds.Homes
+	stores map[claims.Region]Store
+	homes  folds.Homes
 }
 
 // foldsCache bounds what is remembered of folds, in bytes.
@@ -25,22 +26,35 @@ const foldsCache = 256 << 20
 
 // Folded looks at the folds that a folder of the keeper's moves.
 func (k *Keeper) Folded(of folds.Folder) *Folded {
-	f := &Folded{Looker: folds.NewLooker(of, foldsCache), stores: map[claims.Region]Store{}, retired: of.Retired}
+	f := &Folded{Looker: folds.NewLooker(of, foldsCache), stores: map[claims.Region]Store{}, homes: of.Homes}
 	for _, r := range k.cfg.Regions {
 		f.stores[r.Name] = r.Store
 	}
 	return f
 }
 
+// homes are what an epoch knows of regions, with the names of those that were retired.
+func homes(e claims.Epoch, retired []claims.Region) folds.Homes {
+	return func(r claims.Region) (gone, known bool) {
+		gone = e.Retired(r)
+		return gone, !gone || slices.Contains(retired, r)
+	}
+}
+
 // Folder moves the folds of the epoch's regions.
-func (k *Keeper) Folder(e claims.Epoch) folds.Folder {
-	f := folds.Folder{Retired: e.Retired, SealAt: k.cfg.SealAt}
+func (k *Keeper) Folder(e claims.Epoch, retired []claims.Region) folds.Folder {
+	f := folds.Folder{Homes: homes(e, retired), SealAt: k.cfg.SealAt}
 	for _, r := range k.cfg.Regions {
 		if !e.Retired(r.Name) {
 			f.Regions = append(f.Regions, folds.Region{Name: r.Name, Store: r.Store})
 		}
 	}
 	return f
+}
+
+func (f *Folded) retired(r claims.Region) bool {
+	gone, _ := f.homes(r)
+	return gone
 }
 
 // Decide answers a claim that may be folded, by what etcd said of the boot's folds: DECIDED, CONFLICT or RANGE CONFLICT; or no

@@ -25,7 +25,7 @@ func (w *world) fold(k *regions.Keeper, e claims.Epoch, home claims.Region, fram
 		add = append(add, folds.Entry{Start: id.SeqStart, End: id.SeqEnd, Home: home, Digest: folds.DigestOf(identity.Sum([]byte(f)))})
 	}
 	slices.SortFunc(add, func(a, b folds.Entry) int { return int(a.Start) - int(b.Start) })
-	m, err := k.Folder(e).Fold(context.Background(), batch("boot", 1, 1).BootOf(), claims.Folds{}, add)
+	m, err := w.folder(k, e).Fold(context.Background(), batch("boot", 1, 1).BootOf(), claims.Folds{}, add)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func TestFolded(t *testing.T) {
 		t.Fatal(err)
 	}
 	known := w.fold(k, o.Epoch, "eu", map[identity.Batch]string{batch("boot", 1, 5): "a", batch("boot", 6, 9): "b", batch("boot", 20, 29): "x", batch("boot", 30, 31): "a"})
-	f := k.Folded(k.Folder(o.Epoch))
+	f := k.Folded(k.Folder(o.Epoch, o.Retired))
 	decide := func(id identity.Batch) (claims.Answer, claims.Looked, error) {
 		return f.Decide(context.Background(), claims.Op{Kind: claims.DoClaim, Identity: id, Hash: identity.Sum([]byte("a"))}, known)
 	}

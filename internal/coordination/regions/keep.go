@@ -25,7 +25,7 @@ type kept struct {
 // manifests: unless one with a higher stamp contradicts them.
 func (f *filler) keep(ctx context.Context) error {
 	all := f.k.cfg.Keys.Claims()
-	s := &scanner{k: f.k, epoch: f.epoch, looker: folds.NewLooker(f.k.Folder(f.epoch), 0)}
+	s := &scanner{k: f.k, epoch: f.epoch, homes: homes(f.epoch, f.retired), looker: folds.NewLooker(f.k.Folder(f.epoch, f.retired), 0)}
 	for from := all; ; {
 		r, err := f.k.cfg.KV.Commit(ctx, claims.Txn{Guards: f.guard(), Parts: []claims.Part{{Reads: []claims.Range{{From: from, End: beyond(all), Limit: claims.MaxScan}}}}})
 		if err := f.judge(r, err, "read "+all); err != nil {

@@ -211,14 +211,14 @@ func (s *scanner) readParts(ctx context.Context, boots []bootHeads) error {
 		return err
 	}
 	for _, b := range boots {
-		entries, err := folds.Merge(s.epoch.Retired, b.lists[0]...)
+		entries, err := folds.Merge(s.homes, b.lists[0]...)
 		if err != nil {
 			return fmt.Errorf("folds of boot %s: %w", b.boot, err)
 		}
 		b.of(entries, s.epoch)
 		for i, r := range b.joins {
 			p := &preparedBoot{region: r, parts: b.heads[1+i].Parts, of: b.lists[1+i]}
-			if p.entries, err = folds.Merge(s.epoch.Retired, p.of...); err != nil {
+			if p.entries, err = folds.Merge(s.homes, p.of...); err != nil {
 				return fmt.Errorf("what is prepared of boot %s: %w", b.boot, err)
 			}
 			b.prepared = append(b.prepared, p)

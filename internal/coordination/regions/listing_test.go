@@ -65,7 +65,7 @@ const longTail = 600
 // long is a world of boots with so many identities each, all but the last five of which are folded; every third boot has a gap.
 func long(t testing.TB, boots, each int) *world {
 	w := &world{t: t, kv: kv.New(), buckets: map[claims.Region]*mem.Store{"eu": mem.New(nil), "us": mem.New(nil)}, rand: rand.NewChaCha8([32]byte{1})}
-	f := folds.Folder{Retired: func(claims.Region) bool { return false }}
+	f := folds.Folder{Homes: func(claims.Region) (retired, known bool) { return false, true }}
 	for _, n := range []claims.Region{"eu", "us"} {
 		f.Regions = append(f.Regions, folds.Region{Name: n, Store: w.buckets[n]})
 	}

@@ -99,6 +99,11 @@ func (k *Keeper) tryMove(ctx context.Context, s *state, c change) (claims.Epoch,
 	if err := k.answered(s, e.Regions); err != nil {
 		return e, err
 	}
+	if s.filled && s.cluster != newest.Cluster {
+		if err := k.doubt(ctx, s); err != nil {
+			return e, err
+		}
+	}
 	for _, r := range k.cfg.Regions {
 		if !slices.Contains(e.Regions, r.Name) {
 			continue
@@ -115,6 +120,14 @@ func (k *Keeper) tryMove(ctx context.Context, s *state, c change) (claims.Epoch,
 		s.moved = append(s.moved, stored{rec, etag})
 	}
 	return e, nil
+}
+
+// doubt notes in an etcd that is not the records' that it may lack claims, before the records name it: if this mover dies then, nothing else
+// says that it was restored, and a region could be retired whose bucket alone has what was decided there last.
+func (k *Keeper) doubt(ctx context.Context, s *state) error {
+	g := []claims.Guard{{Key: k.cfg.Keys.Epoch(), Is: claims.Holds, Value: s.value}}
+	r, err := k.cfg.KV.Commit(ctx, claims.Txn{Guards: g, Parts: []claims.Part{{Deletes: []string{k.cfg.Keys.Filled()}}}})
+	return held(r, err, s.cluster, "note that etcd was restored")
 }
 
 // added are the regions that did not take part before: all of the settings in the first epoch. The last region of a linearizer that was

@@ -139,7 +139,7 @@ func (k *Keeper) bulk(ctx context.Context, name claims.Region) (*bulk, error) {
 	b := &bulk{k: k, name: name, preparer: folds.Preparer{SealAt: k.cfg.SealAt}}
 	// The last region of a linearizer that was dissolved accepts on its own again.
 	if b.member = slices.Contains(newest.Regions, name) && !newest.Dissolved; b.member {
-		b.folder = k.Folder(newest.Epoch())
+		b.folder = k.Folder(newest.Epoch(), names(newest.Retired))
 		b.folder.Lenient = true
 	}
 	for _, r := range k.cfg.Regions {

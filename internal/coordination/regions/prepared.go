@@ -235,7 +235,7 @@ func (s *scanner) raiseBoot(ctx context.Context, b *foldedBoot) error {
 	}
 	has := func(r claims.Region, d identity.Digest) bool { return slices.Contains(b.present[r], d) }
 	var err error
-	if add.Entries, err = folds.Merge(s.epoch.Retired, add.Entries); err != nil {
+	if add.Entries, err = folds.Merge(s.homes, add.Entries); err != nil {
 		return fmt.Errorf("boot %s: %w", b.boot, err)
 	}
 	return s.looker.Folder().Raise(ctx, b.standing, add, has)
@@ -243,7 +243,7 @@ func (s *scanner) raiseBoot(ctx context.Context, b *foldedBoot) error {
 
 // again finds everything of one boot once more.
 func (s *scanner) again(ctx context.Context, b *scanned) error {
-	one := &scanner{k: s.k, epoch: s.epoch, looker: s.looker, joining: s.joining}
+	one := &scanner{k: s.k, epoch: s.epoch, homes: s.homes, looker: s.looker, joining: s.joining}
 	for _, l := range s.lists {
 		n := newListing(l.Region)
 		n.next = b.folded.at

@@ -44,6 +44,14 @@ type Retired struct {
 	Done bool
 }
 
+// names of regions that were retired.
+func names(of []Retired) (out []claims.Region) {
+	for _, t := range of {
+		out = append(out, t.Name)
+	}
+	return out
+}
+
 // Epoch of the record.
 func (r Record) Epoch() claims.Epoch {
 	return claims.Epoch{Number: r.Number, ID: r.ID, Regions: r.Regions}

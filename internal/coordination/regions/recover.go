@@ -31,7 +31,7 @@ func (k *Keeper) recover(ctx context.Context, s *state, c change) (Opened, error
 	if err != nil {
 		return Opened{}, err
 	}
-	f := &filler{k: k, epoch: e, value: e.Marshal(), cluster: s.cluster, progress: Progress{Epoch: e.Number}}
+	f := &filler{k: k, epoch: e, retired: names(s.retired), value: e.Marshal(), cluster: s.cluster, progress: Progress{Epoch: e.Number}}
 	if err := f.begin(ctx, s); err != nil {
 		return Opened{}, err
 	}
@@ -45,7 +45,7 @@ func (k *Keeper) recover(ctx context.Context, s *state, c change) (Opened, error
 	if err := f.empty(ctx); err != nil {
 		return Opened{}, err
 	}
-	if err := k.scan(ctx, e, s.joins, f.boot); err != nil {
+	if err := k.scan(ctx, e, f.retired, s.joins, f.boot); err != nil {
 		return Opened{}, err
 	}
 	if err := f.flush(ctx); err != nil {
@@ -62,13 +62,14 @@ func (k *Keeper) recover(ctx context.Context, s *state, c change) (Opened, error
 		return Opened{}, err
 	}
 	k.cfg.Progress(f.progress)
-	return Opened{Epoch: e, Cluster: f.cluster, Revision: revision, Recovered: f.progress}, nil
+	return Opened{Epoch: e, Retired: f.retired, Cluster: f.cluster, Revision: revision, Recovered: f.progress}, nil
 }
 
 // filler writes what a recovery found.
 type filler struct {
 	k        *Keeper
 	epoch    claims.Epoch
+	retired  []claims.Region
 	value    []byte
 	cluster  uint64
 	puts     []claims.Put

@@ -75,6 +75,8 @@ type Keeper struct {
 // Opened is an epoch that etcd and the buckets agree on.
 type Opened struct {
 	Epoch claims.Epoch
+	// Retired are the regions of earlier epochs that are gone for good.
+	Retired []claims.Region
 	// Cluster that the epoch was opened on: what another one answers is no answer.
 	Cluster uint64
 	// Revision of etcd.
@@ -436,5 +438,5 @@ func (k *Keeper) agreed(s *state) (Opened, error) {
 	case s.cluster != newest.Cluster:
 		return Opened{}, fmt.Errorf("%w: etcd is cluster %x, epoch %d was opened on %x", ErrMustRecover, s.cluster, newest.Number, newest.Cluster)
 	}
-	return Opened{Epoch: s.epoch, Cluster: s.cluster, Revision: s.revision}, nil
+	return Opened{Epoch: s.epoch, Retired: names(newest.Retired), Cluster: s.cluster, Revision: s.revision}, nil
 }

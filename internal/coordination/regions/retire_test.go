@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"lightmetrics.dev/lightmetrics/internal/accepted"
@@ -37,11 +38,27 @@ func (w *world) away(r claims.Region) {
 	}
 }
 
+// folder moves the folds of an epoch, with the retired regions that the records name.
+func (w *world) folder(k *regions.Keeper, e claims.Epoch) folds.Folder {
+	w.t.Helper()
+	s, err := k.Status(context.Background())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var retired []claims.Region
+	for _, r := range s.Records {
+		for _, t := range r.Retired {
+			retired = append(retired, t.Name)
+		}
+	}
+	return k.Folder(e, retired)
+}
+
 // asked is what folds say of an identity with a frame: an outcome and the claim, "free" or "bound".
 func (w *world) asked(k *regions.Keeper, e claims.Epoch, id identity.Batch, frame string) string {
 	w.t.Helper()
 	known := claims.Folds{At: 1 << 40, Epoch: e.Number}
-	a, looked, err := k.Folded(k.Folder(e)).Decide(context.Background(), claims.Op{Kind: claims.DoClaim, Identity: id, Hash: identity.Sum([]byte(frame))}, known)
+	a, looked, err := k.Folded(w.folder(k, e)).Decide(context.Background(), claims.Op{Kind: claims.DoClaim, Identity: id, Hash: identity.Sum([]byte(frame))}, known)
 	switch {
 	case err != nil:
 		return err.Error()
@@ -64,7 +81,7 @@ func retiring(t testing.TB) (*world, *regions.Keeper, regions.Opened) {
 	w.away("asia")
 	w.fold(k, o.Epoch, "us", map[identity.Batch]string{batch("boot", 1, 5): "a", batch("boot", 6, 9): "b"})
 	lone := folds.Entry{Start: 1, End: 1, Home: "us", Digest: folds.DigestOf(identity.Sum([]byte("a")))}
-	if _, err := k.Folder(o.Epoch).Fold(t.Context(), batch("lone", 1, 1).BootOf(), claims.Folds{}, []folds.Entry{lone}); err != nil {
+	if _, err := k.Folder(o.Epoch, o.Retired).Fold(t.Context(), batch("lone", 1, 1).BootOf(), claims.Folds{}, []folds.Entry{lone}); err != nil {
 		t.Fatal(err)
 	}
 	w.before = nil
@@ -211,6 +228,106 @@ func TestRetireRefuses(t *testing.T) {
 		if got := w.asked(k, o.Epoch, id, frame); got != "bound" {
 			t.Errorf("%s: %s", id, got)
 		}
+	}
+}
+
+// A folder sleeps, while a region is retired, another one is added, and accepts a batch again that was accepted in the retired one. The folder goes
+// on, and does not know the region that was added: it is not one that was retired, and the batch keeps its home.
+func TestAFolderOfAnEarlierEpoch(t *testing.T) {
+	w := newWorld(t, "asia", "eu", "us")
+	k := w.keeper("asia", "eu", "us")
+	w.open("asia", "us")
+	id := batch("boot", 1, 9)
+	sleeper := k.Folder(w.open("asia", "us").Epoch, nil)
+	w.fold(k, w.open("asia", "us").Epoch, "us", map[identity.Batch]string{id: "a"})
+	if _, err := w.keeper("asia", "us").Retire(t.Context(), "us", false); err != nil {
+		t.Fatal(err)
+	}
+	o, err := k.Add(t.Context(), "eu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := w.asked(k, o.Epoch, id, "a"); got != "bound" {
+		t.Fatal(got)
+	}
+	w.manifest("eu", id, "a", accepted.Stamp{Epoch: o.Epoch.Number, Fence: 1})
+	w.fold(k, o.Epoch, "eu", map[identity.Batch]string{id: "a"})
+	decided := w.asked(k, o.Epoch, id, "a")
+	if !strings.HasPrefix(decided, "DECIDED 1-9 eu") {
+		t.Fatal(decided)
+	}
+	for _, home := range []claims.Region{"us", "asia"} {
+		add := []folds.Entry{{Start: 1, End: 9, Home: home, Digest: folds.DigestOf(identity.Sum([]byte("a")))}}
+		if _, err := sleeper.Fold(t.Context(), id.BootOf(), claims.Folds{}, add); err == nil {
+			t.Errorf("a folder of epoch 1 folds %s", home)
+		}
+		if got := w.asked(k, o.Epoch, id, "a"); got != decided {
+			t.Errorf("%s, %s before", got, decided)
+		}
+	}
+	// In the present epoch either home is known.
+	if _, err := k.Folder(o.Epoch, o.Retired).Fold(t.Context(), id.BootOf(), claims.Folds{}, []folds.Entry{{Start: 1, End: 9, Home: "us", Digest: folds.DigestOf(identity.Sum([]byte("a")))}}); err != nil {
+		t.Error(err)
+	}
+	if now, err := k.Open(t.Context(), false); err != nil || !slices.Equal(now.Retired, []claims.Region{"us"}) || !slices.Equal(o.Retired, now.Retired) {
+		t.Errorf("%+v, %v", now, err)
+	}
+}
+
+// Etcd was restored, and the recovery has died at any request. The records may name the new etcd by then, which has an epoch that was filled:
+// all the same it does not have what was decided after the copy was made.
+func TestRetireAfterARecoveryThatDied(t *testing.T) {
+	restored := func() (*world, *regions.Keeper) {
+		w, k, _ := retiring(t)
+		w.before = nil
+		w.kv.Restore(w.kv.Copy(), 2)
+		return w, k
+	}
+	calm, k := restored()
+	n := 0
+	calm.before = func(string) error { n++; return nil }
+	if _, err := k.Open(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
+	moved := 0
+	for dead := range n {
+		for _, applied := range []bool{false, true} {
+			w, k := restored()
+			i := 0
+			w.before = func(string) error {
+				if i++; i > dead+1 || i == dead+1 && !applied {
+					return fmt.Errorf("%w: %w", objstore.ErrUnavailable, errDead)
+				}
+				return nil
+			}
+			w.after = func(string) error {
+				if i > dead {
+					return fmt.Errorf("%w: %w", objstore.ErrUnknown, errDead)
+				}
+				return nil
+			}
+			if o, err := k.Open(t.Context(), true); err == nil {
+				t.Fatalf("request %d: %+v", dead, o)
+			}
+			w.before, w.after = nil, nil
+			s, err := k.Status(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s.Open == nil {
+				continue
+			}
+			if s.Epoch.Number == 1 && s.Records["us"].Number > 1 {
+				moved++
+			}
+			w.away("us")
+			if o, err := k.Retire(t.Context(), "us", false); !errors.Is(err, regions.ErrForgets) {
+				t.Fatalf("request %d, applied %v: %+v, %v", dead, applied, o, err)
+			}
+		}
+	}
+	if moved == 0 {
+		t.Error("no recovery has died between the records and etcd")
 	}
 }
 

@@ -58,8 +58,8 @@ type scanned struct {
 // into runs. Every region has the folds of all boots then.
 //
 // What regions that join have prepared is folded with it, where nothing contradicts it.
-func (k *Keeper) scan(ctx context.Context, e claims.Epoch, joining []claims.Region, fn func(context.Context, []manifest) error) error {
-	s := &scanner{k: k, epoch: e, joining: joining, looker: folds.NewLooker(k.Folder(e), 0)}
+func (k *Keeper) scan(ctx context.Context, e claims.Epoch, retired, joining []claims.Region, fn func(context.Context, []manifest) error) error {
+	s := &scanner{k: k, epoch: e, homes: homes(e, retired), joining: joining, looker: folds.NewLooker(k.Folder(e, retired), 0)}
 	if err := s.begin(ctx); err != nil {
 		return err
 	}
@@ -87,6 +87,7 @@ func (k *Keeper) scan(ctx context.Context, e claims.Epoch, joining []claims.Regi
 type scanner struct {
 	k      *Keeper
 	epoch  claims.Epoch
+	homes  folds.Homes
 	looker *folds.Looker
 	// joining are regions of which not everything that was prepared is folded; one that was retired meanwhile may be among them.
 	joining []claims.Region

@@ -63,7 +63,7 @@ func TestRecoveryOfMany(t *testing.T) {
 		want = append(want, line(batch("big", seq, seq), home, "x"))
 	}
 	c := regions.Config{KV: w.kv, Keys: keys, Rand: w.rand, Now: func() int64 { return 7 }, Parallel: atOnce}
-	f := folds.Folder{Retired: func(claims.Region) bool { return false }}
+	f := folds.Folder{Homes: func(claims.Region) (retired, known bool) { return false, true }}
 	for n, b := range w.buckets {
 		c.Regions = append(c.Regions, regions.Region{Name: n, Store: b})
 		f.Regions = append(f.Regions, folds.Region{Name: n, Store: b})

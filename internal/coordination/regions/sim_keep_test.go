@@ -65,7 +65,7 @@ func (w *keeping) do(op claims.Op) claims.Answer {
 		op.Epoch = w.o.Epoch.Number
 	}
 	op.At = 1
-	folded := w.k.Folded(w.k.Folder(w.o.Epoch))
+	folded := w.k.Folded(w.k.Folder(w.o.Epoch, w.o.Retired))
 	for range 4 {
 		a := w.once(op)
 		if a.Outcome != claims.Folded {
@@ -203,7 +203,7 @@ func (w *keeping) settle(a attempt) {
 // fold folds everything that is settled.
 func (w *keeping) fold() {
 	do := func(op claims.Op) (claims.Answer, error) { return w.do(op), nil }
-	if _, _, _, err := w.k.Folder(w.o.Epoch).Boot(context.Background(), batch("b", 0, 0).BootOf(), folds.Due{Before: 100, Least: 1}, do); err != nil {
+	if _, _, _, err := w.k.Folder(w.o.Epoch, w.o.Retired).Boot(context.Background(), batch("b", 0, 0).BootOf(), folds.Due{Before: 100, Least: 1}, do); err != nil {
 		w.t.Fatalf("seed %d: %v", w.seed, err)
 	}
 }
@@ -320,7 +320,7 @@ func (w *keeping) said(id identity.Batch, hash identity.Digest) string {
 		}
 	}
 	known := claims.Folds{At: 1 << 40, Epoch: w.o.Epoch.Number}
-	a, looked, err := w.k.Folded(w.k.Folder(w.o.Epoch)).Decide(context.Background(), claims.Op{Kind: claims.DoClaim, Identity: id, Hash: hash}, known)
+	a, looked, err := w.k.Folded(w.k.Folder(w.o.Epoch, w.o.Retired)).Decide(context.Background(), claims.Op{Kind: claims.DoClaim, Identity: id, Hash: hash}, known)
 	switch {
 	case err != nil:
 		return err.Error()

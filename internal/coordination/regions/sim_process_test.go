@@ -54,7 +54,7 @@ func (a *actor) serve(fn func(*client)) {
 		a.opened(o)
 		cfg := claims.DefaultConfig()
 		cfg.Cluster = o.Cluster
-		c := &client{a, claims.NewGroup(cfg, keys, o.Epoch, o.Revision), o, k.Folded(k.Folder(o.Epoch)), k.Folder(o.Epoch)}
+		c := &client{a, claims.NewGroup(cfg, keys, o.Epoch, o.Revision), o, k.Folded(k.Folder(o.Epoch, o.Retired)), k.Folder(o.Epoch, o.Retired)}
 		c.folder.SealAt = 4
 		for c.g.Stopped() == nil && a.pause() {
 			fn(c)

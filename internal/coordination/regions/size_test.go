@@ -40,7 +40,7 @@ func TestEtcdStaysSmall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	folder, folded := k.Folder(o.Epoch), k.Folded(k.Folder(o.Epoch))
+	folder, folded := k.Folder(o.Epoch, o.Retired), k.Folded(k.Folder(o.Epoch, o.Retired))
 	g, now := claims.NewGroup(claims.DefaultConfig(), keys, o.Epoch, o.Revision), int64(1000)
 	do := func(ops ...claims.Op) []claims.Answer {
 		t.Helper()

@@ -150,7 +150,7 @@ func TestEveryRecordInOrder(t *testing.T) {
 	w.create("asia", layout.Quarantine(id, lost.FrameSHA256), c.Marshal())
 	w.journal("asia", lost.Entry(journal.Conflict))
 	w.fold("asia")
-	f := folds.Folder{Retired: func(claims.Region) bool { return false }, Regions: []folds.Region{{Name: "eu", Store: w.buckets["eu"]}, {Name: "us", Store: w.buckets["us"]}}}
+	f := folds.Folder{Homes: func(claims.Region) (retired, known bool) { return false, true }, Regions: []folds.Region{{Name: "eu", Store: w.buckets["eu"]}, {Name: "us", Store: w.buckets["us"]}}}
 	_, err := f.Fold(t.Context(), id.BootOf(), claims.Folds{}, []folds.Entry{{Start: 11, End: 20, Home: "eu", Digest: folds.DigestOf(m.FrameSHA256)}})
 	w.must(err)
 
