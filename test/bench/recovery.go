@@ -82,7 +82,7 @@ func recover3(ctx context.Context, e *env, n, each int, folded, delay bool) (too
 	}
 	names := cluster.RegionNames
 	stores := make([]*s3.Store, len(names))
-	folder := folds.Folder{Retired: func(claims.Region) bool { return false }}
+	folder := folds.Folder{Homes: func(claims.Region) (retired, known bool) { return false, true }}
 	for i, name := range names {
 		if stores[i], err = r.client(ctx, "", name+"/"); err != nil {
 			return 0, 0, 0, err
