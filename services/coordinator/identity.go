@@ -144,15 +144,7 @@ func (v *identities) run(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err != nil:
-			was := v.why.Load()
-			v.closed(err)
-			v.m.opens.WithLabelValues("failed").Inc()
-			if !errors.Is(err, regions.ErrDissolved) {
-				v.log.Warn("the identity linearizer could not be opened; trying again", "error", err)
-			} else if was.reason != closedDissolved {
-				v.log.Info("the identity linearizer was dissolved, and is opened when a region is added", "error", err)
-			}
-			if errors.Is(err, regions.ErrUnprepared) || errors.Is(err, regions.ErrNotAdded) || errors.Is(err, regions.ErrTooManyClaims) {
+			if v.notOpened(err) {
 				if err := v.sleepUntilAsked(ctx); err != nil {
 					return err
 				}
@@ -174,6 +166,19 @@ func (v *identities) run(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// notOpened notes why the linearizer could not be opened, and reports whether an operator has to change something first.
+func (v *identities) notOpened(err error) (asks bool) {
+	was := v.why.Load()
+	v.closed(err)
+	v.m.opens.WithLabelValues("failed").Inc()
+	if !errors.Is(err, regions.ErrDissolved) {
+		v.log.Warn("the identity linearizer could not be opened; trying again", "error", err)
+	} else if was.reason != closedDissolved {
+		v.log.Info("the identity linearizer was dissolved, and is opened when a region is added", "error", err)
+	}
+	return errors.Is(err, regions.ErrUnprepared) || errors.Is(err, regions.ErrNotAdded) || errors.Is(err, regions.ErrTooManyClaims)
 }
 
 // sleepUntilAsked waits long, or until somebody has changed something here.

@@ -58,11 +58,3 @@ func ParseAffirmation(b []byte) (Affirmation, error) {
 	}
 	return a, nil
 }
-
-// CheckBelongs refuses a record that is stored under another's key, or is another authority's.
-func (a Affirmation) CheckBelongs(authority, key string) error {
-	if a.AuthorityID != authority || a.Key() != key {
-		return AffirmationKind.Corrupt(key, "it is of %s, the claim %d, %d and the authority %q", a.Identity, a.Stamp.Epoch, a.Stamp.Fence, a.AuthorityID)
-	}
-	return nil
-}

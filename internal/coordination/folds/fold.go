@@ -76,19 +76,6 @@ func List(ctx context.Context, s objstore.Lister) iter.Seq2[Listed, error] {
 	}
 }
 
-// Boots gives the boots of which a region has a head, in the order of their keys.
-func Boots(ctx context.Context, s objstore.Lister) iter.Seq2[identity.Boot, error] {
-	return func(yield func(identity.Boot, error) bool) {
-		for l, err := range List(ctx, s) {
-			if err != nil || l.Head {
-				if !yield(l.Boot, err) {
-					return
-				}
-			}
-		}
-	}
-}
-
 // Read reads the head of a boot. Where there is none the error wraps objstore.ErrNotFound.
 func Read(ctx context.Context, s objstore.Getter, boot identity.Boot) (Head, error) {
 	h, _, err := read(ctx, s, boot)

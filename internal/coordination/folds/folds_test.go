@@ -279,9 +279,9 @@ func TestALongHistory(t *testing.T) {
 		t.Errorf("%.1f bytes an identity", per)
 	}
 	n := 0
-	for b, err := range Boots(ctx, stores[1]) {
-		if n++; err != nil || b != boot {
-			t.Errorf("%v, %v", b, err)
+	for l, err := range List(ctx, stores[1]) {
+		if n++; err != nil || l.Boot != boot || !l.Head {
+			t.Errorf("%v, %v", l, err)
 		}
 	}
 	if n != 1 {

@@ -143,8 +143,8 @@ func TestRecoveryOfALongHistory(t *testing.T) {
 		t.Logf("%d identities of each boot: %v", each, n)
 		parts := 0
 		for _, b := range w.buckets {
-			for boot, err := range folds.Boots(t.Context(), b) {
-				h, err2 := folds.Read(t.Context(), b, boot)
+			for l, err := range folds.List(t.Context(), b) {
+				h, err2 := folds.Read(t.Context(), b, l.Boot)
 				if err != nil || err2 != nil {
 					t.Fatal(err, err2)
 				}
