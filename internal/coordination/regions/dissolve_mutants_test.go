@@ -28,7 +28,6 @@ func TestMutantsOfDissolvingAreCaught(t *testing.T) {
 		{Name: "the mark outlives a recovery", File: "recover.go", Old: "Deletes: []string{f.k.cfg.Keys.Filled(), f.k.cfg.Keys.Dissolving()},", New: "Deletes: []string{f.k.cfg.Keys.Filled()},", By: "TestACopyOf"},
 		{Name: "a recovery begins by itself", File: "regions.go", Old: "case newest.Dissolved:", New: "case false:", By: by},
 		{Name: "a mover goes on over the end", File: "move.go", Old: "if newest.Dissolved && !c.again {", New: "if false {", By: by},
-		{Name: "of two records of one number any counts", File: "regions.go", Old: "(f.ID == r.ID || s.taken(r) || !s.taken(f.Record))", New: "!s.taken(r)", By: by},
 		{Name: "what was accepted since is not prepared", File: "prepare.go", Old: " && !newest.Dissolved; b.member {", New: "; b.member {", By: by},
 		{Name: "the last region need not be prepared", File: "move.go", Old: "return slices.Compact(append(slices.Clone(newest.Regions), c.add))", New: "return []claims.Region{c.add}", By: by},
 		{Name: "one of several regions may end it", File: f, Old: "case !slices.Equal(newest.Regions, []claims.Region{name}):", New: "case false:", By: by},

@@ -14,9 +14,9 @@ import (
 // moveTries bounds how often a mover begins again because another one was there, or an outcome is unknown.
 const moveTries = 16
 
-// move takes the next epoch: its record is in the bucket of every region that takes part when it returns. A mover writes in the
-// order of the regions' names and replaces only what it has read, so of two only one has all of them. Regions that are added take
-// part from this epoch on.
+// move takes the next epoch: its record is in the bucket of every region that takes part when it returns. A mover replaces only what it
+// has read, in the order of the regions' names, so of two only one has all of them; regions that are added come last, and take part from
+// this epoch on. So a mover that was overtaken, by a retirement or a dissolution too, leaves no record where none would contradict it.
 func (k *Keeper) move(ctx context.Context, s *state, c change) (claims.Epoch, error) {
 	for try := 0; ; try++ {
 		e, err := k.tryMove(ctx, s, c)
@@ -62,25 +62,31 @@ func (c change) allowed(k *Keeper, s *state) error {
 }
 
 func (k *Keeper) tryMove(ctx context.Context, s *state, c change) (claims.Epoch, error) {
+	if err := s.related(); err != nil {
+		return claims.Epoch{}, err
+	}
 	newest, known := s.newest()
 	if newest.Dissolved && !c.again {
 		return claims.Epoch{}, ErrDissolved
 	}
 	e := claims.Epoch{Number: max(newest.Number, s.epoch.Number) + 1, Regions: slices.Clone(newest.Regions)}
 	e.Regions = append(e.Regions, k.added(s, c)...)
+	if of := s.found[c.add]; of.Dissolved {
+		e.Number = max(e.Number, of.Number+1) // its own linearizer, of before
+	}
 	if !known && s.epoch.Number > 0 {
 		// The records were lost, or these settings have none of the buckets that have them.
 		e.Regions = append(e.Regions, s.epoch.Regions...)
 	}
-	slices.Sort(e.Regions)
-	e.Regions = slices.Compact(e.Regions)
+	order := distinct(e.Regions)
+	e.Regions = slices.Sorted(slices.Values(order))
 	joining, err := k.joining(ctx, s, c)
 	if err != nil {
 		return e, err
 	}
 	retired := slices.Clone(newest.Retired)
 	// In an epoch that was filled after it everybody has what etcd had of a retired region.
-	if s.filled && s.epoch.Number == newest.Number {
+	if s.filled && s.epoch.Number == newest.Number && s.epoch.ID == newest.ID {
 		for i := range retired {
 			retired[i].Done = true
 		}
@@ -88,6 +94,9 @@ func (k *Keeper) tryMove(ctx context.Context, s *state, c change) (claims.Epoch,
 	if i := slices.Index(e.Regions, c.retire); i >= 0 {
 		e.Regions = slices.Delete(e.Regions, i, i+1)
 		retired = append(retired, Retired{Name: c.retire})
+	}
+	if len(retired) > maxRetired {
+		return e, fmt.Errorf("%w: %d regions were retired, and the record of the epoch has room for no more", ErrRegionSettings, maxRetired)
 	}
 	s.retired, s.joins, s.moved = retired, joining, nil
 	if _, err := io.ReadFull(k.cfg.Rand, e.ID[:]); err != nil {
@@ -104,10 +113,11 @@ func (k *Keeper) tryMove(ctx context.Context, s *state, c change) (claims.Epoch,
 			return e, err
 		}
 	}
-	for _, r := range k.cfg.Regions {
-		if !slices.Contains(e.Regions, r.Name) {
+	for _, name := range order {
+		if !slices.Contains(e.Regions, name) {
 			continue
 		}
+		r := k.cfg.Regions[slices.Index(k.names, name)]
 		there := s.found[r.Name]
 		if there.Number > 0 && there.Region != r.Name {
 			return e, &RegionError{"move the epoch", r.Name, fmt.Errorf("%w: its bucket is that of region %s", ErrRegionSettings, there.Region)}
@@ -120,6 +130,16 @@ func (k *Keeper) tryMove(ctx context.Context, s *state, c change) (claims.Epoch,
 		s.moved = append(s.moved, stored{rec, etag})
 	}
 	return e, nil
+}
+
+// distinct is each region once, in the order of the first.
+func distinct(of []claims.Region) (out []claims.Region) {
+	for _, n := range of {
+		if !slices.Contains(out, n) {
+			out = append(out, n)
+		}
+	}
+	return out
 }
 
 // doubt notes in an etcd that is not the records' that it may lack claims, before the records name it: if this mover dies then, nothing else

@@ -182,11 +182,19 @@ type stored struct {
 
 // newest is the record with the highest number; ok is false where no region has one. Of two epochs with one number, of movers of which one
 // knew a region that the other did not, it is the one that was taken. The record of a region which another record calls retired does not
-// count: a mover that had read it before the retirement may still write there.
+// count: a mover that had read it before the retirement may still write there. One that says that a linearizer was dissolved counts where
+// there is no other: beside others it is of a linearizer that the region had of its own.
 func (s *state) newest() (r Record, ok bool) {
 	for _, name := range slices.Sorted(maps.Keys(s.found)) {
 		f := s.found[name]
-		if s.isRetired(name) || f.Number < r.Number || f.Number == r.Number && (f.ID == r.ID || s.taken(r) || !s.taken(f.Record)) {
+		if s.isRetired(name) {
+			continue
+		}
+		switch {
+		case !ok, r.Dissolved && !f.Dissolved:
+		case r.Dissolved != f.Dissolved, f.Number < r.Number:
+			continue
+		case f.Number == r.Number && (f.ID == r.ID || s.taken(r) || !s.taken(f.Record)):
 			continue
 		}
 		r, ok = f.Record, true
@@ -194,8 +202,7 @@ func (s *state) newest() (r Record, ok bool) {
 	return r, ok
 }
 
-// Newest is the record that counts of those that the regions have; ok is false where none has one. Of two with one number it is the one
-// that says that the linearizer was dissolved: the other is of a mover that did not come to its end.
+// Newest is the record that counts of those that the regions have; ok is false where none has one.
 func Newest(records map[claims.Region]Record) (r Record, ok bool) {
 	s := state{found: map[claims.Region]stored{}}
 	for n, f := range records {
@@ -210,6 +217,26 @@ func (s *state) taken(r Record) bool {
 		f, there := s.found[n]
 		return there && f.ID != r.ID || !there && !slices.ContainsFunc(s.unread, func(u *RegionError) bool { return u.Region == n })
 	})
+}
+
+// related checks that all records are of one linearizer. The records of one name each other's regions, as those that take part or that are
+// retired; and no two of them retire each other's region, unless two movers did so at once.
+func (s *state) related() error {
+	newest, ok := s.newest()
+	if !ok && len(s.found) > 0 {
+		return fmt.Errorf("%w: the records of regions %v say of each other that they are retired; take those out of the settings that are lost", ErrRegionSettings, slices.Sorted(maps.Keys(s.found)))
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.found)) {
+		f := s.found[name]
+		known := func(n claims.Region) bool {
+			return slices.Contains(newest.Regions, n) || slices.ContainsFunc(newest.Retired, func(t Retired) bool { return t.Name == n })
+		}
+		if !s.isRetired(name) && !f.Dissolved && !slices.ContainsFunc(f.Regions, known) {
+			return fmt.Errorf("%w: the bucket of region %s has epoch %d of another linearizer, with the regions %v; that of %s has epoch %d with %v",
+				ErrRegionSettings, name, f.Number, f.Regions, newest.Region, newest.Number, newest.Regions)
+		}
+	}
+	return nil
 }
 
 func (s *state) isRetired(name claims.Region) bool {
@@ -413,6 +440,9 @@ func (k *Keeper) readEpoch(ctx context.Context, s *state) error {
 // agreed is the epoch of etcd, if it is that of the buckets. One region that was read is enough: an epoch is taken when all
 // regions have it, so one that was taken meanwhile would be seen in any.
 func (k *Keeper) agreed(s *state) (Opened, error) {
+	if err := s.related(); err != nil {
+		return Opened{}, err
+	}
 	newest, ok := s.newest()
 	if !ok {
 		// Without a record nothing tells a first start from one in which the regions with a record do not answer.
