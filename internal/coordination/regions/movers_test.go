@@ -187,7 +187,7 @@ func TestTheBucketOfAnotherLinearizer(t *testing.T) {
 func TestADissolutionAndTwoMovers(t *testing.T) {
 	names := []claims.Region{"africa", "asia", "eu", "us"}
 	ended := 0
-	for dead := range 12 {
+	for dead := range 40 {
 		for at := 1; at < 40; at++ {
 			w, _, _ := ending(t)
 			w.buckets["africa"] = newWorld(t, "africa").buckets["africa"]
