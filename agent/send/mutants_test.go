@@ -137,6 +137,8 @@ var planted = []mutants.Mutant{
 	{Name: "a region that flaps is returned to ever again", File: "prefer.go", Old: `p.wait = min(2*p.wait, p.cfg.ReturnMax)`, New: ``, By: "TestARegionThatFlaps"},
 	{Name: "the wait for a return grows without bound", File: "prefer.go", Old: `p.wait = min(2*p.wait, p.cfg.ReturnMax)`, New: `p.wait *= 2`, By: "TestPreference"},
 	{Name: "a long stay does not count", File: "prefer.go", Old: `p.back.IsZero() || now.Sub(p.back) >= p.cfg.ReturnMax`, New: `p.back.IsZero()`, By: "TestPreference"},
+	{Name: "a wait that is shortened lasts as long as before", File: "prefer.go", Old: `p.wait = cfg.ReturnAfter // it was not doubled`, New: ``, By: "TestPreference"},
+	{Name: "a probe is waited for by the settings of before", File: "prefer.go", Old: `if at := now.Add(p.interval()); at.Before(p.next) {`, New: `if at := now.Add(p.interval()); at.Before(now) {`, By: "TestReloadOfTimes"},
 	{Name: "an answer does not end the failing", File: "prefer.go", Old: `p.failing, p.leaving = time.Time{}, time.Time{}`, New: `p.failing = time.Time{}`, By: "TestPreference"},
 	{Name: "a back-off ends behind the time of the fallback", File: "prefer.go", Old: `if latest.Before(at) {`, New: `if false {`, By: "TestPreference"},
 	{Name: "a preferred collector in back-off is not tried before the fallback", File: "targets.go", Old: `o.notBefore = s.prefer.tryBefore(o, now, o.notBefore)`, New: `_ = o`, By: "TestOrderOf"},

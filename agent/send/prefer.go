@@ -48,10 +48,16 @@ func newPreference(cfg Config) *preference {
 	return &preference{cfg: cfg, random: rand.Float64, wait: cfg.ReturnAfter}
 }
 
-// configure takes other settings.
-func (p *preference) configure(cfg Config) {
+// configure takes other settings. Times that are shorter now hold at once.
+func (p *preference) configure(now time.Time, cfg Config) {
+	if p.wait == p.cfg.ReturnAfter {
+		p.wait = cfg.ReturnAfter // it was not doubled
+	}
 	p.cfg = cfg
 	p.wait = min(max(p.wait, cfg.ReturnAfter), cfg.ReturnMax)
+	if at := now.Add(p.interval()); at.Before(p.next) {
+		p.next = at
+	}
 }
 
 // list is the one in use.

@@ -114,7 +114,12 @@ func TestPreference(t *testing.T) {
 	p.wait = 15 * time.Minute
 	cfg := p.cfg
 	cfg.ReturnAfter, cfg.ReturnMax = time.Minute, 3*time.Minute
-	if p.configure(cfg); p.wait != 3*time.Minute {
+	if p.configure(now, cfg); p.wait != 3*time.Minute {
+		t.Errorf("the wait is %s", p.wait)
+	}
+	// What has not grown is the setting.
+	p.wait, cfg.ReturnAfter = p.cfg.ReturnAfter, 10*time.Second
+	if p.configure(now, cfg); p.wait != 10*time.Second {
 		t.Errorf("the wait is %s", p.wait)
 	}
 }

@@ -115,6 +115,33 @@ func TestReloadWhileNobodyAnswers(t *testing.T) {
 	}
 }
 
+// TestReloadOfTimesWhileAway: times that are shortened hold at once, also of what was waited for by the longer ones.
+func TestReloadOfTimesWhileAway(t *testing.T) {
+	for name, after := range map[string]time.Duration{"before the first probe": time.Minute, "while probes succeed": 20 * time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(t *testing.T, w *world) {
+				w.region(home1)
+				w.region(away1)
+				w.cfg.Collectors, w.cfg.Fallback = []string{home1}, []string{away1}
+				short := w.cfg
+				w.cfg.ReturnAfter, w.cfg.ReturnInterval, w.cfg.ReturnMax = 100*time.Hour, 10*time.Hour, 100*time.Hour
+				w.net.set(down, home1)
+				w.run()
+				stop := w.feedUntilStopped(time.Minute)
+				w.waitList(send.Fallback, time.Hour)
+				w.net.set(up, home1)
+				time.Sleep(after)
+				if err := w.sender.Reload(short); err != nil {
+					t.Fatal(err)
+				}
+				w.waitList(send.Preferred, 3*short.ReturnAfter)
+				stop()
+				w.checkAll()
+			})
+		})
+	}
+}
+
 // TestRegionsAtRandom: links and answers of both regions change at random, settings are loaded again, and the agent restarts; in the end everything is
 // accepted once, with its bytes, and the agent is back in its own region.
 func TestRegionsAtRandom(t *testing.T) {

@@ -285,7 +285,7 @@ func (s *Sender) configure(in *target) {
 	s.mu.Unlock()
 	before := slices.Concat(s.preferred.all, s.fallback.all)
 	s.cfg = cfg
-	s.prefer.configure(cfg)
+	s.prefer.configure(s.now(), cfg)
 	hash := s.startHash()
 	preferred, fallback := newTargets(Preferred, cfg.Collectors, cfg, before, hash), newTargets(Fallback, cfg.Fallback, cfg, before, hash)
 	s.mu.Lock()
