@@ -354,7 +354,7 @@ func TestADissolutionAndAnotherMover(t *testing.T) {
 		_, err := k.Open(context.Background(), true)
 		return err
 	}
-	// The record of africa is written before that of eu, and that of us behind it.
+	// By its name africa comes before eu, and us behind it; the record of either is written behind that of eu.
 	for name, pair := range map[string][2]func(*regions.Keeper) error{
 		"dissolve, add us in between": {dissolve, add("us")}, "dissolve, add a first one in between": {dissolve, add("africa")}, "dissolve, open in between": {dissolve, open},
 		"dissolve twice": {dissolve, dissolve}, "add us, dissolve in between": {add("us"), dissolve}, "add a first one, dissolve in between": {add("africa"), dissolve},

@@ -130,7 +130,7 @@ func New(c Config) (*Keeper, error) {
 	c.MaxUnprepared, c.MaxClaims = cmp.Or(c.MaxUnprepared, DefaultMaxUnprepared), cmp.Or(c.MaxClaims, DefaultMaxClaims)
 	c.PrepareEntries = cmp.Or(c.PrepareEntries, DefaultPrepareEntries)
 	c.Regions = slices.Clone(c.Regions)
-	// Every mover of the epoch writes in the order of the names.
+	// Every mover of the epoch writes in the order of the names, and last what it adds.
 	slices.SortFunc(c.Regions, func(a, b Region) int { return strings.Compare(string(a.Name), string(b.Name)) })
 	k := &Keeper{cfg: c}
 	for _, r := range c.Regions {
