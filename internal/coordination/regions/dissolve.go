@@ -30,7 +30,11 @@ type UndecidedError struct {
 }
 
 func (e *UndecidedError) Error() string {
-	return fmt.Sprintf("claims are left that nobody has finished: %d CLAIMED, %d DURABLE, %d that can't be read; the first: %s", e.Claimed, e.Durable, e.Other, e.First)
+	first := ""
+	if e.First != (identity.Batch{}) {
+		first = "; the first: " + e.First.String()
+	}
+	return fmt.Sprintf("claims are left that nobody has finished: %d CLAIMED, %d DURABLE, %d that can't be read%s", e.Claimed, e.Durable, e.Other, first)
 }
 
 func (e *UndecidedError) any() bool { return e.Claimed+e.Durable+e.Other > 0 }

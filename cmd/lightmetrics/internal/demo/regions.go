@@ -431,7 +431,7 @@ func (d *regions) verdict(ctx context.Context) error {
 	d.s.title("Senders that submitted the same identities everywhere:")
 	rows := [][]string{
 		{"submissions, with equal bytes, other bytes, and ranges that overlap", fmt.Sprint(seen.Submissions)},
-		{"answers accepted or duplicate, and conflict", fmt.Sprintf("%d, %d", stats.Answers-seen.Conflicts, seen.Conflicts)},
+		{"answers accepted or duplicate, and conflict, also when asked again at the end", fmt.Sprintf("%d, %d", stats.Answers-seen.Conflicts, seen.Conflicts)},
 		{"identities acknowledged, each with one hash", fmt.Sprint(len(seen.Acked))},
 		{"histories that are not those of a write-once register", "0"},
 		{"claims that are held", "0"},
