@@ -43,7 +43,7 @@ func TestOneAnswerOverRegions(t *testing.T) {
 		f := newFaults(t, r, rnd, total)
 		contests := make([]load.ContestOptions, min(together, histories-done))
 		for i := range contests {
-			contests[i] = contestOptions(r, seed+uint64(done), fmt.Sprintf("history-%d", done), operations)
+			contests[i] = contestOptions(t, r, seed+uint64(done), fmt.Sprintf("history-%d", done), operations)
 			contests[i].Pause = time.Duration(together) * contests[i].Pause
 			done++
 		}
@@ -61,9 +61,10 @@ func TestOneAnswerOverRegions(t *testing.T) {
 	}
 }
 
-// contestOptions of a history under faults.
-func contestOptions(r *cluster.Regions, seed uint64, name string, operations int) load.ContestOptions {
-	return load.ContestOptions{Seed: seed, Name: name, Operations: operations, Across: true, Pause: 30 * time.Millisecond, Addresses: addresses(r)}
+// contestOptions of a history under faults. PAUSE is the milliseconds between two submissions of a client: a machine with nothing else to do
+// plays more histories in the same time with fewer.
+func contestOptions(t *testing.T, r *cluster.Regions, seed uint64, name string, operations int) load.ContestOptions {
+	return load.ContestOptions{Seed: seed, Name: name, Operations: operations, Across: true, Pause: time.Duration(size(t, "PAUSE", 30, 30)) * time.Millisecond, Addresses: addresses(r)}
 }
 
 // foldSoon has claims folded and idle boots forgotten while a history lasts.

@@ -29,7 +29,7 @@ func TestARegionThatIsLost(t *testing.T) {
 			must(t, r.Start(ctx))
 			f := newFaults(t, r, rnd, map[string]int{})
 			over := make(chan struct{})
-			o := contestOptions(r, seed, "lost", size(t, "OPERATIONS", fewOperations, allOperations))
+			o := contestOptions(t, r, seed, "lost", size(t, "OPERATIONS", fewOperations, allOperations))
 			o.Until, o.Losses = over, true
 			contest := load.StartContest(ctx, o)
 			err := f.run(ctx, []fault{
