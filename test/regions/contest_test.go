@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -158,26 +161,45 @@ func TestTheJudgeSeesTwoAnswers(t *testing.T) {
 	}
 }
 
-// checkMetrics: what alerts of several regions are about is there.
+// checkMetrics: what the dashboard and the alerts want to know of several regions is there.
 func checkMetrics(t *testing.T, r *cluster.Regions) {
 	t.Helper()
+	var there strings.Builder
 	for _, i := range r.Left() {
 		c := r.Of[i]
-		for addr, names := range map[string][]string{
-			c.Addr.CoordinatorHTTP: {"lightmetrics_coordinator_identity_open 1"},
-			c.Addr.ReconcilerHTTP: {"lightmetrics_reconciler_claims_left{", "lightmetrics_reconciler_claims_oldest_seconds", "lightmetrics_reconciler_claims_unreadable",
-				"lightmetrics_reconciler_secondary_copies"},
-		} {
+		addrs := []string{c.Addr.CoordinatorHTTP, c.Addr.ReconcilerHTTP, c.Addr.QueryHTTP}
+		for _, a := range c.Addr.Collectors {
+			addrs = append(addrs, a.HTTP)
+		}
+		for _, addr := range addrs {
 			resp, err := http.Get("http://" + addr + "/metrics")
 			must(t, err)
-			b, err := io.ReadAll(resp.Body)
+			_, err = io.Copy(&there, resp.Body)
 			resp.Body.Close()
 			must(t, err)
-			for _, n := range names {
-				if !strings.Contains(string(b), n) {
-					t.Errorf("region %s: %s has no %s", r.Names[i], addr, n)
-				}
-			}
 		}
+	}
+	if n := strings.Count(there.String(), "\nlightmetrics_coordinator_identity_open 1\n"); n != len(r.Left()) {
+		t.Errorf("%d coordinators decide identities", n)
+	}
+	wanted := map[string]bool{}
+	for _, file := range []string{"dashboards/lightmetrics.json", "alerts/lightmetrics.yaml"} {
+		b, err := os.ReadFile(filepath.Join("..", "..", "deploy", filepath.FromSlash(file)))
+		must(t, err)
+		for _, n := range regexp.MustCompile(`\blightmetrics_[a-z_]+`).FindAllString(string(b), -1) {
+			wanted[n] = cluster.OfRegions.MatchString(n)
+		}
+	}
+	n := 0
+	for name, of := range wanted {
+		if !of {
+			continue
+		}
+		if n++; !strings.Contains(there.String(), "\n"+name+"{") && !strings.Contains(there.String(), "\n"+name+" ") {
+			t.Errorf("no process of the regions has %s", name)
+		}
+	}
+	if n < 20 {
+		t.Errorf("%d metrics of several regions", n)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
@@ -378,6 +379,9 @@ func (r *Regions) LeftOf() (left []*Cluster) {
 	}
 	return left
 }
+
+// OfRegions matches names of metrics that only a system of several regions has.
+var OfRegions = regexp.MustCompile(`^lightmetrics_(coordinator_identity|ingest_linearizer|ingest_claim|reconciler_claims|reconciler_secondary|query_region)_`)
 
 // Global reports whether one linearizer serves all regions.
 func (r *Regions) Global() bool { return r.o.Acceptance == acceptanceGlobal }
