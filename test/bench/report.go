@@ -55,17 +55,16 @@ func thisMachine(e *env) machine {
 }
 
 func (m machine) String() string {
-	s := fmt.Sprintf("%d cores (%s), Linux %s, %s, %s/%s, %d pairs, %s",
-		m.cores, m.cpu, m.kernel, m.fs, runtime.Version(), runtime.GOARCH, m.pairs, m.taken())
+	s := fmt.Sprintf("%s, Linux %s, %s, %s/%s, %d pairs", m.taken(), m.kernel, m.fs, runtime.Version(), runtime.GOARCH, m.pairs)
 	if m.quick {
 		s += ", QUICK: not to rely on"
 	}
 	return s
 }
 
-// taken is when and of what figures were taken.
+// taken is when, of what and on what figures were taken: those of a page come from several runs.
 func (m machine) taken() string {
-	s := m.date.Format(time.DateOnly) + " of " + m.revision
+	s := fmt.Sprintf("%s of %s on %d cores of %s", m.date.Format(time.DateOnly), m.revision, m.cores, m.cpu)
 	if m.load != "" {
 		s += " (load average " + m.load + " when it began)"
 	}
@@ -94,7 +93,7 @@ func takenOn(rs []Result) (all []string) {
 // failed is what kept the run from measuring all.
 func writeDoc(file string, m machine, rs []Result, failed error) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Benchmarks\n\nWritten by `make bench`; do not edit. Machine: %s.\n\n", m)
+	fmt.Fprintf(&b, "# Benchmarks\n\nWritten by `make bench`; do not edit. The latest run: %s. Where a table names no processor, none was noted.\n\n", m)
 	b.WriteString("Ratios are medians of pairs measured side by side in one run (A B B A); absolute figures are this machine's, where the\n" +
 		"load generators take their share of the same cores. Durability says where the data lay when it was acknowledged, ours\n" +
 		"first: the embedded store fsyncs its log before every answer, versitygw fsyncs nothing.\n")
