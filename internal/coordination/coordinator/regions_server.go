@@ -118,13 +118,19 @@ func (s *IdentityServer) ListRegions(ctx context.Context, _ *coordinatorv1.ListR
 	return out, nil
 }
 
-// AddRegion takes a region into the next epoch.
-func (s *IdentityServer) AddRegion(ctx context.Context, q *coordinatorv1.AddRegionRequest) (*coordinatorv1.AddRegionResponse, error) {
+// named is the claimer's side with regions, and the region that a request names; or a refusal.
+func (s *IdentityServer) named(q interface{ GetRegion() string }) (Regional, claims.Region, error) {
 	name := claims.Region(q.GetRegion())
 	if err := name.Validate(); err != nil {
-		return nil, refusal(err)
+		return nil, "", refusal(err)
 	}
 	r, err := s.regional()
+	return r, name, err
+}
+
+// AddRegion takes a region into the next epoch.
+func (s *IdentityServer) AddRegion(ctx context.Context, q *coordinatorv1.AddRegionRequest) (*coordinatorv1.AddRegionResponse, error) {
+	r, name, err := s.named(q)
 	if err != nil {
 		return nil, err
 	}
@@ -137,11 +143,7 @@ func (s *IdentityServer) AddRegion(ctx context.Context, q *coordinatorv1.AddRegi
 
 // PrepareRegion goes on with the preparation of a region.
 func (s *IdentityServer) PrepareRegion(ctx context.Context, q *coordinatorv1.PrepareRegionRequest) (*coordinatorv1.PrepareRegionResponse, error) {
-	name := claims.Region(q.GetRegion())
-	if err := name.Validate(); err != nil {
-		return nil, refusal(err)
-	}
-	r, err := s.regional()
+	r, name, err := s.named(q)
 	if err != nil {
 		return nil, err
 	}
@@ -158,11 +160,7 @@ func preparationMessage(p regions.Preparation) *coordinatorv1.RegionPreparation 
 
 // RetireRegion takes a region out for good.
 func (s *IdentityServer) RetireRegion(ctx context.Context, q *coordinatorv1.RetireRegionRequest) (*coordinatorv1.RetireRegionResponse, error) {
-	name := claims.Region(q.GetRegion())
-	if err := name.Validate(); err != nil {
-		return nil, refusal(err)
-	}
-	r, err := s.regional()
+	r, name, err := s.named(q)
 	if err != nil {
 		return nil, err
 	}
@@ -175,11 +173,7 @@ func (s *IdentityServer) RetireRegion(ctx context.Context, q *coordinatorv1.Reti
 
 // DissolveLinearizer ends the linearizer.
 func (s *IdentityServer) DissolveLinearizer(ctx context.Context, q *coordinatorv1.DissolveLinearizerRequest) (*coordinatorv1.DissolveLinearizerResponse, error) {
-	name := claims.Region(q.GetRegion())
-	if err := name.Validate(); err != nil {
-		return nil, refusal(err)
-	}
-	r, err := s.regional()
+	r, name, err := s.named(q)
 	if err != nil {
 		return nil, err
 	}

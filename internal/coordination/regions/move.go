@@ -23,7 +23,7 @@ func (k *Keeper) move(ctx context.Context, s *state, c change) (claims.Epoch, er
 		if err == nil || try == moveTries || !passes(err) || ctx.Err() != nil {
 			return e, err
 		}
-		// The records are read anew, and the next number is higher than all of them.
+		// The records are read again, and the next number is higher than all of them.
 		again, err := k.look(ctx)
 		if err == nil {
 			err = c.allowed(k, again)
