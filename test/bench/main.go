@@ -54,6 +54,7 @@ var benchmarks = []benchmark{
 	{"claims", "claims of identities that share etcd's transactions next to one client that makes one a transaction", benchClaims},
 	{"claims-size", "what a boot takes in etcd while its identities are claimed, settled and folded", benchClaimsSize},
 	{"recovery", "how long a coordinator without its etcd takes until it knows what the buckets of three regions have", benchRecovery},
+	{"joining", "how long a region with a history takes to be prepared and added, next to adding it unprepared", benchJoining},
 	{"regions", "acknowledgement time in three regions under one linearizer, for several distances, next to a collector that asks nobody", benchRegions},
 	{"open", "time and memory of opening a store of many small objects: with its index, from footers, from the log alone", benchOpen},
 	{"accept", "accepted batches next to the bare conditional requests", benchAccept},
@@ -83,7 +84,7 @@ type env struct {
 	quick    bool
 	alone    bool
 	full     bool           // claims-size
-	cases    *regexp.Regexp // of accept, ec, memory, recovery, regions and store
+	cases    *regexp.Regexp // of accept, ec, joining, memory, recovery, regions and store
 }
 
 // Sizes of -quick.
