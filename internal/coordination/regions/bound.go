@@ -54,7 +54,12 @@ func (k *Keeper) mayJoin(ctx context.Context, s *state, c change, asked bool) er
 	}
 	slices.Sort(e.Regions)
 	e.Regions = slices.Compact(e.Regions)
-	n, err := k.count(ctx, e, names(newest.Retired), added, added, k.cfg.MaxUnprepared)
+	// Only of those that join is used what was prepared: not of one whose preparation has died before anything of it was noted.
+	joining, err := k.joining(ctx, s, c)
+	if err != nil {
+		return err
+	}
+	n, err := k.count(ctx, e, names(newest.Retired), joining, added, k.cfg.MaxUnprepared)
 	if err == nil && n > k.cfg.MaxUnprepared {
 		err = fmt.Errorf("%w: more than %d of %v", ErrUnprepared, k.cfg.MaxUnprepared, added)
 	}

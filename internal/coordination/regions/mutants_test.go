@@ -45,6 +45,8 @@ func TestMutantsAreCaught(t *testing.T) {
 		{Name: "regions that are added come first", File: "move.go", Old: "order := distinct(e.Regions)", New: "slices.Sort(e.Regions)\n	order := distinct(e.Regions)", By: "TestARetirementAnd|TestADissolutionAndTwo"},
 		{Name: "the bucket of another linearizer is one of this", File: "regions.go", Old: "if !s.isRetired(name) && !f.Dissolved && !slices", New: "if false && !slices", By: "TestTheBucketOf"},
 		{Name: "a recovery drops regions for it", File: "move.go", Old: "if err := s.related(); err != nil {", New: "if err := error(nil); err != nil {", By: "TestTheBucketOf"},
+		{Name: "what was prepared and not noted is not counted", File: "bound.go", Old: "names(newest.Retired), joining, added,", New: "names(newest.Retired), append(joining, added...), added,", By: "TestAPreparationThatWas"},
+		{Name: "of a journal that is gone the preparation can't be read", File: "prepare.go", Old: "if err == nil && last == 0 {", New: "if err == nil && last == 1<<62 {", By: "TestThePreparationOf"},
 		{Name: "the number is below that of another linearizer", File: "move.go", Old: "e.Number = max(e.Number, of.Number+1)", New: "e.Number = max(e.Number, 1)", By: "TestTheBucketOf"},
 		{Name: "regions that retire each other begin again", File: "regions.go", Old: "if !ok && len(s.found) > 0 {", New: "if !ok && false {", By: "TestTwoRegionsThat"},
 		{Name: "another epoch of its number has kept what a retired region had", File: "move.go", Old: " && s.epoch.ID == newest.ID {", New: " {", By: "TestTwoRegionsThat"},

@@ -206,6 +206,9 @@ func (b *bulk) read(ctx context.Context) error {
 		// Another journal, whose numbers begin lower. What it has is as true.
 		through = 0
 		last, err = history.Folded(ctx, b.k.store(b.name), history.Selection{}, 0, take)
+		if err == nil && last == 0 {
+			return nil // of it nothing is folded yet, and what was prepared of the one before stays prepared
+		}
 	}
 	if errors.Is(err, errEnough) {
 		return err

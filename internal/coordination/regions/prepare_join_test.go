@@ -1,6 +1,7 @@
 package regions_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/coordination/folds"
 	"lightmetrics.dev/lightmetrics/internal/coordination/regions"
 	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
@@ -130,6 +132,60 @@ func TestMarksOfAPreparation(t *testing.T) {
 	}
 	if p, err := folds.ReadPrepared(t.Context(), w.buckets["asia"], "us", batch("b", 1, 1).BootOf()); err != nil || p.Count() != 0 {
 		t.Errorf("%+v, %v", p, err)
+	}
+}
+
+// A preparation dies before anything of it was noted, when much of it is written. The addition does not use it, and so counts what it would enter.
+func TestAPreparationThatWasNotNoted(t *testing.T) {
+	w := newWorld(t, "eu", "us")
+	was := w.open("eu")
+	k := w.bounded(20, 0, "eu", "us")
+	w.journalled("us", w.alone("us", "b", 0, 30)...)
+	w.held = func(_ claims.Region, key string, _ func() error) bool {
+		if key == layout.PreparedStateKey {
+			w.before = func(string) error { return errDead }
+		}
+		return false
+	}
+	if _, _, err := k.Prepare(t.Context(), "us", goOn); !errors.Is(err, errDead) {
+		t.Fatal(err)
+	}
+	w.held, w.before = nil, nil
+	if o, err := k.Add(t.Context(), "us"); !errors.Is(err, regions.ErrUnprepared) {
+		t.Fatalf("%+v, %v", o, err)
+	}
+	if o, err := k.Open(t.Context(), false); err != nil || o.Epoch.ID != was.Epoch.ID {
+		t.Errorf("%+v, %v", o, err)
+	}
+	w.prepare(k, "us")
+	if o, err := k.Add(t.Context(), "us"); err != nil || o.Recovered.Claims != 0 {
+		t.Errorf("%+v, %v", o, err)
+	}
+}
+
+// The journal was deleted, and nothing of the next one is folded yet: what was prepared stays so, and the region can be added.
+func TestThePreparationOfAJournalThatIsGone(t *testing.T) {
+	w := newWorld(t, "eu", "us")
+	o := w.open("eu")
+	k := w.keeper("eu", "us")
+	w.journalled("us", w.alone("us", "b", 0, 30)...)
+	w.manifest("eu", batch("m", 1, 10), "m", accepted.Stamp{Epoch: o.Epoch.Number, Fence: 3})
+	was := w.prepare(k, "us")
+	for info, err := range objstore.List(t.Context(), w.buckets["us"], objstore.ListOptions{Prefix: layout.JournalPrefix}) {
+		if err == nil {
+			err = w.buckets["us"].Delete(t.Context(), info.Key)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		if p := w.prepare(k, "us"); p != was {
+			t.Errorf("%+v", p)
+		}
+	}
+	if o, err := k.Add(t.Context(), "us"); err != nil || o.Recovered.Claims != 1 {
+		t.Errorf("%+v, %v", o, err)
 	}
 }
 
