@@ -1,6 +1,7 @@
 package regions
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,7 +16,7 @@ import (
 const moveTries = 16
 
 // move takes the next epoch: its record is in the bucket of every region that takes part when it returns. A mover replaces only what it
-// has read, in the order of the regions' names, so of two only one has all of them; regions that are added come last, and take part from
+// has read, in the order of the regions' names, so of two only one has all of them; regions without a record come last, and take part from
 // this epoch on. So a mover that was overtaken, by a retirement or a dissolution too, leaves no record where none would contradict it.
 func (k *Keeper) move(ctx context.Context, s *state, c change) (claims.Epoch, error) {
 	for try := 0; ; try++ {
@@ -62,84 +63,111 @@ func (c change) allowed(k *Keeper, s *state) error {
 }
 
 func (k *Keeper) tryMove(ctx context.Context, s *state, c change) (claims.Epoch, error) {
-	if err := s.related(); err != nil {
+	next, err := k.next(ctx, s, c)
+	if err != nil {
 		return claims.Epoch{}, err
 	}
-	newest, known := s.newest()
-	if newest.Dissolved && !c.again {
-		return claims.Epoch{}, ErrDissolved
+	if err := k.noteInEtcd(ctx, s); err != nil {
+		return claims.Epoch{}, err
 	}
-	e := claims.Epoch{Number: max(newest.Number, s.epoch.Number) + 1, Regions: slices.Clone(newest.Regions)}
-	e.Regions = append(e.Regions, k.added(s, c)...)
-	if of := s.found[c.add]; of.Dissolved {
-		e.Number = max(e.Number, of.Number+1) // its own linearizer, of before
-	}
-	if !known && s.epoch.Number > 0 {
-		// The records were lost, or these settings have none of the buckets that have them.
-		e.Regions = append(e.Regions, s.epoch.Regions...)
-	}
-	order := distinct(e.Regions)
-	e.Regions = slices.Sorted(slices.Values(order))
-	joining, err := k.joining(ctx, s, c)
-	if err != nil {
-		return e, err
-	}
-	retired := slices.Clone(newest.Retired)
-	// In an epoch that was filled after it everybody has what etcd had of a retired region.
-	if s.filled && s.epoch.Number == newest.Number && s.epoch.ID == newest.ID {
-		for i := range retired {
-			retired[i].Done = true
+	s.retired, s.joins, s.moved = next.Retired, next.Joining, nil
+	for _, name := range s.order(next.Regions) {
+		there, rec := s.found[name], next
+		if there.Number > 0 && there.Region != name {
+			return claims.Epoch{}, &RegionError{"move the epoch", name, fmt.Errorf("%w: its bucket is that of region %s", ErrRegionSettings, there.Region)}
 		}
-	}
-	if i := slices.Index(e.Regions, c.retire); i >= 0 {
-		e.Regions = slices.Delete(e.Regions, i, i+1)
-		retired = append(retired, Retired{Name: c.retire})
-	}
-	if len(retired) > maxRetired {
-		return e, fmt.Errorf("%w: %d regions were retired, and the record of the epoch has room for no more", ErrRegionSettings, maxRetired)
-	}
-	s.retired, s.joins, s.moved = retired, joining, nil
-	if _, err := io.ReadFull(k.cfg.Rand, e.ID[:]); err != nil {
-		return e, fmt.Errorf("read randomness: %w", err)
-	}
-	if err := e.Validate(); err != nil {
-		return e, err
-	}
-	if err := k.answered(s, e.Regions); err != nil {
-		return e, err
-	}
-	if s.filled && s.cluster != newest.Cluster {
-		if err := k.doubt(ctx, s); err != nil {
-			return e, err
-		}
-	}
-	for _, name := range order {
-		if !slices.Contains(e.Regions, name) {
-			continue
-		}
-		r := k.cfg.Regions[slices.Index(k.names, name)]
-		there := s.found[r.Name]
-		if there.Number > 0 && there.Region != r.Name {
-			return e, &RegionError{"move the epoch", r.Name, fmt.Errorf("%w: its bucket is that of region %s", ErrRegionSettings, there.Region)}
-		}
-		rec := Record{Region: r.Name, Number: e.Number, ID: e.ID, Regions: e.Regions, Retired: retired, Joining: joining, Cluster: s.cluster}
-		etag, err := writeRecord(ctx, r.Store, there.etag, rec)
+		rec.Region = name
+		etag, err := writeRecord(ctx, k.store(name), there.etag, rec)
 		if err != nil {
-			return e, &RegionError{"move the epoch", r.Name, err}
+			return claims.Epoch{}, &RegionError{"move the epoch", name, err}
 		}
 		s.moved = append(s.moved, stored{rec, etag})
 	}
-	return e, nil
+	return next.Epoch(), nil
 }
 
-// distinct is each region once, in the order of the first.
-func distinct(of []claims.Region) (out []claims.Region) {
-	for _, n := range of {
-		if !slices.Contains(out, n) {
-			out = append(out, n)
+// next is the record of the next epoch, but for the region whose bucket it lies in. All its regions have answered.
+func (k *Keeper) next(ctx context.Context, s *state, c change) (Record, error) {
+	if err := s.related(); err != nil {
+		return Record{}, err
+	}
+	newest, known := s.newest()
+	if newest.Dissolved && !c.again {
+		return Record{}, ErrDissolved
+	}
+	added := k.added(s, c)
+	if err := s.mayTake(added); err != nil {
+		return Record{}, err
+	}
+	r := Record{Number: max(newest.Number, s.epoch.Number), Regions: slices.Concat(newest.Regions, added), Retired: slices.Clone(newest.Retired), Cluster: s.cluster}
+	if !known && s.epoch.Number > 0 {
+		// The records were lost, or these settings have none of the buckets that have them.
+		r.Regions = append(r.Regions, s.epoch.Regions...)
+	}
+	slices.Sort(r.Regions)
+	r.Regions = slices.Compact(r.Regions)
+	for _, n := range r.Regions {
+		r.Number = max(r.Number, s.found[n].Number) // also where that record does not count
+	}
+	r.Number++
+	// In an epoch that was filled after it everybody has what etcd had of a retired region.
+	if s.filled && s.epoch.Number == newest.Number && s.epoch.ID == newest.ID {
+		for i := range r.Retired {
+			r.Retired[i].Done = true
 		}
 	}
-	return out
+	if i := slices.Index(r.Regions, c.retire); i >= 0 {
+		r.Regions = slices.Delete(r.Regions, i, i+1)
+		r.Retired = append(r.Retired, Retired{Name: c.retire})
+	}
+	if len(r.Retired) > maxRetired {
+		return Record{}, fmt.Errorf("%w: %d regions were retired, and the record of the epoch has room for no more", ErrRegionSettings, maxRetired)
+	}
+	if _, err := io.ReadFull(k.cfg.Rand, r.ID[:]); err != nil {
+		return Record{}, fmt.Errorf("read randomness: %w", err)
+	}
+	if err := r.Epoch().Validate(); err != nil {
+		return Record{}, err
+	}
+	if err := k.answered(s, r.Regions); err != nil {
+		return Record{}, err
+	}
+	var err error
+	r.Joining, err = k.joining(ctx, s, c)
+	return r, err
+}
+
+// order is that in which records are written: by the names of the regions, and last those that have none yet, whoever added them. So a region
+// gets its first record from somebody who has replaced those of all others, and each further mover, as one that retires a region, meets them.
+func (s *state) order(of []claims.Region) []claims.Region {
+	has := func(n claims.Region) int {
+		if s.found[n].Number > 0 {
+			return 0
+		}
+		return 1
+	}
+	return slices.SortedFunc(slices.Values(of), func(a, b claims.Region) int { return cmp.Or(has(a)-has(b), cmp.Compare(a, b)) })
+}
+
+// mayTake refuses regions whose buckets had a linearizer of their own, although it was dissolved: its folds and stamps would count as if they
+// were of this one, and win over what its regions have decided.
+func (s *state) mayTake(added []claims.Region) error {
+	newest, _ := s.newest()
+	for _, n := range added {
+		if f := s.found[n]; f.Dissolved && f.ID != newest.ID {
+			return fmt.Errorf("%w: the bucket of region %s has had an identity linearizer of its own, which decided by itself; take an empty bucket", ErrRegionSettings, n)
+		}
+	}
+	return nil
+}
+
+// noteInEtcd does what has to be in etcd before any record is written.
+func (k *Keeper) noteInEtcd(ctx context.Context, s *state) error {
+	newest, _ := s.newest()
+	if s.filled && s.cluster != newest.Cluster {
+		return k.doubt(ctx, s)
+	}
+	return nil
 }
 
 // doubt notes in an etcd that is not the records' that it may lack claims, before the records name it: if this mover dies then, nothing else

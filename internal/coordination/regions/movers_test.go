@@ -4,11 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"testing"
 
+	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
 	"lightmetrics.dev/lightmetrics/internal/coordination/regions"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
 )
 
 // A region is retired while another one is added, at any request of that, and the other way round: what is retired stays so, whoever is first.
@@ -50,6 +54,164 @@ func TestARetirementAndAnAddition(t *testing.T) {
 			if o, err := w.keeper(names...).Open(t.Context(), true); err != nil || !slices.Equal(o.Epoch.Regions, want) {
 				t.Errorf("%s, request %d: %v, %v, want %v", name, at, o.Epoch, err, want)
 			}
+		}
+	}
+}
+
+// paused is a call that has come to the first record which it writes, and waits there. finish lets it end.
+func (w *world) paused(call func() error) (finish func() error) {
+	var err error
+	next, _ := iter.Pull(func(yield func(struct{}) bool) {
+		w.held = func(_ claims.Region, key string, _ func() error) bool {
+			if key == layout.RegionsKey {
+				w.held = nil
+				yield(struct{}{})
+			}
+			return false
+		}
+		err = call()
+	})
+	if _, waits := next(); !waits {
+		w.t.Errorf("it has ended before it wrote a record: %v", err)
+	}
+	return func() error {
+		next()
+		return err
+	}
+}
+
+// numbers are those of the records.
+func (w *world) numbers() map[claims.Region]uint64 {
+	w.t.Helper()
+	out := map[claims.Region]uint64{}
+	for n, b := range w.buckets {
+		body, _, err := b.Get(w.t.Context(), layout.RegionsKey, objstore.GetOptions{})
+		if errors.Is(err, objstore.ErrNotFound) {
+			continue
+		}
+		r, err2 := regions.ParseRecord(body)
+		if err != nil || err2 != nil {
+			w.t.Fatal(err, err2)
+		}
+		out[n] = r.Number
+	}
+	return out
+}
+
+// One retires asia, and has read all records. Another one adds africa and dies at any request, and a third one goes on with that until it is
+// about to write, or a few requests further. Then the retirement goes on. Whatever comes of it, no record in the new region's bucket brings asia back.
+func TestAnAdditionIsGoneOnWithWhileARegionIsRetired(t *testing.T) {
+	names := []claims.Region{"africa", "asia", "eu", "us"}
+	retired := 0
+	for dead := range 20 {
+		for at := 1; at < 30; at++ {
+			w := newWorld(t, names...)
+			w.open("asia", "eu", "us")
+			finish := w.paused(func() error {
+				_, err := w.keeper(names...).Retire(context.Background(), "asia", false)
+				return err
+			})
+			n := dead
+			w.before = func(string) error {
+				if n--; n < 0 {
+					return errDead
+				}
+				return nil
+			}
+			_, _ = w.keeper(names...).Add(context.Background(), "africa")
+			i, done := 0, false
+			var err error
+			w.before = func(string) error {
+				if i++; i == at {
+					w.before, done = nil, true
+					err = finish()
+				}
+				return nil
+			}
+			_, _ = w.keeper(names...).Open(t.Context(), true)
+			if w.before = nil; !done {
+				_ = finish()
+				break
+			}
+			if err != nil && !errors.Is(err, regions.ErrForgets) && !errors.Is(err, regions.ErrOvertaken) {
+				t.Errorf("dead at %d, retired at %d: %v", dead, at, err)
+			}
+			o, err2 := w.keeper(names...).Open(t.Context(), true)
+			if err2 != nil || slices.Contains(o.Epoch.Regions, "asia") == (err == nil) {
+				t.Errorf("dead at %d, retired at %d: %v; %v, %v", dead, at, err, o.Epoch, err2)
+			}
+			if err == nil {
+				retired++
+			}
+		}
+	}
+	if retired < 50 {
+		t.Error(retired)
+	}
+}
+
+// Two retirements of different regions die where each has written one record, of which neither counts. The next epoch has a number above all.
+func TestTwoRetirementsThatDie(t *testing.T) {
+	w := newWorld(t, "asia", "eu", "us")
+	was := w.open("asia", "eu", "us")
+	k := w.keeper("asia", "eu", "us")
+	retire := func(name claims.Region) func() error {
+		return func() error {
+			_, err := w.keeper("asia", "eu", "us").Retire(context.Background(), name, false)
+			return err
+		}
+	}
+	// The first to have read everything can't write any more in etcd, but in the buckets.
+	finish := w.paused(retire("asia"))
+	dies := func() {
+		w.after = func(what string) error {
+			if what != "etcd" && len(w.numbers()) == 3 && w.numbers()["us"] == 1 && (w.numbers()["eu"] == 2 || w.numbers()["asia"] == 2) {
+				return errDead
+			}
+			return nil
+		}
+	}
+	two := w.paused(retire("eu"))
+	dies()
+	if err := two(); !errors.Is(err, errDead) {
+		t.Fatal(err)
+	}
+	if err := finish(); !errors.Is(err, errDead) {
+		t.Fatal(err)
+	}
+	w.after = nil
+	if got := w.numbers(); got["asia"] != 2 || got["eu"] != 2 || got["us"] != 1 {
+		t.Fatal(got)
+	}
+	if o, err := k.Open(t.Context(), true); err != nil || o.Epoch.ID != was.Epoch.ID {
+		t.Fatalf("neither has begun: %v, %v", o.Epoch, err)
+	}
+	if err := k.Distrust(t.Context(), was); err != nil {
+		t.Fatal(err)
+	}
+	if o, err := k.Open(t.Context(), true); err != nil || o.Epoch.Number != 3 || len(o.Epoch.Regions) != 3 {
+		t.Errorf("%v, %v", o.Epoch, err)
+	}
+}
+
+// Two begin the first epoch at once, with settings that differ. Whoever is second does not leave a region out that its settings do not have.
+func TestTwoFirstEpochs(t *testing.T) {
+	for _, pair := range [][2][]claims.Region{{{"asia", "eu"}, {"eu", "us"}}, {{"eu", "us"}, {"asia", "eu"}}, {{"asia", "us"}, {"eu", "us"}}} {
+		w := newWorld(t, "asia", "eu", "us")
+		var first regions.Opened
+		w.held = func(r claims.Region, key string, _ func() error) bool {
+			if key == layout.RegionsKey && slices.Contains(pair[1], r) {
+				w.held = nil
+				first = w.open(pair[1]...)
+			}
+			return false
+		}
+		o, err := w.keeper(pair[0]...).Open(t.Context(), true)
+		if !errors.Is(err, regions.ErrRegionSettings) || first.Epoch.Number != 1 {
+			t.Errorf("%v: %v, %v after %v", pair, o.Epoch, err, first.Epoch)
+		}
+		if o, err := w.keeper(pair[1]...).Open(t.Context(), false); err != nil || o.Epoch.ID != first.Epoch.ID {
+			t.Errorf("%v: %v, %v after %v", pair, o.Epoch, err, first.Epoch)
 		}
 	}
 }
@@ -143,8 +305,8 @@ func TestRegionsAreRetiredAsLongAsThereIsRoom(t *testing.T) {
 	}
 }
 
-// The bucket of a region that has a linearizer of its own is in the settings: nobody's regions are dropped for it. Once that linearizer was
-// dissolved it is a bucket like any other, also if its epoch is the higher one.
+// The bucket of a region that has a linearizer of its own is in the settings: nobody's regions are dropped for it, and it is not added, also
+// not once that linearizer was dissolved.
 func TestTheBucketOfAnotherLinearizer(t *testing.T) {
 	for _, epochs := range []int{1, 5} {
 		for _, name := range []claims.Region{"africa", "zanzibar"} {
@@ -176,8 +338,20 @@ func TestTheBucketOfAnotherLinearizer(t *testing.T) {
 			if o, err := k.Open(t.Context(), true); err != nil || o.Epoch.ID != was.Epoch.ID {
 				t.Errorf("%v, %v", o.Epoch, err)
 			}
-			if o, err := k.Add(t.Context(), name); err != nil || len(o.Epoch.Regions) != 3 || o.Epoch.Number <= uint64(epochs+1) {
-				t.Errorf("%v, %v", o.Epoch, err)
+			// What that linearizer has decided would win over what this one has: by its folds, and by its stamps.
+			id := batch("boot", 1, 5)
+			w.manifest("eu", id, "eu", accepted.Stamp{Epoch: 1, Fence: 9})
+			w.manifest(name, id, "own", accepted.Stamp{Epoch: 2, Fence: 9})
+			left := w.left()
+			if _, _, err := k.Prepare(t.Context(), name, goOn); !errors.Is(err, regions.ErrRegionSettings) {
+				t.Error(err)
+			}
+			if o, err := k.Add(t.Context(), name); !errors.Is(err, regions.ErrRegionSettings) || !slices.Equal(w.left(), left) {
+				t.Errorf("%v, %v, %q", o.Epoch, err, w.left())
+			}
+			w.buckets[name] = newWorld(t, name).buckets[name]
+			if o, err := k.Add(t.Context(), name); err != nil || len(o.Epoch.Regions) != 3 || !slices.Equal(w.claims(), []string{line(id, "eu", "eu")}) {
+				t.Errorf("an empty bucket: %v, %v, %q", o.Epoch, err, w.claims())
 			}
 		}
 	}

@@ -136,6 +136,9 @@ func (k *Keeper) bulk(ctx context.Context, name claims.Region) (*bulk, error) {
 	case joining:
 		return nil, fmt.Errorf("%w: it is being added", ErrRegionSettings)
 	}
+	if err := s.mayTake([]claims.Region{name}); err != nil {
+		return nil, err
+	}
 	b := &bulk{k: k, name: name, preparer: folds.Preparer{SealAt: k.cfg.SealAt}}
 	// The last region of a linearizer that was dissolved accepts on its own again.
 	if b.member = slices.Contains(newest.Regions, name) && !newest.Dissolved; b.member {

@@ -130,7 +130,7 @@ func New(c Config) (*Keeper, error) {
 	c.MaxUnprepared, c.MaxClaims = cmp.Or(c.MaxUnprepared, DefaultMaxUnprepared), cmp.Or(c.MaxClaims, DefaultMaxClaims)
 	c.PrepareEntries = cmp.Or(c.PrepareEntries, DefaultPrepareEntries)
 	c.Regions = slices.Clone(c.Regions)
-	// Every mover of the epoch writes in the order of the names, and last what it adds.
+	// Every mover of the epoch writes in the order of the names, and last where there is no record yet.
 	slices.SortFunc(c.Regions, func(a, b Region) int { return strings.Compare(string(a.Name), string(b.Name)) })
 	k := &Keeper{cfg: c}
 	for _, r := range c.Regions {
@@ -160,8 +160,9 @@ type state struct {
 	mark     []byte       // of a dissolution; nil where there is none
 	cluster  uint64
 	revision int64
-	// found are the records, by region; unread the regions that did not answer.
+	// found are the records, by region; absent the regions that have none, unread those that did not answer.
 	found  map[claims.Region]stored
+	absent []claims.Region
 	unread []*RegionError
 	// retired and joins are those of the epoch that was moved to, and moved its records as they were written.
 	retired []Retired
@@ -211,11 +212,12 @@ func Newest(records map[claims.Region]Record) (r Record, ok bool) {
 	return s.newest()
 }
 
-// taken reports whether all regions of a record's epoch that were read have it.
+// taken reports whether all regions of a record's epoch that were read have it. Of one that these settings do not have nobody knows it: to
+// take it for one without the record would leave the region out.
 func (s *state) taken(r Record) bool {
 	return !slices.ContainsFunc(r.Regions, func(n claims.Region) bool {
 		f, there := s.found[n]
-		return there && f.ID != r.ID || !there && !slices.ContainsFunc(s.unread, func(u *RegionError) bool { return u.Region == n })
+		return there && f.ID != r.ID || slices.Contains(s.absent, n)
 	})
 }
 
@@ -249,7 +251,8 @@ func (s *state) isRetired(name claims.Region) bool {
 }
 
 // joining are the regions of which not everything that was prepared is known to be folded. Once it is, that is noted in all records of the
-// epoch, in the order of the regions' names; the newest record is the first of them.
+// epoch. Where it is noted in some of them only, either record says enough: everything is folded before the first note, and to go through it
+// once more changes nothing.
 func (s *state) joining() []claims.Region {
 	newest, _ := s.newest()
 	return slices.Clone(newest.Joining)
@@ -334,6 +337,9 @@ func (k *Keeper) Add(ctx context.Context, name claims.Region) (Opened, error) {
 	if s.marked(r) {
 		return Opened{}, fmt.Errorf("add region %s: %w", name, ErrDissolving)
 	}
+	if err := s.mayTake([]claims.Region{name}); err != nil {
+		return Opened{}, fmt.Errorf("add region %s: %w", name, err)
+	}
 	// Whoever adds a region to a linearizer that was dissolved begins it again; whoever finds out only on the way that it was, does not.
 	c := change{add: name, again: r.Dissolved}
 	if err := k.mayJoin(ctx, s, c, true); err != nil {
@@ -405,6 +411,7 @@ func (k *Keeper) look(ctx context.Context) (*state, error) {
 		rec, etag, err := readRecord(ctx, r.Store)
 		switch {
 		case errors.Is(err, objstore.ErrNotFound):
+			s.absent = append(s.absent, r.Name)
 		case err != nil && ctx.Err() != nil:
 			return nil, ctx.Err()
 		case err != nil:
