@@ -21,7 +21,7 @@ const moveTries = 16
 func (k *Keeper) move(ctx context.Context, s *state, c change) (claims.Epoch, error) {
 	for try := 0; ; try++ {
 		e, err := k.tryMove(ctx, s, c)
-		if err == nil || try == moveTries || !passes(err) || ctx.Err() != nil {
+		if err == nil || try == moveTries || !passes(err) && !errors.Is(err, errChanged) || ctx.Err() != nil {
 			return e, err
 		}
 		// The records are read again, and the next number is higher than all of them.
@@ -67,7 +67,7 @@ func (k *Keeper) tryMove(ctx context.Context, s *state, c change) (claims.Epoch,
 	if err != nil {
 		return claims.Epoch{}, err
 	}
-	if err := k.noteInEtcd(ctx, s); err != nil {
+	if err := k.noteInEtcd(ctx, s, c); err != nil {
 		return claims.Epoch{}, err
 	}
 	s.retired, s.joins, s.moved = next.Retired, next.Joining, nil
@@ -162,11 +162,37 @@ func (s *state) mayTake(added []claims.Region) error {
 }
 
 // noteInEtcd does what has to be in etcd before any record is written.
-func (k *Keeper) noteInEtcd(ctx context.Context, s *state) error {
+func (k *Keeper) noteInEtcd(ctx context.Context, s *state, c change) error {
 	newest, _ := s.newest()
-	if s.filled && s.cluster != newest.Cluster {
+	switch {
+	case s.filled && s.cluster != newest.Cluster:
 		return k.doubt(ctx, s)
+	case s.filled && c.retire != "":
+		return k.reserve(ctx, s)
 	}
+	return nil
+}
+
+// errChanged: etcd has changed since it was looked at. Look again.
+var errChanged = errors.New("etcd has changed since")
+
+// reserve writes the epoch's value once more. Whoever has looked before can't put another epoch there any more, and so drops nothing: what is
+// in etcd now is there until whoever looks after this, and finds the retirement in the records, or makes it fail there.
+func (k *Keeper) reserve(ctx context.Context, s *state) error {
+	key := k.cfg.Keys.Epoch()
+	r, err := k.cfg.KV.Commit(ctx, claims.Txn{
+		Guards: []claims.Guard{
+			{Key: key, Is: claims.Holds, Value: s.value}, {Key: key, Is: claims.Modified, Revision: s.epochAt}, {Key: k.cfg.Keys.Filled(), Is: claims.Holds, Value: s.value},
+		},
+		Parts: []claims.Part{{Puts: []claims.Put{{Key: key, Value: s.value}}}},
+	})
+	switch {
+	case err != nil:
+		return fmt.Errorf("reserve etcd for a retirement: %w", err)
+	case r.Cluster != s.cluster || !r.Held:
+		return fmt.Errorf("reserve etcd for a retirement: %w", errChanged)
+	}
+	s.epochAt = r.Revision
 	return nil
 }
 

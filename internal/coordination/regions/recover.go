@@ -82,13 +82,15 @@ type filler struct {
 
 // begin puts the epoch into etcd. From here on nothing of an earlier epoch is applied.
 func (f *filler) begin(ctx context.Context, s *state) error {
-	g := claims.Guard{Key: f.k.cfg.Keys.Epoch(), Is: claims.Absent}
+	key := f.k.cfg.Keys.Epoch()
+	g := []claims.Guard{{Key: key, Is: claims.Absent}}
 	if s.value != nil {
-		g = claims.Guard{Key: g.Key, Is: claims.Holds, Value: s.value}
+		// The revision, too: somebody who retires a region may have reserved what is there.
+		g = []claims.Guard{{Key: key, Is: claims.Holds, Value: s.value}, {Key: key, Is: claims.Modified, Revision: s.epochAt}}
 	}
 	// A lost answer leaves the next open to find out: the epoch that is there then is not noted as filled.
-	r, err := f.k.cfg.KV.Commit(ctx, claims.Txn{Guards: []claims.Guard{g}, Parts: []claims.Part{{
-		Puts: []claims.Put{{Key: f.k.cfg.Keys.Epoch(), Value: f.value}}, Deletes: []string{f.k.cfg.Keys.Filled(), f.k.cfg.Keys.Dissolving()},
+	r, err := f.k.cfg.KV.Commit(ctx, claims.Txn{Guards: g, Parts: []claims.Part{{
+		Puts: []claims.Put{{Key: key, Value: f.value}}, Deletes: []string{f.k.cfg.Keys.Filled(), f.k.cfg.Keys.Dissolving()},
 	}}})
 	return f.judge(r, err, "put the epoch into etcd")
 }

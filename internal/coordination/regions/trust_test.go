@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"testing"
 
@@ -339,5 +340,116 @@ func TestRetiringOverRestores(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// One adds a region. At any of its requests another region is lost, and retired by somebody who may die anywhere; then the addition goes on. What
+// the lost region had decided is kept, or the retirement is refused: nothing drops it from etcd once the records say that the region is retired.
+func TestARetirementReservesWhatEtcdHas(t *testing.T) {
+	all, id := []claims.Region{"africa", "asia", "eu", "us"}, batch("boot", 1, 5)
+	ends := map[string]int{}
+	for at := 1; ; at++ {
+		ran := false
+		for dead := 0; dead < 24; dead++ {
+			w := newWorld(t, all...)
+			o := w.open("asia", "eu", "us")
+			w.claim(o, id, "us", "a", claims.Durable, false)
+			w.manifest("us", id, "a", accepted.Stamp{Epoch: 1, Fence: 5})
+			i := 0
+			w.before = func(string) error {
+				if i++; i != at {
+					return nil
+				}
+				ran = true
+				n := dead
+				w.before = func(what string) error {
+					if n--; n < 0 {
+						return errDead
+					}
+					if what == "us" {
+						return errDown
+					}
+					return nil
+				}
+				_, _ = w.keeper(all...).Retire(context.Background(), "us", false)
+				w.away("us")
+				return nil
+			}
+			_, added := w.keeper(all...).Add(t.Context(), "africa")
+			if !ran {
+				break
+			}
+			w.away("us")
+			o, err := w.keeper(all...).Retire(t.Context(), "us", false)
+			if errors.Is(err, regions.ErrForgets) {
+				ends["refused"]++
+				continue
+			}
+			ends["retired"]++
+			if got := w.asked(w.keeper(all...), o.Epoch, id, "z"); err != nil || len(got) < 8 || got[:8] != "CONFLICT" {
+				t.Errorf("retired at request %d, died at %d: %v, %v: %s", at, dead, added, err, got)
+			}
+		}
+		if !ran {
+			break
+		}
+	}
+	if len(ends) != 2 {
+		t.Error(ends)
+	}
+}
+
+// The other way round: an addition waits at any of its requests while a region is lost, and goes on at any request of the retirement.
+func TestARetirementFindsThatEtcdHasChanged(t *testing.T) {
+	all, id := []claims.Region{"africa", "asia", "eu", "us"}, batch("boot", 1, 5)
+	ends := map[string]int{}
+	for at := 1; at < 40; at++ {
+		for goesOn := 1; goesOn < 16; goesOn++ {
+			w := newWorld(t, all...)
+			o := w.open("asia", "eu", "us")
+			w.claim(o, id, "us", "a", claims.Durable, false)
+			w.manifest("us", id, "a", accepted.Stamp{Epoch: 1, Fence: 5})
+			add, stop := iter.Pull(func(yield func(struct{}) bool) {
+				i := 0
+				w.before = func(string) error {
+					if i++; i == at {
+						yield(struct{}{})
+					}
+					return nil
+				}
+				_, _ = w.keeper(all...).Add(context.Background(), "africa")
+			})
+			defer stop()
+			if _, waits := add(); !waits {
+				break
+			}
+			i := 0
+			w.before = func(what string) error {
+				if i++; i == goesOn {
+					w.away("us")
+					add()
+				}
+				if what == "us" {
+					return errDown
+				}
+				return nil
+			}
+			o, err := w.keeper(all...).Retire(t.Context(), "us", false)
+			w.away("us")
+			if errors.Is(err, regions.ErrOvertaken) {
+				o, err = w.keeper(all...).Retire(t.Context(), "us", false)
+			}
+			if errors.Is(err, regions.ErrForgets) {
+				ends["refused"]++
+				continue
+			}
+			ends["retired"]++
+			if got := w.asked(w.keeper(all...), o.Epoch, id, "z"); err != nil || len(got) < 8 || got[:8] != "CONFLICT" {
+				t.Errorf("waits at request %d, goes on at %d: %v: %s", at, goesOn, err, got)
+			}
+		}
+	}
+	if len(ends) != 2 {
+		t.Error(ends)
 	}
 }
