@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
 	"lightmetrics.dev/lightmetrics/internal/coordination/folds"
@@ -186,6 +187,42 @@ func TestThePreparationOfAJournalThatIsGone(t *testing.T) {
 	}
 	if o, err := k.Add(t.Context(), "us"); err != nil || o.Recovered.Claims != 1 {
 		t.Errorf("%+v, %v", o, err)
+	}
+}
+
+// A linearizer was dissolved, and its last region has accepted on its own since what meets a batch that was decided, by a clock that is behind. The
+// region is prepared to begin again: what was decided counts, as it does without a preparation.
+func TestWhatWasDecidedBeforeADissolutionIsPrepared(t *testing.T) {
+	for _, prepared := range []bool{false, true} {
+		w := newWorld(t, "eu", "us")
+		k := w.keeper("eu", "us")
+		o := w.open("eu")
+		w.manifest("eu", batch("b", 1, 10), "decided", accepted.Stamp{Epoch: o.Epoch.Number, Fence: 3})
+		if _, err := k.Dissolve(t.Context(), "eu"); err != nil {
+			t.Fatal(err)
+		}
+		es := []journal.Entry{w.batchAlone("eu", batch("b", 5, 12), "alone", 50), w.batchAlone("eu", batch("b", 21, 30), "alone", 60)}
+		decided := es[0]
+		decided.ID, decided.SHA256, decided.At, decided.HomeRegion, decided.ClaimEpoch = batch("b", 1, 10), identity.Sum([]byte("decided")), 100, "eu", o.Epoch.Number
+		w.journalled("eu", append(es, decided)...)
+		if prepared {
+			w.prepare(k, "eu")
+		}
+		o, err := k.Add(t.Context(), "eu")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := w.claims()
+		if prepared {
+			got = append(got, w.asked(k, o.Epoch, batch("b", 1, 10), "decided"))
+		}
+		want := line(batch("b", 1, 10), "eu", "decided")
+		if prepared {
+			want = fmt.Sprintf("DECIDED 1-10 eu %.8s", identity.Sum([]byte("decided")))
+		}
+		if !slices.Contains(got, want) {
+			t.Errorf("prepared %v: %q, want %s", prepared, got, want)
+		}
 	}
 }
 
