@@ -137,6 +137,36 @@ func TestABeginningAfterADissolution(t *testing.T) {
 	}
 }
 
+// Somebody begins a linearizer again, and is slow: meanwhile another one has done so, and has dissolved it once more. It is not begun over that.
+func TestABeginningThatIsLate(t *testing.T) {
+	w, k, _ := ending(t)
+	if _, err := k.Dissolve(t.Context(), "eu"); err != nil {
+		t.Fatal(err)
+	}
+	finish := w.paused(func() error { _, err := w.keeper("asia", "eu", "us").Add(context.Background(), "eu"); return err })
+	if o, err := k.Add(t.Context(), "eu"); err != nil || len(o.Epoch.Regions) != 1 {
+		t.Fatal(o, err)
+	}
+	for _, e := range wholeEtcd(w.kv, keys.Claims()) {
+		boot, start, err := keys.ParseClaim(e.Key)
+		c, err2 := claims.ParseClaim(boot, start, e.Value)
+		if err != nil || err2 != nil {
+			t.Fatal(err, err2)
+		}
+		c.State, c.Recovered, c.Stamp.Fence, c.DurableAt = claims.Settled, false, 9, 1
+		if _, err := w.kv.Commit(t.Context(), claims.Txn{Parts: []claims.Part{{Puts: []claims.Put{{Key: e.Key, Value: c.Marshal()}}}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := k.Dissolve(t.Context(), "eu"); err != nil {
+		t.Fatal(err)
+	}
+	if err := finish(); !errors.Is(err, regions.ErrDissolved) {
+		t.Error(err)
+	}
+	w.dissolved("a late beginning")
+}
+
 func TestDissolveRefuses(t *testing.T) {
 	for name, c := range map[string]struct {
 		region  claims.Region

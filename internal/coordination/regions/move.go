@@ -45,8 +45,8 @@ func passes(err error) bool {
 // change of the regions with a new epoch; empty where they stay.
 type change struct {
 	add, retire claims.Region
-	// again: a linearizer that was dissolved begins again.
-	again bool
+	// again is the record of a linearizer that was dissolved, and begins again; zero where there is none.
+	again claims.ID
 	// forget: the region is retired whatever etcd knows.
 	forget bool
 }
@@ -92,7 +92,7 @@ func (k *Keeper) next(ctx context.Context, s *state, c change) (Record, error) {
 		return Record{}, err
 	}
 	newest, known := s.newest()
-	if newest.Dissolved && !c.again {
+	if newest.Dissolved && newest.ID != c.again {
 		return Record{}, ErrDissolved
 	}
 	added := k.added(s, c)
@@ -149,11 +149,14 @@ func (s *state) order(of []claims.Region) []claims.Region {
 	return slices.SortedFunc(slices.Values(of), func(a, b claims.Region) int { return cmp.Or(has(a)-has(b), cmp.Compare(a, b)) })
 }
 
-// mayTake refuses regions whose buckets had a linearizer of their own, although it was dissolved: its folds and stamps would count as if they
-// were of this one, and win over what its regions have decided.
+// mayTake refuses regions that were retired, and those whose buckets had a linearizer of their own, although it was dissolved: its folds and stamps
+// would count as if they were of this one, and win over what its regions have decided.
 func (s *state) mayTake(added []claims.Region) error {
 	newest, _ := s.newest()
 	for _, n := range added {
+		if s.isRetired(n) {
+			return fmt.Errorf("%w: region %s was retired, and its name is never used again", ErrRegionSettings, n)
+		}
 		if f := s.found[n]; f.Dissolved && f.ID != newest.ID {
 			return fmt.Errorf("%w: the bucket of region %s has had an identity linearizer of its own, which decided by itself; take an empty bucket", ErrRegionSettings, n)
 		}

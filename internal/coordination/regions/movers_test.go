@@ -194,6 +194,26 @@ func TestTwoRetirementsThatDie(t *testing.T) {
 	}
 }
 
+// Somebody adds a region, and is slow: meanwhile another one has done so, and has retired it. It is not added again, and the records can be read.
+func TestAnAdditionThatIsLate(t *testing.T) {
+	w := newWorld(t, "eu", "us")
+	w.open("eu")
+	k := w.keeper("eu", "us")
+	finish := w.paused(func() error { _, err := w.keeper("eu", "us").Add(context.Background(), "us"); return err })
+	if _, err := k.Add(t.Context(), "us"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := k.Retire(t.Context(), "us", false); err != nil {
+		t.Fatal(err)
+	}
+	if err := finish(); !errors.Is(err, regions.ErrRegionSettings) {
+		t.Error(err)
+	}
+	if o, err := k.Open(t.Context(), false); err != nil || !slices.Equal(o.Epoch.Regions, []claims.Region{"eu"}) {
+		t.Errorf("%v, %v", o.Epoch, err)
+	}
+}
+
 // Two begin the first epoch at once, with settings that differ. Whoever is second does not leave a region out that its settings do not have.
 func TestTwoFirstEpochs(t *testing.T) {
 	for _, pair := range [][2][]claims.Region{{{"asia", "eu"}, {"eu", "us"}}, {{"eu", "us"}, {"asia", "eu"}}, {{"asia", "us"}, {"eu", "us"}}} {

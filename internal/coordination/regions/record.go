@@ -151,10 +151,14 @@ func readRecord(ctx context.Context, s Store) (Record, string, error) {
 	return r, info.ETag, err
 }
 
-// writeRecord replaces the record that has the etag, or creates the first one, and gives its own etag. An outcome that nobody knows is an
+// writeRecord replaces the record that has the etag, or creates the first one, and gives its own etag. One that nobody could read is not
+// written. An outcome that nobody knows is an
 // error: whoever moves the epoch begins again, with a higher number.
 func writeRecord(ctx context.Context, s Store, etag string, r Record) (string, error) {
 	body := r.Marshal()
+	if _, err := ParseRecord(body); err != nil {
+		return "", err
+	}
 	o := objstore.PutOptions{ContentType: "application/json"}
 	var info objstore.Info
 	var err error

@@ -331,9 +331,6 @@ func (k *Keeper) Add(ctx context.Context, name claims.Region) (Opened, error) {
 		return o, nil
 	}
 	r, _ := s.newest()
-	if r.retired(name) {
-		return Opened{}, fmt.Errorf("add region %s: %w: it was retired, and its name is never used again", name, ErrRegionSettings)
-	}
 	if s.marked(r) {
 		return Opened{}, fmt.Errorf("add region %s: %w", name, ErrDissolving)
 	}
@@ -341,7 +338,10 @@ func (k *Keeper) Add(ctx context.Context, name claims.Region) (Opened, error) {
 		return Opened{}, fmt.Errorf("add region %s: %w", name, err)
 	}
 	// Whoever adds a region to a linearizer that was dissolved begins it again; whoever finds out only on the way that it was, does not.
-	c := change{add: name, again: r.Dissolved}
+	c := change{add: name}
+	if r.Dissolved {
+		c.again = r.ID
+	}
 	if err := k.mayJoin(ctx, s, c, true); err != nil {
 		return Opened{}, fmt.Errorf("add region %s: %w", name, err)
 	}
