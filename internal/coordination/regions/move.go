@@ -117,6 +117,9 @@ func (k *Keeper) next(ctx context.Context, s *state, c change) (Record, error) {
 		}
 	}
 	if i := slices.Index(r.Regions, c.retire); i >= 0 {
+		if len(r.Regions) == 1 {
+			return Record{}, fmt.Errorf("%w: region %s is the last one, by now", ErrRegionSettings, c.retire)
+		}
 		r.Regions = slices.Delete(r.Regions, i, i+1)
 		r.Retired = append(r.Retired, Retired{Name: c.retire})
 	}

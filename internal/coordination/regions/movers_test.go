@@ -259,6 +259,11 @@ func TestTwoRegionsThatRetireEachOther(t *testing.T) {
 		if i < at {
 			break
 		}
+		for _, err := range []error{err, other} {
+			if err != nil && !errors.Is(err, regions.ErrRegionSettings) && !errors.Is(err, regions.ErrForgets) && !errors.Is(err, regions.ErrOvertaken) {
+				t.Errorf("request %d: %v", at, err)
+			}
+		}
 		was, left := w.kv.Copy(), w.left()
 		o, opened := w.keeper("eu", "us").Open(t.Context(), true)
 		switch {

@@ -47,6 +47,7 @@ func TestMutantsAreCaught(t *testing.T) {
 		{Name: "the bucket of another linearizer is one of this", File: "regions.go", Old: "if !s.isRetired(name) && !f.Dissolved && !slices", New: "if false && !slices", By: "TestTheBucketOf"},
 		{Name: "a recovery drops regions for it", File: "move.go", Old: "if err := s.related(); err != nil {", New: "if err := error(nil); err != nil {", By: "TestTheBucketOf"},
 		{Name: "the bucket of a linearizer that was dissolved is taken", File: "move.go", Old: "f.Dissolved && f.ID != newest.ID {", New: "f.Dissolved && f.ID != newest.ID && false {", By: "TestTheBucketOf"},
+		{Name: "the last region is retired by who is late", File: "move.go", Old: "		if len(r.Regions) == 1 {", New: "		if false {", By: "TestTwoRegionsThat"},
 		{Name: "a late addition brings a retired region back", File: "move.go", Old: "		if s.isRetired(n) {", New: "		if false {", By: "TestAnAdditionThatIsLate"},
 		{Name: "a record that does not count may keep its number", File: "move.go", Old: "r.Number = max(r.Number, s.found[n].Number)", New: "_ = n", By: "TestTwoRetirementsThatDie"},
 		{Name: "a region that the settings do not have lacks the record", File: "regions.go", Old: "slices.Contains(s.absent, n)", New: "!there && n != \"\"", By: "TestTwoFirstEpochs"},
