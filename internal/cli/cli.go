@@ -79,6 +79,9 @@ func strict(cmd *cobra.Command) {
 			if err != nil { // cobra counts them, and does not say what they are
 				err = fmt.Errorf("%w: %s", err, c.UseLine())
 			}
+			if err == nil { // cobra asks for it later, and its error has no exit code
+				err = c.ValidateRequiredFlags()
+			}
 			return usage(err)
 		}
 	}

@@ -27,6 +27,10 @@ func tree() *cobra.Command {
 	root := &cobra.Command{Use: "root"}
 	group := &cobra.Command{Use: "group"}
 	group.AddCommand(&cobra.Command{Use: "leaf X", Args: cobra.ExactArgs(1), RunE: func(*cobra.Command, []string) error { return nil }})
+	needs := &cobra.Command{Use: "needs --key KEY", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error { return nil }}
+	needs.Flags().String("key", "", "")
+	_ = needs.MarkFlagRequired("key")
+	group.AddCommand(needs)
 	root.AddCommand(group,
 		&cobra.Command{Use: "stopped", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
 			return fmt.Errorf("read all: %w", context.Canceled)
@@ -49,20 +53,24 @@ func TestExitCodes(t *testing.T) {
 	}
 	shared := write("shared.yaml", "query: {workers: 3}\ningest: {anything: 1}\ntelemetry: {}\n")
 	for line, want := range map[string]int{
-		"":                  ExitOK,
-		"group":             ExitOK,
-		"group leaf x":      ExitOK,
-		"nope":              ExitUsage,
-		"group nope":        ExitUsage,
-		"group leaf":        ExitUsage,
-		"group leaf x y":    ExitUsage,
-		"group leaf --nope": ExitUsage,
-		"stopped extra":     ExitUsage,
-		"--nope":            ExitUsage,
-		"query --nope":      ExitUsage,
-		"query extra":       ExitUsage,
-		"query":             ExitFailed,
-		"stopped":           ExitFailed, // an interrupted check must not look like a good one
+		"":                    ExitOK,
+		"group":               ExitOK,
+		"group leaf x":        ExitOK,
+		"group needs --key=x": ExitOK,
+		"group needs --help":  ExitOK,
+		"nope":                ExitUsage,
+		"group nope":          ExitUsage,
+		"group leaf":          ExitUsage,
+		"group leaf x y":      ExitUsage,
+		"group leaf --nope":   ExitUsage,
+		"group needs":         ExitUsage,
+		"group needs --key":   ExitUsage,
+		"stopped extra":       ExitUsage,
+		"--nope":              ExitUsage,
+		"query --nope":        ExitUsage,
+		"query extra":         ExitUsage,
+		"query":               ExitFailed,
+		"stopped":             ExitFailed, // an interrupted check must not look like a good one
 		"query --config.check --config " + shared:                                           ExitOK,
 		"query --config.check --config " + write("empty.yaml", ""):                          ExitOK,
 		"query --config.check --config " + filepath.Join(dir, "absent"):                     ExitUsage,
