@@ -115,16 +115,31 @@ func (c EmbeddedConfig) Validate() error {
 	if c.ElectionTimeout < 100*time.Millisecond || c.ElectionTimeout > 30*time.Second {
 		errs = append(errs, errors.New("etcd.embedded.election_timeout: must be 100ms to 30s"))
 	}
-	self := len(c.Cluster) == 0
-	for _, m := range c.Cluster {
-		name, _, ok := strings.Cut(m, "=")
-		if !ok {
-			errs = append(errs, fmt.Errorf("etcd.embedded.cluster %q: want name=host:port", m))
+	return errors.Join(append(errs, c.validateCluster(), c.PeerTLS.Validate())...)
+}
+
+// validateCluster checks the list of members. etcd itself takes a list with one address twice, and then waits for a quorum
+// that can't come.
+func (c EmbeddedConfig) validateCluster() error {
+	var errs []error
+	names, places := map[string]bool{}, map[string]bool{}
+	for i, m := range c.Cluster {
+		path := fmt.Sprintf("etcd.embedded.cluster[%d]", i)
+		name, place, ok := strings.Cut(m, "=")
+		if !ok || name == "" {
+			errs = append(errs, fmt.Errorf("%s %q: want name=host:port", path, m))
+			continue
 		}
-		self = self || name == c.Name
+		if err := config.CheckAddress(place); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", path, err))
+		}
+		if names[name] || places[place] {
+			errs = append(errs, fmt.Errorf("%s %q: another member has the same name or address", path, m))
+		}
+		names[name], places[place] = true, true
 	}
-	if !self {
+	if len(c.Cluster) > 0 && !names[c.Name] {
 		errs = append(errs, fmt.Errorf("etcd.embedded.cluster: %q is not in it", c.Name))
 	}
-	return errors.Join(append(errs, c.PeerTLS.Validate())...)
+	return errors.Join(errs...)
 }

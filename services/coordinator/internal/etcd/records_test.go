@@ -195,20 +195,24 @@ func TestTermsThatAreUsedUpOrDamaged(t *testing.T) {
 
 func TestSettingsAreRefused(t *testing.T) {
 	for want, change := range map[string]func(*Config){
-		"etcd.prefix":            func(c *Config) { c.Prefix = "x" },
-		"request_timeout":        func(c *Config) { c.RequestTimeout = 0 },
-		"go together":            func(c *Config) { c.Endpoints, c.Username = []string{"http://a:1"}, "u" },
-		"needs etcd.tls.enabled": func(c *Config) { c.Endpoints = []string{"https://a:1"} },
-		"must begin with https":  func(c *Config) { c.Endpoints, c.TLS.Enabled = []string{"http://a:1"}, true },
-		"for an external etcd":   func(c *Config) { c.TLS.Enabled = true },
-		"need peer_tls":          func(c *Config) { c.Embedded.Cluster = []string{"coordinator=127.0.0.1:1", "b=127.0.0.1:2"} },
-		"name of a socket":       func(c *Config) { c.Embedded.DataDir = strings.Repeat("x", 100) },
-		"is not in it":           func(c *Config) { c.Embedded.Cluster = []string{"a=127.0.0.1:1"} },
-		"want name=host:port":    func(c *Config) { c.Embedded.Cluster = []string{"a"} },
-		"quota":                  func(c *Config) { c.Embedded.Quota = 1 },
-		"compaction":             func(c *Config) { c.Embedded.Compaction = 0 },
-		"election_timeout":       func(c *Config) { c.Embedded.ElectionTimeout = time.Millisecond },
-		"data_dir":               func(c *Config) { c.Embedded.DataDir = "" },
+		"etcd.prefix":             func(c *Config) { c.Prefix = "x" },
+		"request_timeout":         func(c *Config) { c.RequestTimeout = 0 },
+		"go together":             func(c *Config) { c.Endpoints, c.Username = []string{"http://a:1"}, "u" },
+		"needs etcd.tls.enabled":  func(c *Config) { c.Endpoints = []string{"https://a:1"} },
+		"must begin with https":   func(c *Config) { c.Endpoints, c.TLS.Enabled = []string{"http://a:1"}, true },
+		"for an external etcd":    func(c *Config) { c.TLS.Enabled = true },
+		"need peer_tls":           func(c *Config) { c.Embedded.Cluster = []string{"coordinator=127.0.0.1:1", "b=127.0.0.1:2"} },
+		"name of a socket":        func(c *Config) { c.Embedded.DataDir = strings.Repeat("x", 100) },
+		"is not in it":            func(c *Config) { c.Embedded.Cluster = []string{"a=127.0.0.1:1"} },
+		"want name=host:port":     func(c *Config) { c.Embedded.Cluster = []string{"a"} },
+		"cluster[1]: \"b\":":      func(c *Config) { c.Embedded.Cluster = []string{"coordinator=a:1", "b=b"} },
+		"without a scheme":        func(c *Config) { c.Embedded.Cluster = []string{"coordinator=a:1", "b=https://b:1"} },
+		`"b=a:1": another member`: func(c *Config) { c.Embedded.Cluster = []string{"coordinator=a:1", "b=a:1"} },
+		`"b=c:1": another member`: func(c *Config) { c.Embedded.Cluster = []string{"coordinator=a:1", "b=b:1", "b=c:1"} },
+		"quota":                   func(c *Config) { c.Embedded.Quota = 1 },
+		"compaction":              func(c *Config) { c.Embedded.Compaction = 0 },
+		"election_timeout":        func(c *Config) { c.Embedded.ElectionTimeout = time.Millisecond },
+		"data_dir":                func(c *Config) { c.Embedded.DataDir = "" },
 	} {
 		c := DefaultConfig()
 		must(t, c.Validate())
