@@ -102,6 +102,8 @@ func regionsList(out *format, c *identityAPI) *cobra.Command {
 					switch {
 					case one.Retired:
 						state = "retired"
+					case one.Error != "" && one.Member:
+						state += "; " + one.Error
 					case one.Error != "":
 						state = one.Error
 					case one.Member && v.Dissolved:
@@ -111,7 +113,11 @@ func regionsList(out *format, c *identityAPI) *cobra.Command {
 					case one.Joining:
 						state = "is being added"
 					}
-					rows = append(rows, []string{one.Region, fmt.Sprint(one.Epoch), orDash(one.EpochID), one.Prepared.cell(), state})
+					epoch := "-" // its bucket has none, or can't be read
+					if one.Epoch > 0 {
+						epoch = fmt.Sprint(one.Epoch)
+					}
+					rows = append(rows, []string{one.Region, epoch, orDash(one.EpochID), one.Prepared.cell(), state})
 				}
 				return err
 			})

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -106,10 +107,16 @@ func TestRegions(t *testing.T) {
 	if out, code = list(); code != cli.ExitOK || !strings.Contains(out, "not added yet") || strings.Count(out, "takes part") != 2 {
 		t.Errorf("exit %d: %s", code, out)
 	}
+	if !regexp.MustCompile(`(?m)^asia +- +- `).MatchString(out) {
+		t.Errorf("a region without an epoch is shown with one: %s", out)
+	}
+	// Whether it takes part is known of the other regions.
 	l.status.Unread = []*regions.RegionError{{Op: "read the epoch", Region: "us", Err: errors.New("no answer")}}
-	if out, code = list(); code != cli.ExitFindings || !strings.Contains(out, "no answer") {
+	delete(l.status.Records, "us")
+	if out, code = list(); code != cli.ExitFindings || !regexp.MustCompile(`(?m)^us +- +- +- +takes part; .*no answer`).MatchString(out) {
 		t.Errorf("a bucket that can't be read: exit %d: %s", code, out)
 	}
+	l.status.Records["us"] = rec
 	l.notOpen = errors.New("somebody has to recover")
 	if out, code = list(); code != cli.ExitFindings || !strings.Contains(out, "somebody has to recover") {
 		t.Errorf("not open: exit %d: %s", code, out)
