@@ -35,6 +35,9 @@ type EmbeddedConfig struct {
 	Peer    string `koanf:"peer_listen" help:"host:port to listen on for the other members of a cluster; a single member does not listen" needs:"cluster" check:"listen"`
 	// Cluster lists every member, this one too, as name=host:port where the others reach it.
 	Cluster []string `koanf:"cluster" help:"all members as name=host:port where the others reach them, this one too; empty is a single member"`
+	// Join has a member without data come into a cluster that runs, where it was added before. Without it a member that has lost
+	// its disk would begin a cluster of its own under the names of the other one, which etcd refuses.
+	Join bool `koanf:"join" help:"this member has no data, and the cluster runs already: it takes the place that was made for it there (etcdctl member add); without effect once it has data" needs:"cluster"`
 	// PeerTLS lets nobody but members in, both ways; whoever its CA signs is one.
 	PeerTLS         rpc.ServerTLS `koanf:"peer_tls" needs:"cluster"`
 	Quota           config.Bytes  `koanf:"quota" help:"size of the database at which writes are refused"`

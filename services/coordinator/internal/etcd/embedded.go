@@ -53,7 +53,7 @@ func StartEmbedded(ctx context.Context, c EmbeddedConfig, log *slog.Logger) (*Em
 	closing := new(atomic.Bool)
 	e, err := embed.StartEtcd(c.embed(zapToSlog{h: log.With("part", "etcd").Handler(), closing: closing}))
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("start etcd member %s in %s: %w", c.Name, c.DataDir, err), lock.Close())
+		return nil, errors.Join(fmt.Errorf("start etcd member %s in %s: %w%s", c.Name, c.DataDir, err, hint(err)), lock.Close())
 	}
 	m := &Embedded{e: e, socket: c.socket(), lock: lock, closing: closing, direct: newDirect(e.Server)}
 	// The directory has kept others out meanwhile.
@@ -74,6 +74,14 @@ func StartEmbedded(ctx context.Context, c EmbeddedConfig, log *slog.Logger) (*Em
 	}
 	m.Close()
 	return nil, fmt.Errorf("etcd member %s: waiting until it serves: %w", c.Name, err)
+}
+
+// hint says what to do about a member whose data directory is empty while its cluster knows it. etcd has no error value for it.
+func hint(err error) string {
+	if !strings.Contains(err.Error(), "has already been bootstrapped") {
+		return ""
+	}
+	return ": the cluster runs and knows this member, and its directory is empty: remove and add it there (etcdctl member), and start it with etcd.embedded.join"
 }
 
 // dir is the member's own; socket is where its clients come in.
@@ -126,6 +134,9 @@ func (c EmbeddedConfig) embed(log zapToSlog) *embed.Config {
 			}
 		}
 		cfg.InitialCluster = strings.Join(members, ",")
+	}
+	if c.Join {
+		cfg.ClusterState = embed.ClusterStateFlagExisting
 	}
 	cfg.InitialClusterToken = "lightmetrics"
 	cfg.QuotaBackendBytes = int64(c.Quota)

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"go.etcd.io/etcd/server/v3/embed"
 )
 
 // member starts a single member in dir.
@@ -157,6 +159,13 @@ func TestMembersAdvertiseWhereOthersReachThem(t *testing.T) {
 	}
 	if cfg.WarningApplyDuration != c.ElectionTimeout/2 {
 		t.Errorf("warns of requests that take %v", cfg.WarningApplyDuration)
+	}
+	if cfg.ClusterState != embed.ClusterStateFlagNew {
+		t.Errorf("the cluster is %s", cfg.ClusterState)
+	}
+	c.Join = true
+	if got := c.embed(zapToSlog{h: discard.Handler()}).ClusterState; got != embed.ClusterStateFlagExisting {
+		t.Errorf("a member that joins: the cluster is %s", got)
 	}
 	single := DefaultConfig().Embedded.embed(zapToSlog{h: discard.Handler()})
 	if len(single.ListenPeerUrls) != 0 || single.InitialCluster != single.Name+"="+single.AdvertisePeerUrls[0].String() {
