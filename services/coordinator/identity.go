@@ -338,7 +338,7 @@ func (v *identities) AddRegion(ctx context.Context, r claims.Region) (regions.Op
 		v.log.Info("the addition of a region was overtaken by a recovery; waiting for that", "region", r, "error", err)
 		o, err = v.await(ctx, func(e claims.Epoch) bool { return !e.Retired(r) }, err)
 	}
-	v.log.Info("a region is to take part", "region", r, "epoch", o.Epoch.Number, "error", err)
+	v.report(err, "a region takes part", "a region was not added", "region", r, "epoch", o.Epoch.Number)
 	v.awaken()
 	return o, err
 }
@@ -353,7 +353,7 @@ func (v *identities) PrepareRegion(ctx context.Context, r claims.Region) (p regi
 	}
 	began := time.Now()
 	p, all, err := v.keeper.Prepare(ctx, r, func(regions.Preparation) bool { return time.Since(began) < prepareSlice })
-	v.log.Info("a region is prepared", "region", r, "batches", p.Batches, "folded", p.FoldedBatches, "done", all, "took", time.Since(began), "error", err)
+	v.report(err, "a region is prepared", "a region could not be prepared", "region", r, "batches", p.Batches, "folded", p.FoldedBatches, "done", all, "took", time.Since(began))
 	if err == nil && all {
 		v.awaken()
 	}
@@ -367,7 +367,7 @@ func (v *identities) RetireRegion(ctx context.Context, r claims.Region, forget b
 		v.log.Info("the retirement of a region was overtaken by a recovery; waiting for that", "region", r, "error", err)
 		o, err = v.await(ctx, func(e claims.Epoch) bool { return e.Retired(r) }, err)
 	}
-	v.log.Info("a region is to be retired", "region", r, "forget", forget, "epoch", o.Epoch.Number, "error", err)
+	v.report(err, "a region is retired", "a region was not retired", "region", r, "forget", forget, "epoch", o.Epoch.Number)
 	return o, err
 }
 
@@ -381,8 +381,17 @@ func (v *identities) Dissolve(ctx context.Context, r claims.Region) (rec regions
 		// Callers hear why at once, and not when the next check finds out.
 		v.closed(fmt.Errorf("%w in epoch %d; its last region was %s", regions.ErrDissolved, rec.Number, r))
 	}
-	v.log.Info("the identity linearizer is to be dissolved", "region", r, "epoch", rec.Number, "error", err)
+	v.report(err, "the identity linearizer is dissolved", "the identity linearizer was not dissolved", "region", r, "epoch", rec.Number)
 	return rec, err
+}
+
+// report logs what became of an operator's change.
+func (v *identities) report(err error, done, failed string, args ...any) {
+	if err != nil {
+		v.log.Warn(failed, append(args, "error", err)...)
+		return
+	}
+	v.log.Info(done, args...)
 }
 
 // await waits until an epoch that is right is served here; why is the error if ctx ends before.
