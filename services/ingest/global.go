@@ -30,7 +30,9 @@ func (c Config) validateGlobal() error {
 		return nil
 	}
 	var errs []error
-	if err := claims.Region(c.Region).Validate(); err != nil {
+	if c.Region == "" {
+		errs = append(errs, errors.New("acceptance global needs region"))
+	} else if err := claims.Region(c.Region).Validate(); err != nil {
 		errs = append(errs, fmt.Errorf("region: %w", err))
 	}
 	if len(c.Coordinator.Addresses) == 0 {
