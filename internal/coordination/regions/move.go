@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
+	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 )
 
@@ -67,17 +68,23 @@ func (k *Keeper) tryMove(ctx context.Context, s *state, c change) (claims.Epoch,
 	if err != nil {
 		return claims.Epoch{}, err
 	}
+	// Whatever forbids the epoch in one bucket is found before another one has its record: from then on nobody decides.
+	if err := s.exchanged(next.Regions); err != nil {
+		return claims.Epoch{}, err
+	}
+	for _, name := range k.added(s, c) {
+		if err := k.mayWrite(ctx, s, name); err != nil {
+			return claims.Epoch{}, &RegionError{"move the epoch", name, err}
+		}
+	}
 	if err := k.noteInEtcd(ctx, s, c); err != nil {
 		return claims.Epoch{}, err
 	}
 	s.retired, s.joins, s.moved = next.Retired, next.Joining, nil
 	for _, name := range s.order(next.Regions) {
-		there, rec := s.found[name], next
-		if there.Number > 0 && there.Region != name {
-			return claims.Epoch{}, &RegionError{"move the epoch", name, fmt.Errorf("%w: its bucket is that of region %s", ErrRegionSettings, there.Region)}
-		}
+		rec := next
 		rec.Region = name
-		etag, err := writeRecord(ctx, k.store(name), there.etag, rec)
+		etag, err := writeRecord(ctx, k.store(name), s.found[name].etag, rec)
 		if err != nil {
 			return claims.Epoch{}, &RegionError{"move the epoch", name, err}
 		}
@@ -166,6 +173,31 @@ func (s *state) mayTake(added []claims.Region) error {
 	}
 	return nil
 }
+
+// exchanged is an error where the bucket of a region has the record of another one.
+func (s *state) exchanged(of []claims.Region) error {
+	for _, n := range of {
+		if there := s.found[n]; there.Number > 0 && there.Region != n {
+			return &RegionError{"check the epoch", n, fmt.Errorf("%w: its bucket is that of region %s", ErrRegionSettings, there.Region)}
+		}
+	}
+	return nil
+}
+
+// mayWrite asks for the permission to write a record where there is none, by a write that no object can fit: it changes nothing.
+func (k *Keeper) mayWrite(ctx context.Context, s *state, n claims.Region) error {
+	if s.found[n].Number > 0 {
+		return nil // it was written before
+	}
+	_, err := k.store(n).Replace(ctx, layout.RegionsKey, []byte("{}"), noETag, objstore.PutOptions{ContentType: "application/json"})
+	if errors.Is(err, objstore.ErrPreconditionFailed) || errors.Is(err, objstore.ErrNotFound) || passes(err) {
+		return nil
+	}
+	return err
+}
+
+// noETag is none that a store gives.
+const noETag = `"00000000000000000000000000000000"`
 
 // noteInEtcd does what has to be in etcd before any record is written.
 func (k *Keeper) noteInEtcd(ctx context.Context, s *state, c change) error {

@@ -764,8 +764,8 @@ func TestANoteOfOneRegion(t *testing.T) {
 	puts := 0
 	w.held = func(_ claims.Region, key string, do func() error) bool {
 		if key == layout.RegionsKey {
-			// Two records of the epoch, and one note.
-			if puts++; puts == 4 {
+			// The write that asks for the permission, two records of the epoch, and one note.
+			if puts++; puts == 5 {
 				return true
 			}
 		}

@@ -463,6 +463,9 @@ func (k *Keeper) agreed(s *state) (Opened, error) {
 			return Opened{}, fmt.Errorf("%w: region %s has no bucket in the settings of this coordinator", ErrRegionSettings, n)
 		}
 	}
+	if err := s.exchanged(newest.Regions); err != nil {
+		return Opened{}, err
+	}
 	switch {
 	case newest.Dissolved:
 		return Opened{}, fmt.Errorf("%w in epoch %d; its last region was %s", ErrDissolved, newest.Number, newest.Region)
