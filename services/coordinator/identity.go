@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -418,5 +419,9 @@ func (v *identities) Trace(ctx context.Context, q trace.Query) trace.Result {
 			return true
 		})
 	}
-	return trace.Find(ctx, v.traced, q)
+	traced := slices.Clone(v.traced)
+	for i, r := range traced {
+		traced[i].Store = &tracedStore{Store: r.Store}
+	}
+	return trace.Find(ctx, traced, q)
 }

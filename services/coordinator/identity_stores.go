@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/coordination/regions"
+	"lightmetrics.dev/lightmetrics/internal/coordination/trace"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 )
 
@@ -57,6 +59,41 @@ func (s *foldStore) do(ctx context.Context, request func(context.Context) error)
 		s.mu.Lock()
 		s.until = s.now().Add(foldPause)
 		s.mu.Unlock()
+	}
+	return err
+}
+
+// tracePatience is how long one request of a trace waits for a region, with all attempts of the store's policy: those alone would take
+// longer than the caller of a trace waits.
+const tracePatience = 20 * time.Second
+
+// tracedStore is the bucket of a region as one trace reads it: a region that is cut off is not asked again. It is safe for concurrent
+// use.
+type tracedStore struct {
+	trace.Store
+	lost atomic.Bool
+}
+
+func (s *tracedStore) Get(ctx context.Context, key string, o objstore.GetOptions) (body []byte, info objstore.Info, err error) {
+	err = s.do(ctx, func(ctx context.Context) error { body, info, err = s.Store.Get(ctx, key, o); return err })
+	return body, info, err
+}
+
+func (s *tracedStore) List(ctx context.Context, o objstore.ListOptions) (page objstore.Page, err error) {
+	err = s.do(ctx, func(ctx context.Context) error { page, err = s.Store.List(ctx, o); return err })
+	return page, err
+}
+
+func (s *tracedStore) do(ctx context.Context, request func(context.Context) error) error {
+	if s.lost.Load() {
+		return fmt.Errorf("%w: it did not answer before", objstore.ErrUnavailable)
+	}
+	bounded, cancel := context.WithTimeout(ctx, tracePatience)
+	defer cancel()
+	err := request(bounded)
+	if err != nil && ctx.Err() == nil && bounded.Err() != nil {
+		s.lost.Store(true)
+		return fmt.Errorf("%w: no answer within %s", objstore.ErrUnavailable, tracePatience)
 	}
 	return err
 }

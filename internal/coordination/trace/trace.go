@@ -13,7 +13,6 @@ import (
 	"slices"
 	"time"
 
-	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
 	"lightmetrics.dev/lightmetrics/internal/acceptance/journal"
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
 	"lightmetrics.dev/lightmetrics/internal/coordination/folds"
@@ -144,21 +143,13 @@ func Find(ctx context.Context, regions []Region, q Query) Result {
 	}
 	var out Result
 	found := make([]finder, len(regions))
-	// Identities that begin before the range and reach into it are found by what folds and claims say: keys are in the order of beginnings.
+	// Folds and claims say where identities begin that reach into the range: keys are in the order of beginnings.
 	q.Parallel(len(regions), func(i int) {
 		found[i] = finder{Region: regions[i], q: &q}
 		found[i].note("read folds", found[i].folds(ctx))
 	})
-	from := q.Identity.SeqStart
-	for _, c := range q.Claims {
-		from = min(from, c.Identity.SeqStart)
-	}
-	for _, f := range found {
-		for _, r := range f.records {
-			from = min(from, r.Identity.SeqStart)
-		}
-	}
-	q.Parallel(len(regions), func(i int) { found[i].note("list records", found[i].list(ctx, from)) })
+	begins := beginningsOf(q, found)
+	q.Parallel(len(regions), func(i int) { found[i].note("list records", found[i].list(ctx, begins)) })
 	times := timesOf(q, found)
 	q.Parallel(len(regions), func(i int) { found[i].journal(ctx, times) })
 	for _, f := range found {
@@ -170,6 +161,21 @@ func Find(ctx context.Context, regions []Region, q Query) Result {
 	}
 	slices.SortStableFunc(out.Records, Compare)
 	return out
+}
+
+// beginningsOf are the numbers before the range at which identities begin that are known to reach into it, in order.
+func beginningsOf(q Query, found []finder) (begins []uint64) {
+	for _, c := range q.Claims {
+		begins = append(begins, c.Identity.SeqStart)
+	}
+	for _, f := range found {
+		for _, r := range f.records {
+			begins = append(begins, r.Identity.SeqStart)
+		}
+	}
+	begins = slices.DeleteFunc(begins, func(seq uint64) bool { return seq >= q.Identity.SeqStart })
+	slices.Sort(begins)
+	return slices.Compact(begins)
 }
 
 // timesOf are the times that are known of the identities, in order.
@@ -248,82 +254,6 @@ func (f *finder) folds(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// list finds the records that have a key for each identity.
-func (f *finder) list(ctx context.Context, from uint64) error {
-	id := f.q.Identity
-	for _, prefix := range []string{layout.AcceptedPrefix, layout.AffirmedPrefix, layout.QuarantinePrefix} {
-		o := objstore.ListOptions{Prefix: layout.OfBoot(prefix, id.BootOf()), StartAfter: layout.BootFrom(prefix, id.BootOf(), from)}
-		for info, err := range objstore.List(ctx, f.Store, o) {
-			if err != nil {
-				return err
-			}
-			r, err := parseKey(prefix, info.Key)
-			if r.Err = err; err == nil {
-				if r.Identity.SeqStart > id.SeqEnd {
-					break
-				}
-				if !r.Identity.Intersects(id) {
-					continue
-				}
-				f.read(ctx, &r, info)
-			}
-			if err := f.add(r); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// parseKey gives what the key of a record says.
-func parseKey(prefix, key string) (r Record, err error) {
-	r.Key = key
-	switch prefix {
-	case layout.AcceptedPrefix:
-		r.Kind = Manifest
-		r.Identity, err = layout.ParseAccepted(key)
-	case layout.AffirmedPrefix:
-		r.Kind = Affirmation
-		r.Identity, r.Stamp, err = layout.ParseAffirmation(key)
-	default:
-		var hash identity.Digest
-		r.Kind = Quarantine
-		if r.Identity, hash, err = layout.ParseQuarantine(key); err == nil {
-			r.Hash = hash[:]
-		}
-	}
-	return r, err
-}
-
-// read reads a record as far as its kind needs it.
-func (f *finder) read(ctx context.Context, r *Record, info objstore.Info) {
-	b, _, err := f.Store.Get(ctx, r.Key, objstore.GetOptions{Limit: accept.MaxObjectBytes})
-	if err != nil {
-		r.Err = err
-		return
-	}
-	switch r.Kind {
-	case Manifest:
-		var m accept.Manifest
-		m, r.Err = accept.ParseManifest(b)
-		r.Hash, r.Stamp, r.Home, r.At = m.FrameSHA256[:], m.Stamp(), claims.Region(m.HomeRegion), m.AcceptedAt
-	case Affirmation:
-		var a accept.Affirmation
-		a, r.Err = accept.ParseAffirmation(b)
-		r.Hash, r.Home = a.FrameSHA256[:], claims.Region(a.HomeRegion)
-		if !info.LastModified.IsZero() {
-			r.At = info.LastModified.UnixNano()
-		}
-	default:
-		var c accept.ConflictRecord
-		c, r.Err = accept.ParseConflictRecord(b)
-		r.At = c.ObservedAt
-	}
-	if r.Err != nil && r.Kind != Quarantine { // whose key has the hash
-		r.Hash = nil
-	}
 }
 
 // entryOf is an entry of the journal as a record.

@@ -195,6 +195,89 @@ func TestEveryRecordInOrder(t *testing.T) {
 	only.want(trace.Find(t.Context(), only.stores, q), all[0])
 }
 
+// quarantine is the record of a frame that lost to m.
+func (w *world) quarantine(r claims.Region, lost, m accept.Manifest, at int64) {
+	w.t.Helper()
+	c := accept.ConflictRecord{
+		AuthorityID: authority(r), Identity: lost.Identity, AcceptedBlobKey: m.RawBlobKey, AcceptedSHA256: m.FrameSHA256, SubmittedBlobKey: lost.RawBlobKey,
+		SubmittedSHA256: lost.FrameSHA256, AcceptedManifestKey: layout.Accepted(lost.Identity), ObservedAt: at, CollectorID: "c", Met: m.Identity,
+	}
+	w.create(r, layout.Quarantine(lost.Identity, lost.FrameSHA256), c.Marshal())
+}
+
+// What has numbers of the range and begins before it is found also where no claim and no fold says where: copies that lost, frames
+// that were refused for what they meet, and what a region has accepted that does not take part yet.
+func TestWhatBeginsBeforeTheRange(t *testing.T) {
+	w := newWorld(t, "asia", "eu")
+	m := manifest("eu", batch(110_000, 110_010), "x", 7, noon)
+	w.accepted("eu", m)
+	refused := manifest("eu", batch(109_990, 110_005), "y", 0, noon+minute)
+	w.quarantine("eu", refused, m, noon+minute)
+	// Longer than batches usually are, and one of the longest.
+	w.accepted("asia", manifest("asia", batch(60_001, 110_000), "z", 1, noon+2*minute))
+	w.accepted("asia", manifest("asia", batch(100_000, 110_003), "u", 1, noon+3*minute))
+	for _, id := range []identity.Batch{batch(50_000, 60_000), batch(109_000, 109_999), batch(110_011, 110_020)} {
+		w.accepted("asia", manifest("asia", id, "other", 1, noon))
+	}
+	got := trace.Find(t.Context(), w.stores, trace.Query{Identity: batch(110_000, 110_001), After: time.Minute})
+	w.whole(got)
+	w.want(got, "eu MANIFEST 110000-110010", "eu QUARANTINE 109990-110005", "asia MANIFEST 60001-110000", "asia MANIFEST 100000-110003")
+	// Found once, also where a claim says where it begins.
+	q := trace.Query{Identity: batch(110_002, 110_002), After: time.Minute, Claims: []claims.Claim{{Identity: batch(109_990, 110_005)}, {Identity: batch(100_000, 110_003)}}}
+	w.want(trace.Find(t.Context(), w.stores, q), "eu MANIFEST 110000-110010", "eu QUARANTINE 109990-110005", "asia MANIFEST 100000-110003")
+	// Longer than a frame is by default: only claims and folds say so.
+	for _, by := range []string{"claim", "fold", ""} {
+		w := newWorld(t, "eu", "us")
+		id := batch(5, 2_000_000)
+		m := manifest("eu", id, "x", 7, noon)
+		w.accepted("eu", m)
+		q, want := trace.Query{Identity: batch(1_900_000, 1_900_000), After: time.Minute}, []string{"eu MANIFEST 5-2000000"}
+		switch by {
+		case "claim":
+			q.Claims = []claims.Claim{{Identity: id, ClaimedAt: noon}}
+		case "fold":
+			f := folds.Folder{Homes: func(claims.Region) (retired, known bool) { return false, true }, Regions: []folds.Region{{Name: "eu", Store: w.buckets["eu"]}, {Name: "us", Store: w.buckets["us"]}}}
+			_, err := f.Fold(t.Context(), id.BootOf(), claims.Folds{}, []folds.Entry{{Start: 5, End: 2_000_000, Home: "eu", Digest: folds.DigestOf(m.FrameSHA256)}})
+			w.must(err)
+			want = append(want, "eu FOLD 5-2000000", "us FOLD 5-2000000")
+		default:
+			want = nil
+		}
+		w.want(trace.Find(t.Context(), w.stores, q), want...)
+	}
+}
+
+// Records that stand under the key of another are damage, and not about what their key says.
+func TestRecordsOfAnotherKey(t *testing.T) {
+	w := newWorld(t, "eu")
+	id, other := batch(1, 10), batch(11, 20)
+	m := manifest("eu", other, "x", 7, noon)
+	lost := manifest("eu", other, "y", 0, noon)
+	stamp, later := identity.Stamp{Epoch: 3, Fence: 8}, identity.Stamp{Epoch: 3, Fence: 9}
+	affirm := func(id identity.Batch, s identity.Stamp) []byte {
+		return accept.Affirmation{AuthorityID: authority("eu"), Identity: id, FrameSHA256: m.FrameSHA256, Stamp: s, HomeRegion: "eu"}.Marshal()
+	}
+	w.create("eu", layout.Accepted(id), m.Marshal())
+	w.create("eu", layout.Affirmation(id, stamp), affirm(other, stamp))
+	w.create("eu", layout.Affirmation(id, later), affirm(id, stamp))
+	c := accept.ConflictRecord{
+		AuthorityID: authority("eu"), Identity: other, AcceptedBlobKey: m.RawBlobKey, AcceptedSHA256: m.FrameSHA256, SubmittedBlobKey: lost.RawBlobKey,
+		SubmittedSHA256: lost.FrameSHA256, AcceptedManifestKey: layout.Accepted(other), ObservedAt: noon, CollectorID: "c",
+	}
+	w.create("eu", layout.Quarantine(id, lost.FrameSHA256), c.Marshal())
+	c.Identity, c.AcceptedManifestKey = id, layout.Accepted(id)
+	w.create("eu", layout.Quarantine(id, identity.Sum([]byte("z"))), c.Marshal())
+	got := trace.Find(t.Context(), w.stores, trace.Query{Identity: id, After: time.Minute})
+	if len(got.Records) != 5 {
+		t.Errorf("%v", lines(got.Records))
+	}
+	for _, r := range got.Records {
+		if r.Err == nil || r.Kind != trace.Quarantine && r.Hash != nil || r.At != 0 {
+			t.Errorf("%s %+v", r.Key, r)
+		}
+	}
+}
+
 // Records of other boots and agents are not found, nor are those behind the range.
 func TestOnlyWhatMeets(t *testing.T) {
 	w := newWorld(t, "eu")
@@ -290,6 +373,17 @@ func TestBounds(t *testing.T) {
 	if got = trace.Find(t.Context(), w.stores, q); len(got.Records) != trace.MaxRecords || got.Journals[0].Err == nil {
 		t.Errorf("%d records, %+v", len(got.Records), got.Journals)
 	}
+	w = newWorld(t, "eu")
+	for i := range uint64(50_001) {
+		w.create("eu", layout.Accepted(batch(i, i)), nil)
+	}
+	q.Identity = batch(60_000, 60_000)
+	w.accepted("eu", manifest("eu", q.Identity, "x", 1, noon))
+	got = trace.Find(t.Context(), w.stores, q)
+	if w.want(got, "eu MANIFEST 60000-60000"); len(got.Unread) != 1 || !strings.Contains(got.Unread[0].Err.Error(), "50000") {
+		t.Errorf("%+v", got.Unread)
+	}
+	q.Identity = batch(1, 1)
 	for _, files := range []bool{true, false} {
 		s := newWorld(t, "eu")
 		s.stores[0].Store = endless{s.buckets["eu"], files, s}

@@ -1,0 +1,77 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/acceptance/accept"
+	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
+	"lightmetrics.dev/lightmetrics/internal/coordination/trace"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
+	"lightmetrics.dev/lightmetrics/pkg/identity"
+)
+
+// unreachable is a bucket behind a network that is cut off: each request ends by its caller's deadline, or after the attempts
+// of a store's policy.
+type unreachable struct{}
+
+func (unreachable) wait(ctx context.Context) error {
+	timer := time.NewTimer(100 * time.Second)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return fmt.Errorf("%w: no answer", objstore.ErrUnavailable)
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", objstore.ErrUnavailable, ctx.Err())
+	}
+}
+
+func (u unreachable) Get(ctx context.Context, _ string, _ objstore.GetOptions) ([]byte, objstore.Info, error) {
+	return nil, objstore.Info{}, u.wait(ctx)
+}
+
+func (u unreachable) List(ctx context.Context, _ objstore.ListOptions) (objstore.Page, error) {
+	return objstore.Page{}, u.wait(ctx)
+}
+
+// A region that is cut off holds a trace up for a while, and not until its caller has left with nothing.
+func TestTraceWithoutARegion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eu := mem.New(time.Now)
+		_, err := eu.Create(t.Context(), layout.AuthorityKey, accept.AuthorityRecord{AuthorityID: "authority"}.Marshal(), objstore.PutOptions{})
+		must(t, err)
+		id := identity.Batch{Agent: "a", Boot: "b", SeqStart: 1, SeqEnd: 10}
+		_, err = eu.Create(t.Context(), layout.Accepted(id), []byte("damaged"), objstore.PutOptions{})
+		must(t, err)
+		v := &identities{traced: []trace.Region{{Name: "eu", Store: eu}, {Name: "us", Store: unreachable{}}}}
+		for range 2 { // what was found out in one call says nothing of the next
+			began := time.Now()
+			got := v.Trace(t.Context(), trace.Query{Identity: id, After: time.Minute})
+			if took := time.Since(began); took < tracePatience || took > tracePatience+time.Second {
+				t.Errorf("it took %s", took)
+			}
+			if len(got.Records) != 1 || got.Records[0].Region != claims.Region("eu") {
+				t.Errorf("%+v", got.Records)
+			}
+			if len(got.Unread) != 1 || got.Unread[0].Region != "us" || !errors.Is(got.Unread[0].Err, objstore.ErrUnavailable) {
+				t.Errorf("%+v", got.Unread)
+			}
+			if j := got.Journals; len(j) != 2 || j[0].Err != nil || !errors.Is(j[1].Err, objstore.ErrUnavailable) {
+				t.Errorf("%+v", j)
+			}
+		}
+		// A caller that leaves says nothing of the region.
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		s := &tracedStore{Store: unreachable{}}
+		if _, _, err := s.Get(ctx, "k", objstore.GetOptions{}); err == nil || s.lost.Load() {
+			t.Errorf("%v, lost: %t", err, s.lost.Load())
+		}
+	})
+}
