@@ -208,6 +208,48 @@ func TestConflictsNameTheRangeMet(t *testing.T) {
 	}
 }
 
+// TestWhatIsNotKnownOfAnotherRegion: when another region accepted a batch, and which collector did, its own records say. An answer here
+// leaves it out, and gives neither the epoch of Unix nor its own time and name for it.
+func TestWhatIsNotKnownOfAnotherRegion(t *testing.T) {
+	w := newWorld(t)
+	eu, us := w.start(t, newStore(), "eu", nil), w.start(t, newStore(), "us", nil)
+	first, other := encode(t, boot, 10, 10, 0), encode(t, boot, 10, 10, 1)
+	spool := func(r *http.Request) { r.Header.Set(ingest.SpoolIDHeader, "spool-1") }
+	if a := eu.post(t, first, spool); a.code != 200 || a.body["duplicate"] != false || a.body["accepted_at"] == nil || a.body["collector_id"] == nil {
+		t.Fatalf("%d %v", a.code, a.body)
+	}
+	known := func(m map[string]any) bool { return m["accepted_at"] != nil || m["collector_id"] != nil }
+	var a answer
+	for range 100 { // until it is settled
+		if a = us.post(t, first, spool); a.code == 200 {
+			break
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	if a.code != 200 || a.body["duplicate"] != true || known(a.body) {
+		t.Errorf("%d %v", a.code, a.body)
+	}
+	if a = us.post(t, other, spool); a.code != 409 || known(a.body) || a.body["accepted_sha256"] != identity.Sum(first).String() {
+		t.Errorf("%d %v", a.code, a.body)
+	}
+	_, err := us.client.SubmitBatch(t.Context(), &ingestv1.SubmitBatchRequest{Frame: other, SpoolId: "spool-1"})
+	if m := errorInfo(err); rpc.Reason(err) != ingest.ReasonIdentityConflict || m["accepted_at"] != "" || m["collector_id"] != "" {
+		t.Errorf("%v, %v", err, m)
+	}
+	s, _ := us.mustOpen(t, boot, 15)
+	if c := s.ask(other).GetConflict(); c == nil || c.GetAcceptedAtUnixNs() != 0 || c.GetCollectorId() != "" {
+		t.Errorf("%v", c)
+	}
+	if a := s.ask(first).GetAcceptance(); a == nil || a.GetAcceptedAtUnixNs() != 0 || a.GetCollectorId() != "" || a.GetJournalPosition() == "" {
+		t.Errorf("%v", a)
+	}
+	s.done()
+	// Its own region knows.
+	if a := eu.post(t, first, spool); a.code != 200 || a.body["duplicate"] != true || a.body["accepted_at"] == nil || a.body["collector_id"] == nil {
+		t.Errorf("%d %v", a.code, a.body)
+	}
+}
+
 // TestBoundsOfSeveralRegions: a batch out of bounds that another region has accepted is a duplicate here. Where nobody can know that, and
 // while another one may be accepting it, its sender is told to come again, and never that it is refused.
 func TestBoundsOfSeveralRegions(t *testing.T) {

@@ -26,21 +26,25 @@ func (frameMarshaler) Marshal(v any) ([]byte, error) {
 		return nil, fmt.Errorf("marshal %T for %s", v, frame.MediaType)
 	}
 	a := r.GetAcceptance()
-	return json.Marshal(acceptedJSON{
+	out := acceptedJSON{
 		Duplicate:   r.GetDuplicate(),
 		FrameSHA256: hex.EncodeToString(a.GetFrameSha256()),
-		AcceptedAt:  time.Unix(0, a.GetAcceptedAtUnixNs()).UTC().Format(timeFormat),
 		CollectorID: a.GetCollectorId(),
 		ManifestKey: a.GetManifestKey(), JournalPosition: a.GetJournalPosition(),
-	})
+	}
+	if ns := a.GetAcceptedAtUnixNs(); ns != 0 {
+		out.AcceptedAt = time.Unix(0, ns).UTC().Format(timeFormat)
+	}
+	return json.Marshal(out)
 }
 
 // acceptedJSON is the body of a 200.
 type acceptedJSON struct {
 	Duplicate   bool   `json:"duplicate"`
 	FrameSHA256 string `json:"frame_sha256"`
-	AcceptedAt  string `json:"accepted_at"`
-	CollectorID string `json:"collector_id"`
+	// AcceptedAt and CollectorID are absent where another region accepted the batch.
+	AcceptedAt  string `json:"accepted_at,omitempty"`
+	CollectorID string `json:"collector_id,omitempty"`
 	ManifestKey string `json:"manifest_key"`
 	// JournalPosition is empty where the batch is accepted on the collector's own disk alone.
 	JournalPosition string `json:"journal_position,omitempty"`

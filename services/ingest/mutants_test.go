@@ -12,7 +12,7 @@ import (
 func TestMutantsAreCaught(t *testing.T) {
 	mutants.Check(t, mutants.List{
 		// The tests that find them, so that the run without a bug is short too.
-		Run: "TestManifestDescribes|TestUnary|TestHTTP|TestStreamAnswers|TestTokens|TestPanic|TestSheds|TestWhatWasRead|TestDrainFinishes|TestWindow|TestWelcome|TestHello|TestBytesOf|TestReconcilers|TestAcceptedBatches|TestActiveSeries|TestHalfSent|TestAnswersSay|TestAnswersWait|TestNoEntry|TestASpoolIs|TestARunStays|TestARunEnds|TestTheJournalIs|TestAPolicy|TestAReplicated|TestFramesAreSent|TestFramesWait|TestSpooledFrames|TestQuarantine|TestAReleaseIs|TestSettleConflicts$|TestClashes|TestWhereabouts|TestRecentFrames|TestOnlyAcceptedFrames|TestBoundsOfSeveral|TestALinearizerThat|TestBreaker",
+		Run: "TestManifestDescribes|TestUnary|TestHTTP|TestStreamAnswers|TestTokens|TestPanic|TestSheds|TestWhatWasRead|TestDrainFinishes|TestWindow|TestWelcome|TestHello|TestBytesOf|TestReconcilers|TestAcceptedBatches|TestActiveSeries|TestHalfSent|TestAnswersSay|TestAnswersWait|TestNoEntry|TestASpoolIs|TestARunStays|TestARunEnds|TestTheJournalIs|TestAPolicy|TestAReplicated|TestFramesAreSent|TestFramesWait|TestSpooledFrames|TestQuarantine|TestAReleaseIs|TestSettleConflicts$|TestClashes|TestWhereabouts|TestRecentFrames|TestOnlyAcceptedFrames|TestBoundsOfSeveral|TestALinearizerThat|TestBreaker|TestWhatIsNotKnown",
 		Mutants: []mutants.Mutant{
 			{Name: "max time is min time", File: "submission.go", Old: "MinTime: sum.MinTime, MaxTime: sum.MaxTime,", New: "MinTime: sum.MinTime, MaxTime: sum.MinTime,", By: "TestManifestDescribesTheFrame"},
 			{Name: "record count is of the range before", File: "submission.go", Old: "Records: sum.Records,", New: "Records: sum.Records - 1,", By: "TestUnaryOutcomes"},
@@ -28,6 +28,9 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "one that does not answer refuses", File: "global.go", Old: "l.m.denied.Set(0)\n	if errors.Is(err, claims.ErrDenied) {", New: "l.m.denied.Set(0)\n	if err != nil {", By: "TestALinearizerThatDenies"},
 			{Name: "a stream does not name the range that is met", File: "stream.go", Old: "if met := v.result.Met; met != (identity.Batch{}) {", New: "if met := v.result.Met; false {", By: "TestConflictsName"},
 			{Name: "a call does not name it", File: "submit.go", Old: "if met := v.result.Met; met != (identity.Batch{}) {", New: "if met := v.result.Met; false {", By: "TestConflictsName"},
+			{Name: "what another region accepted is of 1970", File: "submit.go", Old: "if m.AcceptedAt != 0 {", New: "if true {", By: "TestWhatIsNotKnown"},
+			{Name: "a duplicate of another region has the time of 1970", File: "marshaler.go", Old: "ns != 0 {", New: "ns != -1 {", By: "TestWhatIsNotKnown"},
+			{Name: "a duplicate of another region names this collector", File: "stream.go", Old: "if !r.Elsewhere {", New: "if true {", By: "TestWhatIsNotKnown"},
 			{Name: "a duplicate is accepted over HTTP", File: "submit.go", Old: "Duplicate: v.result.Outcome == accept.Duplicate,", New: "Duplicate: false,", By: "TestHTTPOutcomes"},
 			{Name: "a conflict is a success over HTTP", File: "submit.go", Old: "if v.result.Outcome == accept.Conflict {", New: "if false {", By: "TestHTTPOutcomes"},
 			{Name: "a retry has no delay", File: "stream.go", Old: "			r.RetryDelay = durationpb.New(f.RetryAfter)\n", New: "", By: "TestShedsWhenFull"},

@@ -274,10 +274,12 @@ func (s *Service) batchResult(v decision) *ingestv1.BatchResult {
 }
 
 func acceptance(r accept.Result) *ingestv1.Acceptance {
-	return &ingestv1.Acceptance{
-		FrameSha256: r.Manifest.FrameSHA256[:], AcceptedAtUnixNs: r.Manifest.AcceptedAt,
-		CollectorId: r.Manifest.CollectorID, ManifestKey: r.ManifestKey, JournalPosition: positionText(r.Position),
+	a := &ingestv1.Acceptance{FrameSha256: r.Manifest.FrameSHA256[:], ManifestKey: r.ManifestKey, JournalPosition: positionText(r.Position)}
+	// Of a duplicate of another region the manifest is this call's: it has not accepted the batch.
+	if !r.Elsewhere {
+		a.AcceptedAtUnixNs, a.CollectorId = r.Manifest.AcceptedAt, r.Manifest.CollectorID
 	}
+	return a
 }
 
 // finishing returns a context that outlives the call but not the service's drain.

@@ -74,8 +74,6 @@ func conflict(v decision) rpc.Failure {
 		Metadata: map[string]string{
 			"accepted_sha256":  m.FrameSHA256.String(),
 			"submitted_sha256": v.sha256.String(),
-			"accepted_at":      m.AcceptedTime().Format(timeFormat),
-			"collector_id":     m.CollectorID,
 			"manifest_key":     layout.Accepted(v.id),
 		},
 	}
@@ -83,6 +81,10 @@ func conflict(v decision) rpc.Failure {
 		f.Message = metDetail(v.id, met)
 		f.Metadata["manifest_key"] = layout.Accepted(met)
 		f.Metadata["accepted_seq_start"], f.Metadata["accepted_seq_end"] = fmt.Sprint(met.SeqStart), fmt.Sprint(met.SeqEnd)
+	}
+	// Which collector accepted it and when, the linearizer does not say.
+	if m.AcceptedAt != 0 {
+		f.Metadata["accepted_at"], f.Metadata["collector_id"] = m.AcceptedTime().Format(timeFormat), m.CollectorID
 	}
 	// With local_spool both exist only after the landing.
 	if k := v.result.QuarantineKey; k != "" {

@@ -192,7 +192,7 @@ func (o Op) Validate() error {
 		return fmt.Errorf("%w: no epoch", ErrInvalid)
 	case o.At < 0:
 		return fmt.Errorf("%w: time %d is negative", ErrInvalid, o.At)
-	case o.Kind == DoRelease:
+	case o.Kind == DoRelease && o.Region == "": // callers of before a release said its region
 		return nil
 	}
 	return o.Region.Validate()

@@ -246,7 +246,8 @@ func TestChangesThatAreNone(t *testing.T) {
 	}))
 	for name, op := range map[string]claims.Op{
 		"nothing": {}, "a fold": {Kind: claims.DoFold, Identity: claimOf(0).Identity}, "a lookup": {Kind: claims.DoLookup, Identity: claimOf(0).Identity},
-		"no region": changed(claimOf(0), func(o *claims.Op) { o.Region = "" }),
+		"no region":                changed(claimOf(0), func(o *claims.Op) { o.Region = "" }),
+		"a release of no region's": changed(claimOf(0), func(o *claims.Op) { o.Kind, o.Epoch, o.Region = claims.DoRelease, 3, "EU!" }),
 	} {
 		if r := c.Do(bg, []claims.Op{op}); !errors.Is(r[0].Err, claims.ErrInvalid) {
 			t.Errorf("%s: %+v", name, r[0])

@@ -606,9 +606,9 @@ type Acceptance struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// SHA-256 of the frame, 32 bytes.
 	FrameSha256 []byte `protobuf:"bytes,1,opt,name=frame_sha256,json=frameSha256,proto3" json:"frame_sha256,omitempty"`
-	// Clock of the accepting collector, Unix nanoseconds.
+	// Clock of the accepting collector, Unix nanoseconds. 0 where another region accepted the batch.
 	AcceptedAtUnixNs int64 `protobuf:"varint,2,opt,name=accepted_at_unix_ns,json=acceptedAtUnixNs,proto3" json:"accepted_at_unix_ns,omitempty"`
-	// The accepting collector.
+	// The accepting collector. Empty where another region accepted the batch.
 	CollectorId string `protobuf:"bytes,3,opt,name=collector_id,json=collectorId,proto3" json:"collector_id,omitempty"`
 	// Key of the identity manifest.
 	ManifestKey string `protobuf:"bytes,4,opt,name=manifest_key,json=manifestKey,proto3" json:"manifest_key,omitempty"`
@@ -692,9 +692,9 @@ type Conflict struct {
 	AcceptedSha256 []byte `protobuf:"bytes,1,opt,name=accepted_sha256,json=acceptedSha256,proto3" json:"accepted_sha256,omitempty"`
 	// SHA-256 of the submitted frame, 32 bytes.
 	SubmittedSha256 []byte `protobuf:"bytes,2,opt,name=submitted_sha256,json=submittedSha256,proto3" json:"submitted_sha256,omitempty"`
-	// When the accepted frame was accepted, Unix nanoseconds.
+	// When the accepted frame was accepted, Unix nanoseconds. 0 where several regions accept.
 	AcceptedAtUnixNs int64 `protobuf:"varint,3,opt,name=accepted_at_unix_ns,json=acceptedAtUnixNs,proto3" json:"accepted_at_unix_ns,omitempty"`
-	// Who accepted it.
+	// Who accepted it. Empty where several regions accept.
 	CollectorId string `protobuf:"bytes,4,opt,name=collector_id,json=collectorId,proto3" json:"collector_id,omitempty"`
 	// Key of the quarantine record. Empty where the collector accepts on its own disk, and the
 	// record is written later.
