@@ -60,9 +60,10 @@ func (s *service) ask(ctx context.Context, fn func(context.Context, grpc.ClientC
 	return s.over(func(conn grpc.ClientConnInterface) error { return fn(ctx, conn) })
 }
 
-// exit gives err its exit code. A service that refuses who asks was reached.
+// exit gives err its exit code, and the words of the service instead of gRPC's. A service that refuses who asks was reached.
 func (s *service) exit(err error) error {
 	code := status.Code(err)
+	err = readable(err)
 	switch {
 	// The exit code tells scripts whether to try again: not reached is temporary, refused is not.
 	case err == nil, code == codes.PermissionDenied, code == codes.Unauthenticated:
@@ -74,3 +75,28 @@ func (s *service) exit(err error) error {
 	}
 	return err
 }
+
+// readable shows what a service has answered as its message and, behind it, the reason to branch on; the code where it gives none.
+func readable(err error) error {
+	var answered interface{ GRPCStatus() *status.Status }
+	if !errors.As(err, &answered) {
+		return err
+	}
+	st, why := answered.GRPCStatus(), rpc.Reason(err)
+	if why == "" {
+		why = st.Code().String()
+	}
+	text := err.Error()
+	if inner, ok := answered.(error); ok {
+		text = strings.Replace(text, inner.Error(), st.Message()+" ("+why+")", 1)
+	}
+	return &readableError{text, err}
+}
+
+type readableError struct {
+	text string
+	err  error
+}
+
+func (e *readableError) Error() string { return e.text }
+func (e *readableError) Unwrap() error { return e.err }

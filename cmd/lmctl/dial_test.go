@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -80,6 +81,20 @@ func TestExitCodes(t *testing.T) {
 		for i, err := range ask(at) {
 			if got := code(err); got != c.want {
 				t.Errorf("%v, question %d: exit code %d, want %d", err, i, got, c.want)
+			}
+		}
+	}
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{status.Error(codes.FailedPrecondition, "the region was retired"), "the region was retired (FailedPrecondition)"},
+		{denied, "(" + rpc.ReasonForbidden + ")"},
+	} {
+		r.err = c.err
+		for i, err := range ask(at) {
+			if err == nil || strings.Contains(err.Error(), "rpc error") || !strings.Contains(err.Error(), c.want) || status.Code(err) != status.Code(c.err) {
+				t.Errorf("question %d: %v, want %s", i, err, c.want)
 			}
 		}
 	}
