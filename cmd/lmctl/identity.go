@@ -24,6 +24,9 @@ import (
 // traceTimeout bounds a trace, which reads files of the journals of all regions.
 const traceTimeout = 5 * time.Minute
 
+// maxTrace is above the bytes of as many records as all regions may have, 16 times trace.MaxRecords, with the longest names.
+const maxTrace = 64 << 20
+
 func identityCommand(out *format) *cobra.Command {
 	c := &identityAPI{}
 	cmd := &cobra.Command{Use: "identity", Short: "What the identity linearizer and the regions have of a batch"}
@@ -176,7 +179,7 @@ func identityTrace(out *format, c *identityAPI) *cobra.Command {
 		err = c.over(func(conn grpc.ClientConnInterface) error {
 			r, err := coordinatorv1.NewIdentityServiceClient(conn).TraceIdentity(ctx, &coordinatorv1.TraceIdentityRequest{
 				AgentId: f.agent, BootId: f.boot, SeqStart: from, SeqEnd: to, JournalAfterNs: uint64(after),
-			})
+			}, grpc.MaxCallRecvMsgSize(maxTrace))
 			v = viewTrace(r)
 			return err
 		})

@@ -11,6 +11,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/cli"
 	core "lightmetrics.dev/lightmetrics/internal/coordination/claims" // lmctl has a function of the package's name
 	"lightmetrics.dev/lightmetrics/internal/coordination/trace"
+	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
@@ -141,4 +142,18 @@ func TestIdentityTraceSaysWhatIsMissing(t *testing.T) {
 	want("journal of us: it ended early")
 	l.traced.Journals[1].Err, l.failed = nil, core.ErrUnavailable
 	want("etcd: ")
+}
+
+// As many records as regions may have, with the longest names there are, fit into an answer.
+func TestIdentityTraceOfTheMostRecords(t *testing.T) {
+	l, sum := traced()
+	id := identity.Batch{Agent: strings.Repeat("a", identity.MaxAgentIDBytes), Boot: strings.Repeat("b", identity.MaxBootIDBytes), SeqStart: 1, SeqEnd: 2}
+	l.traced.Records = nil
+	for range core.MaxRegions * trace.MaxRecords {
+		l.traced.Records = append(l.traced.Records, trace.Record{Region: "eu", Key: layout.Quarantine(id, sum), Kind: trace.Quarantine, Identity: id, Hash: sum[:], At: 1e9, Home: "eu"})
+	}
+	out, code := identityVerb(t, serveIdentities(t, l), "trace", "1-90")
+	if n := strings.Count(out, trace.Quarantine); code != cli.ExitOK || n != len(l.traced.Records) {
+		t.Errorf("exit %d, %d records: %.200s", code, n, out)
+	}
 }
