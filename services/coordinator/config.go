@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,6 +21,8 @@ import (
 // Config of a coordinator. docs/guide/coordinator.md explains every setting.
 type Config struct {
 	service.Base // its ID names this coordinator in the election
+
+	Region string `koanf:"region" help:"name of the region, of several, whose shards and pending work are here: workers that are bound to other regions may not touch them; empty: not compared"`
 
 	// Store counts the terms of leaders; without a bucket etcd alone does.
 	Store s3.Config `koanf:"store" needs:"store.bucket"`
@@ -134,6 +137,14 @@ func (c Config) Validate() error {
 	for name, d := range map[string]time.Duration{"lease.worker": c.Lease.Worker, "lease.leader": c.Lease.Leader} {
 		if d < time.Second || d > 10*time.Minute || d%time.Second != 0 {
 			errs = append(errs, fmt.Errorf("%s: must be 1s to 10m, in whole seconds", name))
+		}
+	}
+	if c.Region != "" {
+		if err := claims.Region(c.Region).Validate(); err != nil {
+			errs = append(errs, fmt.Errorf("region: %w", err))
+		}
+		if there := c.Identity.Regions; len(there) > 0 && !slices.ContainsFunc(there, func(r RegionConfig) bool { return r.Name == c.Region }) {
+			errs = append(errs, fmt.Errorf("region: %q is none of identity.regions", c.Region))
 		}
 	}
 	if c.MaxStreams < 1 {

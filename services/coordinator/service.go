@@ -141,9 +141,10 @@ func (s *Service) prepare(ctx context.Context) error {
 	b := s.back.Load()
 	store := etcd.NewPendingWork(b.client.Etcd, etcd.PendingOptions{Prefix: b.client.Prefix + "/work/v1", Timeout: b.client.Timeout, Now: s.now})
 	// Services are registered before gRPC listens; a worker never reaches a coordinator without etcd.
-	coordinatorv1.RegisterOwnershipServiceServer(s, &server{s: s, b: b, streams: make(chan struct{}, s.cfg.MaxStreams)})
-	coordinator.NewPendingServer(store, store).Register(s)
-	coordinator.NewRefsServer(etcd.NewRefs(b.client.Etcd, b.client.Prefix+"/refs/v1", b.client.Timeout)).Register(s)
+	own := ofRegion{s, s.cfg.Region}
+	coordinatorv1.RegisterOwnershipServiceServer(own, &server{s: s, b: b, streams: make(chan struct{}, s.cfg.MaxStreams)})
+	coordinator.NewPendingServer(store, store).Register(own)
+	coordinator.NewRefsServer(etcd.NewRefs(b.client.Etcd, b.client.Prefix+"/refs/v1", b.client.Timeout)).Register(own)
 	if err := s.serveIdentities(b); err != nil {
 		return err
 	}
