@@ -67,7 +67,7 @@ const (
 	ClaimConflict
 	// ClaimRangeConflict: another identity that is decided shares sequence numbers with this one.
 	ClaimRangeConflict
-	// ClaimContested: a claim that may yet be given up stands in the way.
+	// ClaimContested: a claim that may yet be released stands in the way.
 	ClaimContested
 	// ClaimMoved: the claim is not the caller's any more.
 	ClaimMoved

@@ -308,7 +308,7 @@ func (c *globalCall) conflict(ctx context.Context, a ClaimAnswer) (Result, error
 }
 
 // replace: the region's key has another frame for ever, so the claim is made one for that frame. The region's reconciler completes
-// it, which has what is needed to make sure of that frame; then this sender is told the conflict.
+// it, which has what is needed to make sure of that frame; then this sender gets the answer conflict.
 func (c *globalCall) replace(ctx context.Context, claim Claim, there Manifest) error {
 	if claim.Fixed || claim.Bound {
 		return c.p.retry(ReasonHomeLost, fmt.Errorf("it is decided for this frame, and the region's key has %s", there.FrameSHA256))

@@ -36,7 +36,7 @@ func (r Region) Validate() error {
 }
 
 // ID names one attempt to have an identity accepted. It is random: a caller that got no answer asks again with the
-// same id and is told that the claim is its own.
+// same id and gets the answer that the claim is its own.
 type ID [16]byte
 
 // IsZero: no claim has this id.
@@ -88,7 +88,7 @@ type Claim struct {
 	// in its home region, which alone can complete it.
 	Recovered bool
 	// Bound: the identity is this hash's for good, whatever the state says: it is folded, its home region was retired, and another
-	// one writes the manifest anew.
+	// one writes the manifest again.
 	Bound bool
 	// ClaimedAt, of the holder, and DurableAt are Unix nanoseconds by clocks of coordinators: for people, and for scans that leave
 	// out what is young. Nothing is decided by them.
@@ -113,7 +113,7 @@ const (
 	DoSettle
 	// DoReplace puts Hash in the place of the hash of the claim of ID: another frame's manifest stands in its home region.
 	DoReplace
-	// DoRelease gives the claim of ID up.
+	// DoRelease deletes the claim of ID. Region may be empty.
 	DoRelease
 	// DoLookup gives the claims that intersect the identity, and what is known of the boot's folds.
 	DoLookup

@@ -220,7 +220,7 @@ func (d *draft) replace(op Op, c Claim) decision {
 }
 
 func (d *draft) release(op Op, c Claim) decision {
-	// A caller that says its region gives up only what is its own.
+	// A caller that says its region releases only what is its own.
 	if op.Region != "" && c.Home != op.Region {
 		return d.answer(Moved, c)
 	}

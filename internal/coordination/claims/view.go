@@ -70,7 +70,7 @@ func load(k *bootKeys, epoch uint64, most int, got [][]Entry) (*view, error) {
 		if err != nil {
 			return nil, err
 		}
-		// Recovery writes every claim anew. One of another epoch was written by somebody who does not know of it.
+		// A recovery writes every claim again. One of another epoch was written by somebody who does not know of it.
 		if c.Stamp.Epoch != epoch {
 			return nil, fmt.Errorf("%w: claim %s in the store is of epoch %d, the linearizer is in %d", ErrEpoch, c.Identity, c.Stamp.Epoch, epoch)
 		}

@@ -19,7 +19,7 @@ import (
 
 // Digest stands for the hash of a frame: the first 128 bits of its SHA-256. Whoever wants another frame taken for one that is
 // folded needs a second preimage of them, 2^128 attempts. A sender that finds two frames of its own with the same digest, 2^64
-// attempts, is told that the second is a duplicate of the first.
+// attempts, gets the answer that the second is a duplicate of the first.
 type Digest [16]byte
 
 // DigestOf shortens a hash.

@@ -209,7 +209,7 @@ func (f *Forwarder) complete(ctx context.Context, r Result, m accept.Manifest, c
 	case err != nil:
 		return r, err
 	case lost != "" && !c.Recovered:
-		// Nobody was answered. Who has the bytes claims anew, and writes them.
+		// Nobody was answered. A sender that has the bytes claims the identity again, and they are written.
 		r.Why = lost
 		return f.release(ctx, r, c)
 	case lost != "":

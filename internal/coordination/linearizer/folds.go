@@ -73,7 +73,7 @@ func failed(op claims.Op, err error) Result {
 	return Result{Err: &claims.Error{Op: op.Kind, Key: op.Identity, Err: err}}
 }
 
-// claimFolded looks some claims up in folds, and claims anew what is free there.
+// claimFolded looks some claims up in folds, and claims again what is free there.
 func (l *Linearizer) claimFolded(ctx context.Context, ops []claims.Op, out []Result, at []int) {
 	free := make([]bool, len(at))
 	var looks sync.WaitGroup

@@ -21,7 +21,7 @@ type Options struct {
 	Revision int64
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
-	// Observe is told of every transaction: its operations, how long it took, and its error. nil is nobody.
+	// Observe is called after every transaction, with the number of its operations, how long it took, and its error. nil is nobody.
 	Observe func(ops int, took time.Duration, err error)
 }
 
@@ -117,7 +117,7 @@ func (l *Linearizer) do(ctx context.Context, ops []claims.Op) []Result {
 	return c.results
 }
 
-// leave gives up what is not answered.
+// leave ends what is not answered: a change that was not sent is canceled, and of the others the outcome is unknown.
 func (l *Linearizer) leave(ctx context.Context, c *call, ops []claims.Op, tickets []claims.Ticket) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

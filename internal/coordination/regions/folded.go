@@ -74,14 +74,14 @@ func (f *Folded) Decide(ctx context.Context, op claims.Op, known claims.Folds) (
 		return a, claims.Looked{}, nil
 	}
 	if found.Verdict == folds.Same {
-		// Its home is gone, perhaps with the batch: it is accepted anew, and can be nobody else's.
+		// Its home is gone, perhaps with the batch: it is accepted again, for this hash alone.
 		found.Looked.Bound = true
 		return claims.Answer{}, found.Looked, nil
 	}
 	if a.Outcome = claims.Conflict; found.Verdict == folds.OtherRange {
 		a.Outcome = claims.RangeConflict
 	}
-	// Who is refused is told by which frame: without its hash no record of the conflict can be written, and the sender would try again
+	// The sender that is refused gets the hash of the frame that is accepted: without it no record of the conflict can be written, and the sender would try again
 	// for ever.
 	a.Claim.Hash, err = f.frame(ctx, id, found.Entry)
 	return a, claims.Looked{}, err

@@ -156,13 +156,13 @@ func (p *Peers) ParseScope(names []string) (Scope, error) {
 	return s, nil
 }
 
-// Caller is who asks, as the other region is told.
+// Caller is the principal of a request, which is sent to the other regions.
 type Caller struct {
 	Principal string
 	Roles     []string
 }
 
-// CallerFrom is the principal of a request. One without is told as nobody, and refused.
+// CallerFrom is the principal of a request. Without one the other regions refuse the request.
 func CallerFrom(ctx context.Context) Caller {
 	p, _ := rpc.PrincipalFrom(ctx)
 	c := Caller{Principal: p.Name}
