@@ -56,10 +56,7 @@ func benchJoining(ctx context.Context, e *env) ([]Result, error) {
 		if err != nil {
 			return all, fmt.Errorf("%s, not prepared: %w", c.name, err)
 		}
-		over := "the embedded store over HTTP on the same machine"
-		if c.delay {
-			over = fmt.Sprintf("%s, each request %v later", over, recoveryDelay)
-		}
+		over := storeAt(c.delay)
 		per := func(took time.Duration, n int) float64 { return took.Seconds() * 1e6 / float64(n) }
 		all = append(all,
 			Result{Name: "joining/" + c.name + "/prepare", Value: per(with.prepare, c.n), Unit: "s per million", Durability: "object store, fsync",

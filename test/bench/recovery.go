@@ -51,10 +51,7 @@ func benchRecovery(ctx context.Context, e *env) ([]Result, error) {
 		if err != nil {
 			return all, fmt.Errorf("%s: %w", c.name, err)
 		}
-		over := "the embedded store over HTTP on the same machine"
-		if c.delay {
-			over = fmt.Sprintf("%s, each request %v later", over, recoveryDelay)
-		}
+		over := storeAt(c.delay)
 		per := float64(c.n) / 1e6
 		all = append(all,
 			Result{Name: "recovery/" + c.name + "/time", Value: took.Seconds() / per, Unit: "s per million", Durability: "object store and etcd, fsync",
@@ -68,6 +65,15 @@ func benchRecovery(ctx context.Context, e *env) ([]Result, error) {
 
 // recoveryDelay is put on each request of the far case.
 const recoveryDelay = 30 * time.Millisecond
+
+// storeAt says for a note where the store is, near or far.
+func storeAt(far bool) string {
+	const near = "the embedded store over HTTP on the same machine"
+	if !far {
+		return near
+	}
+	return fmt.Sprintf("%s, each request %v later", near, recoveryDelay)
+}
 
 // recover3 fills three buckets, starts a coordinator over them and waits until it answers: how long that took, its requests, and
 // the LISTs among them.

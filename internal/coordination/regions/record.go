@@ -152,8 +152,7 @@ func readRecord(ctx context.Context, s Store) (Record, string, error) {
 }
 
 // writeRecord replaces the record that has the etag, or creates the first one, and gives its own etag. One that nobody could read is not
-// written. An outcome that nobody knows is an
-// error: whoever moves the epoch begins again, with a higher number.
+// written. An outcome that nobody knows is an error: whoever moves the epoch begins again, with a higher number.
 func writeRecord(ctx context.Context, s Store, etag string, r Record) (string, error) {
 	body := r.Marshal()
 	if _, err := ParseRecord(body); err != nil {
