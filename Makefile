@@ -77,7 +77,7 @@ unit: ## all tests: units, conformance of the stores, crash matrices, then end t
 	$(SAY) "unit: packages, store conformance, races, crash matrices"
 	$(GO) test -parallel 8 -timeout 20m $(filter-out $(SYSTEM),$(or $(PKG),$(shell $(GO) list ./...)))
 	$(if $(PKG),,@printf '\n== unit: whole systems on real processes, one package after the other\n')
-	$(if $(PKG),,$(GO) test -p 1 -timeout 20m $(SYSTEM))
+	$(if $(PKG),,$(GO) test -p 1 -parallel 3 -timeout 20m $(SYSTEM))
 
 race: ## the packages with goroutines under the race detector
 	$(SAY) "race: go test -race"

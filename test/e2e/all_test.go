@@ -178,6 +178,7 @@ func (m *oneMachine) stop(ctx context.Context) {
 // TestAllOnOneMachine: the group makes its credentials once, asks for them, starts again
 // what is killed, keeps acceptance records from its own services, and stops in order.
 func TestAllOnOneMachine(t *testing.T) {
+	t.Parallel()
 	ctx := within(t, 4*time.Minute)
 	m := newOneMachine(t)
 	if out, err := exec.Command(bin, "all", "--config", m.file, "--config.check").CombinedOutput(); err != nil {

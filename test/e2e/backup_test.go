@@ -34,6 +34,7 @@ var leftOut = []string{"live", "probe", "reconcile", "audit"}
 // acknowledged before the copy began is there and answered, everything in the copy is rolled up,
 // the queue is delivered, and what was acknowledged too late for the copy is a gap.
 func TestBackupThroughS3(t *testing.T) {
+	t.Parallel()
 	const shards = 2
 	ctx := within(t, 5*time.Minute)
 	o := cluster.Options{Collectors: 1, Rollups: 1, Shards: shards, ScrapeInterval: 200 * time.Millisecond, BatchAge: 400 * time.Millisecond, Adjust: quickWorkers}

@@ -17,6 +17,7 @@ import (
 // SIGKILL at random moments under load, with duplicates and conflicts on purpose. After
 // it, every acknowledged batch is readable byte for byte, and PromQL's sums are the sums that were sent.
 func TestKillAnythingAtAnyMoment(t *testing.T) {
+	t.Parallel()
 	rounds := size(t, "ROUNDS", 30, 500)
 	seed := uint64(time.Now().UnixNano())
 	if v := os.Getenv("SEED"); v != "" {

@@ -22,6 +22,7 @@ import (
 // answers are sampled. An answer that is not marked partial has every sample that was
 // acknowledged before its complete_through, and no answer counts a sample twice.
 func TestNonPartialAnswersAreComplete(t *testing.T) {
+	t.Parallel()
 	rounds := size(t, "ROUNDS", 14, 300)
 	seed := uint64(time.Now().UnixNano())
 	if v := os.Getenv("SEED"); v != "" {

@@ -106,6 +106,7 @@ func (k *clones) numbered(ctx context.Context, t *testing.T, name string, n uint
 // TestAConflictOfACloneIsSettledFromElsewhere: the disk of an agent is cloned, and original and clone give out the same numbers. What
 // lost is found and compared over the API, settled there, over two kills of the agent, and both agents go on. Roles that may not decide are refused.
 func TestAConflictOfACloneIsSettledFromElsewhere(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	principals := filepath.Join(dir, "principals.yaml")
 	must(t, os.WriteFile(principals, fmt.Appendf(nil, "principals:\n  - {name: ann, token_sha256: %v, roles: [operator]}\n  - {name: rob, token_sha256: %v, roles: [reader]}\n",

@@ -33,6 +33,7 @@ import (
 // no request is left, every accepted batch is rolled up once, and no hour has more
 // generations than time and requests account for.
 func TestDamagedRollups(t *testing.T) {
+	t.Parallel()
 	length := time.Duration(size(t, "SECONDS", 15, 300)) * time.Second
 	seed := uint64(time.Now().UnixNano())
 	if v := os.Getenv("SEED"); v != "" {

@@ -21,6 +21,7 @@ import (
 // TestDeployedSettingsAreValid: every file under deploy/settings passes --config.check,
 // the object store's once its user has a secret, and not before.
 func TestDeployedSettingsAreValid(t *testing.T) {
+	t.Parallel()
 	files, err := filepath.Glob("../../deploy/settings/*.yaml")
 	must(t, err)
 	if len(files) < 5 {
@@ -49,6 +50,7 @@ func TestDeployedSettingsAreValid(t *testing.T) {
 
 // TestDeployedSettingsOfRegionsAreValid: those of one of several regions too, once certificates and tokens are where they say.
 func TestDeployedSettingsOfRegionsAreValid(t *testing.T) {
+	t.Parallel()
 	files, err := filepath.Glob("../../deploy/settings/regions/*.yaml")
 	must(t, err)
 	if len(files) != 6 {
@@ -87,6 +89,7 @@ func configCheck(service, file string) (string, error) {
 // TestDeployedBucketPolicyHolds: the probe finds the policy missing on a fresh bucket and
 // in force once deploy/policies/bucket-policy.json is set; a collector still works under it.
 func TestDeployedBucketPolicyHolds(t *testing.T) {
+	t.Parallel()
 	ctx := within(t, time.Minute)
 	c := newCluster(t, cluster.Options{Collectors: 1})
 	must(t, c.StartStore(ctx))

@@ -132,6 +132,7 @@ func text(v map[string]any) string {
 // store, which come through queues, lost, repeated and reordered, show everything all the same, once; and a batch whose collector was
 // killed between manifest and journal, and which nobody sends again.
 func TestEventsOfTheBucket(t *testing.T) {
+	t.Parallel()
 	const rows = 20 // of a frame that is made here, in two series
 	ctx := within(t, 2*time.Minute)
 	endpoint := peers.StartQueues(t)

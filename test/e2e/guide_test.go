@@ -55,6 +55,7 @@ func certificates(ctx context.Context, t *testing.T, dir, more string) {
 // TestCommandsOfTheCertificateGuide: what the commands make is good for what the page says,
 // and for nothing else.
 func TestCommandsOfTheCertificateGuide(t *testing.T) {
+	t.Parallel()
 	ctx := within(t, time.Minute)
 	dir := t.TempDir()
 	certificates(ctx, t, dir, "")
@@ -95,6 +96,7 @@ func TestCommandsOfTheCertificateGuide(t *testing.T) {
 // TestSettingsOfTheGuide: every file of the guide to several machines passes the check of the
 // service that it is for, with the certificates and tokens that the guides' commands make.
 func TestSettingsOfTheGuide(t *testing.T) {
+	t.Parallel()
 	ctx := within(t, 2*time.Minute)
 	dir := t.TempDir()
 	certificates(ctx, t, dir, "cp core-1.example.crt server.crt; cp core-1.example.key server.key")

@@ -15,6 +15,7 @@ import (
 // starts can't read the journal and says so. After lmctl journal drop it can, no answer claims to be complete, the
 // reconciler audits by itself, and in the end every batch that was acknowledged is in an answer that is complete.
 func TestALostFileOfTheJournal(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, cluster.Options{Collectors: 1, Adjust: func(process string, s map[string]any) {
 		switch process {
 		case "query":

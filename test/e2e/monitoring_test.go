@@ -46,6 +46,7 @@ var onlyAfter = map[string]string{
 // dashboard has data and every alert's selectors do, of a system that runs; no alert of
 // one that is well holds; metadata has the HELP of what is scraped.
 func TestMonitoringOfARunningSystem(t *testing.T) {
+	t.Parallel()
 	ctx := within(t, 4*time.Minute)
 	// Nobody in a cluster needs the store's events; they are sent, to the reconciler's webhook, so that the panels of events have
 	// data. The queues are empty.

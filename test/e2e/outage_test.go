@@ -21,6 +21,7 @@ import (
 // 503 with Retry-After, and the agent keeps everything; when it is back, the agent's
 // queue drains in order and nothing is missing.
 func TestStoreDownAndUpAgain(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, cluster.Options{Collectors: 2, ScrapeInterval: 200 * time.Millisecond, BatchAge: 400 * time.Millisecond})
 	ctx := within(t, 3*time.Minute)
 	must(t, c.StartStore(ctx))

@@ -24,6 +24,7 @@ const racers = 16
 // TestTwoCollectorsRaceOneIdentity: each identity is sent to two collectors at the same
 // time, with equal frames every other time, else with different ones.
 func TestTwoCollectorsRaceOneIdentity(t *testing.T) {
+	t.Parallel()
 	n := size(t, "RACES", 10_000, 100_000)
 	c := newCluster(t, cluster.Options{Collectors: 2})
 	must(t, c.StartStore(within(t, time.Minute)))
@@ -32,6 +33,7 @@ func TestTwoCollectorsRaceOneIdentity(t *testing.T) {
 
 // TestTwoCollectorsRaceOneIdentityOverVersityGW is the same over a store of other hands.
 func TestTwoCollectorsRaceOneIdentityOverVersityGW(t *testing.T) {
+	t.Parallel()
 	n := size(t, "RACES", 4_000, 50_000)
 	gw := peers.StartVersityGW(t)
 	race(t, newCluster(t, cluster.Options{Collectors: 2, Bucket: peers.Bucket,
@@ -50,6 +52,7 @@ func inline(collectors ...string) func(string, map[string]any) {
 // TestTwoCollectorsRaceOneIdentityInline is the same where one collector lets manifests carry frames and the other writes
 // blobs, and where both do: both race for the same keys.
 func TestTwoCollectorsRaceOneIdentityInline(t *testing.T) {
+	t.Parallel()
 	for name, collectors := range map[string][]string{"one": {"collector-2"}, "both": {"collector-1", "collector-2"}} {
 		t.Run(name, func(t *testing.T) {
 			n := size(t, "RACES", 2_000, 50_000)

@@ -35,6 +35,7 @@ func (r requests) minus(o requests) requests {
 // boot of an audit, and holds docs/guide/requests.csv against it. One service runs at a time, and
 // asks by itself for next to nothing but the audits.
 func TestRequestsOfTheGuide(t *testing.T) {
+	t.Parallel()
 	const boots, batches = 40, 800
 	ctx := within(t, 4*time.Minute)
 	var env []string // of the reconciler
@@ -112,6 +113,7 @@ func TestRequestsOfTheGuide(t *testing.T) {
 // blocks alike; a query node that starts later, when no collector has the frames in memory, reads them from the manifests. The blobs
 // that nobody needs are collected meanwhile.
 func TestInlineFrames(t *testing.T) {
+	t.Parallel()
 	const boots, each = 10, 10
 	ctx := within(t, 4*time.Minute)
 	c := newCluster(t, cluster.Options{Collectors: 2, Rollups: 1, Shards: 2, Adjust: collecting(inline("collector-2"))})
@@ -174,6 +176,7 @@ func TestInlineFrames(t *testing.T) {
 // TestFollowersTakeFramesFromCollectors: while query node and rollup worker watch the collectors, frames come from these:
 // next to no frame is read from the store, from its acceptance until it is in answers and in blocks.
 func TestFollowersTakeFramesFromCollectors(t *testing.T) {
+	t.Parallel()
 	const boots, each = 20, 20
 	ctx := within(t, 4*time.Minute)
 	c := newCluster(t, cluster.Options{Collectors: 2, Rollups: 1, Shards: 2, Adjust: func(process string, settings map[string]any) {

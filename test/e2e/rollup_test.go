@@ -31,6 +31,7 @@ const (
 // batches, its chunks are those of its frames rolled up anew, generations have no hole,
 // fences only grow, and no change moved more shards than it had to.
 func TestRollupWorkers(t *testing.T) {
+	t.Parallel()
 	length := time.Duration(size(t, "SECONDS", 25, 600)) * time.Second
 	seed := uint64(time.Now().UnixNano())
 	if v := os.Getenv("SEED"); v != "" {

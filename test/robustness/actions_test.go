@@ -52,6 +52,7 @@ const atHit = 2
 
 // TestSleepErrorAndStopAtFailpoints holds goroutines, fails requests and stops whole processes at a
 // sample of the failpoints, in all processes at the same time. Each point must say that it acted.
+// It resumes every process of this test binary that it finds stopped, so no other test runs beside it.
 func TestSleepErrorAndStopAtFailpoints(t *testing.T) {
 	seed, rnd := seeded(t)
 	sample := size(t, 6, 60)

@@ -19,6 +19,7 @@ import (
 // all the time, and hours are rolled up and published. No answer may lack what was acknowledged before the time
 // through which it says to be complete, or count a batch twice, and one that is marked says why.
 func TestAnswersHaveWhatWasAcknowledged(t *testing.T) {
+	t.Parallel()
 	seed, rnd := seeded(t)
 	small := seed%2 == 0
 	c := newCluster(t, cluster.Options{Collectors: 2, Rollups: 2, Adjust: func(process string, s map[string]any) {

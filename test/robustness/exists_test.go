@@ -45,6 +45,7 @@ const (
 // TestStoreSaysExistsWrongly: "exists" is no proof. What is not there is never acknowledged, and what a
 // lost create of the call itself made is its own.
 func TestStoreSaysExistsWrongly(t *testing.T) {
+	t.Parallel()
 	_, rnd := seeded(t)
 	c, p := behindProxy(t, rnd, 1)
 	ctx := within(t, 2*time.Minute)

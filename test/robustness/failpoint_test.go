@@ -89,6 +89,7 @@ func (l *lane) part(i, n int) []round {
 // store, side by side; then the store, on which all others depend. The invariants are checked after
 // each part, so that a failure names few points.
 func TestKillAtEveryFailpoint(t *testing.T) {
+	t.Parallel()
 	seed, rnd := seeded(t)
 	lanes := map[string]*lane{}
 	c := newCluster(t, cluster.Options{Collectors: 2, Env: func(process string) []string {

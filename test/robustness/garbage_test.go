@@ -35,6 +35,7 @@ import (
 // In three of four seeds there is a log of epochs, which the reconciler begins, and one collector or both go without reading markers.
 // Collectors are killed, too: collections wait for their runs until these are fenced, as runs of collectors that only stand still are.
 func TestGarbageRounds(t *testing.T) {
+	t.Parallel()
 	seed, rnd := seeded(t)
 	rounds := size(t, 30, 1000)
 	sparing := min(int(seed%4), 2) // collectors that read no markers

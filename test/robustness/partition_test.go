@@ -54,6 +54,7 @@ type partition struct {
 // TestPartitions runs every process on a host of its own and cuts links between them under
 // load with duplicates, conflicts and races: in one direction, in both, and at random.
 func TestPartitions(t *testing.T) {
+	t.Parallel()
 	seed, rnd := seeded(t)
 	s := newSite(t)
 	faults := []partition{

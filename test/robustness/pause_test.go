@@ -12,6 +12,7 @@ import (
 // TestPauses stops one process after the other with SIGSTOP for a while under load: requests in
 // flight are answered late, streams stall, deadlines pass while nothing is dead.
 func TestPauses(t *testing.T) {
+	t.Parallel()
 	seed, rnd := seeded(t)
 	rounds := size(t, 6, 300)
 	c := newCluster(t, cluster.Options{Collectors: 2})

@@ -16,6 +16,7 @@ import (
 // one request in eight: 409, 500, 503, resets, slow and cut bodies, answers that are lost
 // after the write was applied, and 412 for a key that is not there or that the request itself made.
 func TestStoreAnswersWrongly(t *testing.T) {
+	t.Parallel()
 	seed, rnd := seeded(t)
 	seconds := size(t, 6, 600)
 	c, p := behindProxy(t, rnd, 2)

@@ -193,7 +193,13 @@ func (c *Cluster) choosePorts() error {
 			return netip.AddrPortFrom(h.Addr, uint16(want)).String()
 		}
 		if !c.o.DefaultPorts {
-			want = 0
+			// Nobody else gets it while the process is down.
+			addrs, err := proc.Fixed(1)
+			if err != nil {
+				errs = append(errs, err)
+				return ""
+			}
+			return addrs[0]
 		}
 		p, err := proc.Reserve(want)
 		if err != nil {
