@@ -100,10 +100,16 @@ func (c IdentityConfig) Validate() error {
 			errs = append(errs, fmt.Errorf("%s.name: %w", at, err))
 		}
 		s := r.store()
-		if err := s.Validate(); err != nil {
+		place, err := s.Place()
+		// The rules of the SDK say less of what is wrong.
+		if invalid := s.Validate(); invalid != nil {
+			err = invalid
+		}
+		if err != nil {
 			errs = append(errs, fmt.Errorf("%s.store: %w", at, err))
 		}
-		for _, key := range []string{"name " + r.Name, "bucket " + s.Endpoint + " " + s.Bucket + "/" + s.Prefix} {
+		// The region that requests are signed for says nothing of where a bucket is.
+		for _, key := range []string{"name " + r.Name, "bucket " + place.Endpoint + " " + place.Bucket + "/" + place.Prefix} {
 			if other, there := seen[key]; there {
 				errs = append(errs, fmt.Errorf("%s: %s has the same %s", at, other, strings.Fields(key)[0]))
 			}
