@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
+	"lightmetrics.dev/lightmetrics/internal/coordination/coordinator"
 	"lightmetrics.dev/lightmetrics/internal/coordination/regions"
 	"lightmetrics.dev/lightmetrics/internal/objstore/s3"
 	"lightmetrics.dev/lightmetrics/internal/service"
@@ -58,7 +59,7 @@ type IdentityConfig struct {
 
 // RegionConfig is one region and its bucket.
 type RegionConfig struct {
-	Name  string    `koanf:"name" help:"1 to 64 of a-z, 0-9 and hyphen"`
+	Name  string    `koanf:"name" help:"1 to 64 of a-z, 0-9 and hyphen; not etcd"`
 	Store s3.Config `koanf:"store"`
 }
 
@@ -98,6 +99,9 @@ func (c IdentityConfig) Validate() error {
 		at := fmt.Sprintf("identity.regions[%d]", i)
 		if err := claims.Region(r.Name).Validate(); err != nil {
 			errs = append(errs, fmt.Errorf("%s.name: %w", at, err))
+		}
+		if r.Name == coordinator.NotARegion {
+			errs = append(errs, fmt.Errorf("%s.name: %q is where lmctl identity shows claims, and no name of a region", at, r.Name))
 		}
 		s := r.store()
 		place, err := s.Place()

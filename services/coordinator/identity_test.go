@@ -244,6 +244,7 @@ func TestIdentityConfig(t *testing.T) {
 		"name":           func(c *IdentityConfig) { c.Regions[0].Name = "EU" },
 		"same name":      func(c *IdentityConfig) { c.Regions[0].Name = c.Regions[1].Name },
 		"same bucket":    func(c *IdentityConfig) { c.Regions[0].Store = c.Regions[1].Store },
+		"etcd":           func(c *IdentityConfig) { c.Regions[0].Name = "etcd" },
 		"no bucket":      func(c *IdentityConfig) { c.Regions[0].Store.Bucket = "" },
 		"settle_horizon": func(c *IdentityConfig) { c.SettleHorizon = 0 },
 		"at most 16":     func(c *IdentityConfig) { c.Regions = append(c.Regions, make([]RegionConfig, 16)...) },

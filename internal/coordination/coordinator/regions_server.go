@@ -187,6 +187,9 @@ func (s *IdentityServer) DissolveLinearizer(ctx context.Context, q *coordinatorv
 // traceAfter is how long after a known time journals are searched, where a request does not say.
 const traceAfter = 15 * time.Minute
 
+// NotARegion is what a trace calls the place of claims, beside the names of regions.
+const NotARegion = "etcd"
+
 // TraceIdentity reads every record of identities.
 func (s *IdentityServer) TraceIdentity(ctx context.Context, q *coordinatorv1.TraceIdentityRequest) (*coordinatorv1.TraceIdentityResponse, error) {
 	find := trace.Query{
@@ -207,7 +210,7 @@ func (s *IdentityServer) TraceIdentity(ctx context.Context, q *coordinatorv1.Tra
 	// What the buckets have is worth showing while etcd does not answer.
 	res := s.lookUp(ctx, find.Identity)
 	if res.Err != nil {
-		out.Unread["etcd"] = refusal(res.Err).Error()
+		out.Unread[NotARegion] = refusal(res.Err).Error()
 	} else {
 		find.Claims, out.Claims = res.Answer.Claims, encodeList(res.Answer)
 	}
