@@ -38,8 +38,12 @@ func (c Config) validateGlobal() error {
 	if len(c.Coordinator.Addresses) == 0 {
 		errs = append(errs, errors.New("acceptance global needs coordinator.addresses"))
 	}
-	if c.Coordinator.Timeout <= 0 || c.TakeOver < 0 {
-		errs = append(errs, errors.New("coordinator.timeout must be positive, and take_over not negative"))
+	if c.Coordinator.Timeout <= 0 {
+		errs = append(errs, errors.New("coordinator.timeout must be positive"))
+	}
+	// Without any wait two regions would take a claim from each other for as long as both work on it.
+	if c.TakeOver <= 0 {
+		errs = append(errs, errors.New("take_over must be positive"))
 	}
 	return errors.Join(errs...)
 }
