@@ -210,7 +210,7 @@ func (s *IdentityServer) TraceIdentity(ctx context.Context, q *coordinatorv1.Tra
 	// What the buckets have is worth showing while etcd does not answer.
 	res := s.lookUp(ctx, find.Identity)
 	if res.Err != nil {
-		out.Unread[NotARegion] = refusal(res.Err).Error()
+		out.Unread[NotARegion] = res.Err.Error()
 	} else {
 		find.Claims, out.Claims = res.Answer.Claims, encodeList(res.Answer)
 	}
