@@ -49,6 +49,8 @@ type identities struct {
 	census atomic.Pointer[census]
 	// recovering: this coordinator reads the regions, to open an epoch.
 	recovering atomic.Bool
+	// closedSince is when it was first not opened for the present reason; only run uses it.
+	closedSince time.Time
 }
 
 // opened is an epoch that is served.
@@ -72,6 +74,8 @@ const (
 	openMin, openMax = 100 * time.Millisecond, 5 * time.Second
 	// openRefused is between attempts that need somebody to do something first: each lists a region, or reads what may be entered.
 	openRefused = time.Minute
+	// followPatience is how long it is as usual that the coordinator that leads has not opened the linearizer.
+	followPatience = time.Minute
 	// prepareSlice is about how long one call prepares a region.
 	prepareSlice = 10 * time.Second
 	// stopEvery is how often it is asked whether a transaction found another epoch.
@@ -174,10 +178,22 @@ func (v *identities) notOpened(err error) (asks bool) {
 	was := v.why.Load()
 	v.closed(err)
 	v.m.opens.WithLabelValues("failed").Inc()
-	if !errors.Is(err, regions.ErrDissolved) {
+	now := v.why.Load()
+	if was.reason != now.reason {
+		v.closedSince = v.now()
+	}
+	switch {
+	case now.reason == closedDissolved:
+		if was.reason != closedDissolved {
+			v.log.Info("the identity linearizer was dissolved, and is opened when a region is added", "error", err)
+		}
+	// As at each first start, and in each recovery, where another coordinator does the work.
+	case now.reason == closedNotLeading && v.now().Sub(v.closedSince) < followPatience:
+		if was.reason != closedNotLeading {
+			v.log.Info("waiting for the coordinator that leads to open the identity linearizer", "error", err)
+		}
+	default:
 		v.log.Warn("the identity linearizer could not be opened; trying again", "error", err)
-	} else if was.reason != closedDissolved {
-		v.log.Info("the identity linearizer was dissolved, and is opened when a region is added", "error", err)
 	}
 	return errors.Is(err, regions.ErrUnprepared) || errors.Is(err, regions.ErrNotAdded) || errors.Is(err, regions.ErrTooManyClaims)
 }
