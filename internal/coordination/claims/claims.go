@@ -263,6 +263,8 @@ var (
 	ErrBusy = errors.New("others keep changing the boot")
 	// ErrEpoch: the linearizer's epoch is not the one of the operation.
 	ErrEpoch = errors.New("the epoch has moved on")
+	// ErrNoMember: the region takes no part in the epoch: it was retired, or is not added yet. It is an ErrInvalid.
+	ErrNoMember = fmt.Errorf("%w: the region takes no part", ErrInvalid)
 	// ErrDissolved: the linearizer has ended, and nothing is done any more.
 	ErrDissolved = errors.New("the identity linearizer was dissolved")
 	// ErrDenied: who asks may not do that, or not for that region.
