@@ -72,6 +72,9 @@ const (
 	checkEvery = 10 * time.Second
 	// openMin and openMax are between attempts to open.
 	openMin, openMax = 100 * time.Millisecond, 5 * time.Second
+	// moveMin and moveMax are between attempts of which each takes the number of an epoch, because a region's bucket can be read and not
+	// written.
+	moveMin, moveMax = time.Second, time.Minute
 	// openRefused is between attempts that need somebody to do something first: each lists a region, or reads what may be entered.
 	openRefused = time.Minute
 	// followPatience is how long it is as usual that the coordinator that leads has not opened the linearizer.
@@ -127,7 +130,7 @@ func parallel(n int, fn func(int) bool) {
 
 // run opens and serves epochs until ctx ends.
 func (v *identities) run(ctx context.Context) error {
-	backoff := run.NewBackoff(openMin, openMax)
+	backoff, unwritable := run.NewBackoff(openMin, openMax), run.NewBackoff(moveMin, moveMax)
 	var forgot *regions.Opened // an epoch whose etcd has forgotten, until it is out of etcd
 	for {
 		if forgot != nil {
@@ -149,14 +152,22 @@ func (v *identities) run(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err != nil:
-			if v.notOpened(err) {
-				if err := v.sleepUntilAsked(ctx); err != nil {
+			asks, wait := v.notOpened(err), openRefused
+			switch moved := movedInPart(err); {
+			case moved:
+				asks, wait = true, unwritable.Next()
+			case !asks:
+				unwritable.Reset()
+			}
+			if asks {
+				if err := v.sleepUntilAsked(ctx, wait); err != nil {
 					return err
 				}
 				continue
 			}
 		default:
 			backoff.Reset()
+			unwritable.Reset()
 			v.m.opens.WithLabelValues("ok").Inc()
 			err = v.serve(ctx, o)
 			if ctx.Err() != nil {
@@ -198,9 +209,18 @@ func (v *identities) notOpened(err error) (asks bool) {
 	return errors.Is(err, regions.ErrUnprepared) || errors.Is(err, regions.ErrNotAdded) || errors.Is(err, regions.ErrTooManyClaims)
 }
 
-// sleepUntilAsked waits long, or until somebody has changed something here.
-func (v *identities) sleepUntilAsked(ctx context.Context) error {
-	wait := time.NewTimer(openRefused)
+// opMove is the operation of a *regions.RegionError whose record was not written.
+const opMove = "move the epoch"
+
+// movedInPart reports that a region's bucket was read, and the record of the next epoch could not be written there: others may have it.
+func movedInPart(err error) bool {
+	var of *regions.RegionError
+	return errors.As(err, &of) && of.Op == opMove
+}
+
+// sleepUntilAsked waits, or until somebody has changed something here.
+func (v *identities) sleepUntilAsked(ctx context.Context, most time.Duration) error {
+	wait := time.NewTimer(most)
 	defer wait.Stop()
 	select {
 	case <-wait.C:
@@ -385,6 +405,7 @@ func (v *identities) RetireRegion(ctx context.Context, r claims.Region, forget b
 		o, err = v.await(ctx, func(e claims.Epoch) bool { return e.Retired(r) }, err)
 	}
 	v.report(err, "a region is retired", "a region was not retired", "region", r, "forget", forget, "epoch", o.Epoch.Number)
+	v.awaken()
 	return o, err
 }
 
