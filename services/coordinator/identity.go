@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -42,6 +41,8 @@ type identities struct {
 	opening chan struct{}
 	// preparing is held while a region is prepared, which reads much. wake ends a long wait between attempts to open.
 	preparing, wake chan struct{}
+	// tracing has one for each trace that is read.
+	tracing chan struct{}
 
 	open atomic.Pointer[opened]
 	why  atomic.Pointer[closure] // why it is not open; set while open is nil
@@ -89,6 +90,7 @@ func newIdentities(c IdentityConfig, buckets map[claims.Region]regions.Store, kv
 	v := &identities{kv: kv, keys: claims.Keys(prefix + claimKeys), horizon: c.SettleHorizon, idle: c.Idle, leading: leading, restores: restores, now: now, log: log, m: m, opening: make(chan struct{}, 1), preparing: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
 	cfg := regions.Config{KV: kv, Keys: v.keys, Rand: rand.Reader, Now: func() int64 { return now().UnixNano() }, Parallel: parallel,
 		MaxUnprepared: c.MaxUnprepared, MaxClaims: c.MaxClaims}
+	v.tracing = make(chan struct{}, maxTraces)
 	cfg.Progress = func(p regions.Progress) {
 		v.recovering.Store(true)
 		m.progress(p)
@@ -110,9 +112,12 @@ func newIdentities(c IdentityConfig, buckets map[claims.Region]regions.Store, kv
 const recoveryRequests = 64
 
 // parallel is regions.Config.Parallel.
-func parallel(n int, fn func(int) bool) {
+func parallel(n int, fn func(int) bool) { atOnce(recoveryRequests, n, fn) }
+
+// atOnce calls fn for 0 to n-1, most at a time, and leaves out the rest when it has given false.
+func atOnce(most, n int, fn func(int) bool) {
 	var g errgroup.Group
-	g.SetLimit(recoveryRequests)
+	g.SetLimit(most)
 	var stop atomic.Bool
 	for i := range n {
 		if stop.Load() {
@@ -446,19 +451,4 @@ func (v *identities) await(ctx context.Context, right func(claims.Epoch) bool, w
 		case <-look.C:
 		}
 	}
-}
-
-// Trace implements coordinator.Regional.
-func (v *identities) Trace(ctx context.Context, q trace.Query) trace.Result {
-	q.Parallel = func(n int, fn func(int)) {
-		parallel(n, func(i int) bool {
-			fn(i)
-			return true
-		})
-	}
-	traced := slices.Clone(v.traced)
-	for i, r := range traced {
-		traced[i].Store = &tracedStore{Store: r.Store}
-	}
-	return trace.Find(ctx, traced, q)
 }
