@@ -195,6 +195,9 @@ func (l *claimer) permitted(ctx context.Context) error {
 		op := claims.Op{Kind: claims.DoComplete, Identity: probeIdentity, Hash: identity.Sum(nil), Region: l.region, Epoch: p.Epoch, At: max(l.now().UnixNano(), 0)}
 		_, _ = rand.Read(op.ID[:]) // it never fails
 		err = l.do.Do(ctx, []claims.Op{op})[0].Err
+		if of := (*claims.Error)(nil); errors.As(err, &of) {
+			err = of.Err // which identity it was about tells nobody anything
+		}
 	}
 	l.m.denied.Set(0)
 	if err = asDenied(err); errors.Is(err, accept.ErrClaimDenied) {
