@@ -81,7 +81,6 @@ func TestTraceWithoutARegion(t *testing.T) {
 
 // endless is a bucket that answers slowly, with one page of keys that say nothing after another.
 type endless struct {
-	unreachable
 	pages, most *atomic.Int64 // under way, and most of them at once
 }
 

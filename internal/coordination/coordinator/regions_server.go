@@ -15,6 +15,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
 	"lightmetrics.dev/lightmetrics/internal/coordination/regions"
 	"lightmetrics.dev/lightmetrics/internal/coordination/trace"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
@@ -64,7 +65,8 @@ func regionsFailed(err error) error {
 		reason = ReasonUndecided
 	case errors.Is(err, regions.ErrDissolved) || errors.Is(err, regions.ErrDissolving):
 		reason = ReasonDissolved
-	case errors.Is(err, regions.ErrRegionSettings) || errors.Is(err, regions.ErrForgets):
+	// A bucket that refuses, or is not there, is one of the settings, too: no later try mends it.
+	case errors.Is(err, regions.ErrRegionSettings) || errors.Is(err, regions.ErrForgets) || errors.Is(err, objstore.ErrDenied) || errors.Is(err, objstore.ErrNoBucket):
 		reason = ReasonRegions
 	case errors.Is(err, regions.ErrUnprepared):
 		reason = ReasonUnprepared
@@ -98,6 +100,8 @@ func (s *IdentityServer) ListRegions(ctx context.Context, _ *coordinatorv1.ListR
 		retired[t.Name] = true
 		names = append(names, t.Name)
 	}
+	ours := slices.Clone(names)
+	names = append(names, newest.Regions...)
 	slices.Sort(names)
 	for _, n := range slices.Compact(names) {
 		rec := st.Records[n]
@@ -107,6 +111,12 @@ func (s *IdentityServer) ListRegions(ctx context.Context, _ *coordinatorv1.ListR
 		}
 		if rec.Number > 0 {
 			p.EpochId = hex.EncodeToString(rec.ID[:])
+		}
+		switch {
+		case !slices.Contains(ours, n):
+			p.Error = "it has no bucket in the settings of this coordinator"
+		case rec.Number > 0 && rec.Region != n:
+			p.Error = fmt.Sprintf("its bucket is that of region %s", rec.Region)
 		}
 		for _, u := range st.Unread {
 			if u.Region == n {
