@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -25,9 +26,11 @@ import (
 // between. Any number of coordinators serve the same epoch at once; each transaction compares it.
 type identities struct {
 	keeper *regions.Keeper
-	traced []trace.Region // all of the settings
-	kv     claims.KV
-	keys   claims.Keys
+	// settings are those of the keeper.
+	settings regions.Config
+	traced   []trace.Region // all of the settings
+	kv       claims.KV
+	keys     claims.Keys
 	// horizon and idle are those of the settings.
 	horizon, idle time.Duration
 	leading       func() bool
@@ -100,6 +103,7 @@ func newIdentities(c IdentityConfig, buckets map[claims.Region]regions.Store, kv
 		cfg.Regions = append(cfg.Regions, regions.Region{Name: name, Store: buckets[name]})
 		v.traced = append(v.traced, trace.Region{Name: name, Store: buckets[name]})
 	}
+	v.settings = cfg
 	var err error
 	if v.keeper, err = regions.New(cfg); err != nil {
 		return nil, err
@@ -367,8 +371,17 @@ func (v *identities) Scan(ctx context.Context, s claims.Scan) (claims.Page, erro
 
 // Regions implements coordinator.Regional.
 func (v *identities) Regions(ctx context.Context) (regions.Status, []claims.Region, error, error) {
-	s, err := v.keeper.Status(ctx)
-	return s, v.keeper.Names(), v.notOpen(), err
+	c := v.settings
+	c.Regions = slices.Clone(c.Regions)
+	for i, r := range c.Regions {
+		c.Regions[i].Store = statusStore{r.Store, &tracedStore{Store: r.Store, patience: statusPatience}}
+	}
+	k, err := regions.New(c)
+	if err != nil {
+		return regions.Status{}, nil, nil, err
+	}
+	s, err := k.Status(ctx)
+	return s, k.Names(), v.notOpen(), err
 }
 
 // AddRegion implements coordinator.Regional. The epoch that is served now ends with it, on every coordinator.

@@ -37,7 +37,7 @@ func (v *identities) Trace(ctx context.Context, q trace.Query) trace.Result {
 	}
 	traced := slices.Clone(v.traced)
 	for i, r := range traced {
-		traced[i].Store = &tracedStore{Store: r.Store}
+		traced[i].Store = &tracedStore{Store: r.Store, patience: tracePatience}
 	}
 	return trace.Find(ctx, traced, q)
 }

@@ -72,7 +72,7 @@ func TestTraceWithoutARegion(t *testing.T) {
 		// A caller that leaves says nothing of the region.
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		s := &tracedStore{Store: unreachable{}}
+		s := &tracedStore{Store: unreachable{}, patience: tracePatience}
 		if _, _, err := s.Get(ctx, "k", objstore.GetOptions{}); err == nil || s.lost.Load() {
 			t.Errorf("%v, lost: %t", err, s.lost.Load())
 		}
