@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -173,9 +174,12 @@ func (l *claimer) one(ctx context.Context, p permit, op claims.Op) (r linearizer
 	return r
 }
 
-// asDenied is err, as accept.ErrClaimDenied where the linearizer refuses this collector whatever it asks for.
+// refusals are the errors of a linearizer that refuses this collector whatever it asks for.
+var refusals = []error{claims.ErrDenied, claims.ErrNoMember, claims.ErrDissolved}
+
+// asDenied is err, as accept.ErrClaimDenied where it is such a refusal.
 func asDenied(err error) error {
-	if errors.Is(err, claims.ErrDenied) || errors.Is(err, claims.ErrNoMember) {
+	if slices.ContainsFunc(refusals, func(r error) bool { return errors.Is(err, r) }) {
 		return fmt.Errorf("%w: %w", accept.ErrClaimDenied, err)
 	}
 	return err
@@ -185,7 +189,7 @@ func asDenied(err error) error {
 var probeIdentity = identity.Batch{Agent: "lightmetrics-ingest", Boot: "probe"}
 
 // permitted is an error, which wraps accept.ErrClaimDenied, if the linearizer refuses this collector, or that it acts for its region, or if
-// the region takes no part. A linearizer that does not answer says nothing about that.
+// the region takes no part, or it was dissolved. A linearizer that does not answer says nothing about that.
 func (l *claimer) permitted(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()

@@ -38,7 +38,9 @@ type world struct {
 	away, hangs atomic.Bool
 	// denies: it refuses the collector's credentials.
 	denies atomic.Bool
-	spans  atomic.Pointer[[]claims.Span]
+	// dissolved: it has ended.
+	dissolved atomic.Bool
+	spans     atomic.Pointer[[]claims.Span]
 }
 
 func (w *world) Do(ctx context.Context, ops []claims.Op) []linearizer.Result {
@@ -52,12 +54,22 @@ func (w *world) Do(ctx context.Context, ops []claims.Op) []linearizer.Result {
 		}
 		return out
 	}
+	if w.dissolved.Load() {
+		out := make([]linearizer.Result, len(ops))
+		for i := range out {
+			out[i].Err = claims.ErrDissolved
+		}
+		return out
+	}
 	return w.now.Load().Do(ctx, ops)
 }
 
 func (w *world) Scan(ctx context.Context, s claims.Scan) (claims.Page, error) {
 	if w.away.Load() {
 		return claims.Page{}, claims.ErrUnavailable
+	}
+	if w.dissolved.Load() {
+		return claims.Page{}, claims.ErrDissolved
 	}
 	return w.now.Load().Scan(ctx, s)
 }
@@ -376,6 +388,25 @@ func TestARegionThatTakesNoPart(t *testing.T) {
 	w.moveTo(6, "asia", "eu", "us")
 	eventually(t, "ready again", func() bool { return c.NotReady() == nil })
 	if got := c.submit(t, encode(t, other, 20, 10, 0)); got != "accepted" || c.gauge(t, "lightmetrics_ingest_linearizer_denied") != 0 {
+		t.Error(got)
+	}
+}
+
+// TestALinearizerThatIsDissolved: a collector that still runs is not ready. Where its bucket says so, too, it ends (TestABucketOfARegion).
+func TestALinearizerThatIsDissolved(t *testing.T) {
+	w := newWorld(t)
+	c := launch(t, newStore(), rpc.ClientConfig{}, func(c *ingest.Config) {
+		c.Acceptance, c.Region, c.Coordinator.Addresses, c.TakeOver = "global", "eu", []string{w.address}, time.Hour
+	})
+	eventually(t, "ready", func() bool { return c.NotReady() == nil })
+	w.dissolved.Store(true)
+	if got := c.submit(t, encode(t, boot, 10, 10, 0)); got != "LINEARIZER_DENIED" {
+		t.Error(got)
+	}
+	eventually(t, "the collector to find out", func() bool { err := c.NotReady(); return err != nil && strings.Contains(err.Error(), "dissolved") })
+	w.dissolved.Store(false)
+	eventually(t, "ready again", func() bool { return c.NotReady() == nil })
+	if got := c.submit(t, encode(t, boot, 10, 10, 0)); got != "accepted" {
 		t.Error(got)
 	}
 }
