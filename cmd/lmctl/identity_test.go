@@ -153,6 +153,11 @@ func TestIdentityTraceSaysWhatIsMissing(t *testing.T) {
 	want("journal of us: it ended early")
 	l.traced.Journals[1].Err, l.failed = nil, core.ErrUnavailable
 	want("etcd: ")
+	// Of a linearizer that was dissolved there is nothing in etcd that could be missing.
+	l.failed = core.ErrDissolved
+	if out, code := identityVerb(t, addr, "trace", "1-90"); code != cli.ExitOK || !strings.Contains(out, "MANIFEST") {
+		t.Errorf("dissolved: exit %d: %s", code, out)
+	}
 }
 
 // As many records as regions may have, with the longest names there are, fit into an answer.

@@ -219,10 +219,11 @@ func (s *IdentityServer) TraceIdentity(ctx context.Context, q *coordinatorv1.Tra
 	out := &coordinatorv1.TraceIdentityResponse{Unread: map[string]string{}}
 	// What the buckets have is worth showing while etcd does not answer.
 	res := s.lookUp(ctx, find.Identity)
-	if res.Err != nil {
-		out.Unread[NotARegion] = res.Err.Error()
-	} else {
+	switch {
+	case res.Err == nil:
 		find.Claims, out.Claims = res.Answer.Claims, encodeList(res.Answer)
+	case !errors.Is(res.Err, claims.ErrDissolved): // then there are no claims, and never will be
+		out.Unread[NotARegion] = res.Err.Error()
 	}
 	found := r.Trace(ctx, find)
 	for _, f := range found.Records {
