@@ -174,11 +174,9 @@ func (l *claimer) one(ctx context.Context, p permit, op claims.Op) (r linearizer
 	return r
 }
 
-// refusals are the errors of a linearizer that refuses this collector whatever it asks for.
-var refusals = []error{claims.ErrDenied, claims.ErrNoMember, claims.ErrDissolved}
-
-// asDenied is err, as accept.ErrClaimDenied where it is such a refusal.
+// asDenied is err, as accept.ErrClaimDenied where the linearizer refuses this collector whatever it asks for.
 func asDenied(err error) error {
+	refusals := []error{claims.ErrDenied, claims.ErrNoMember, claims.ErrDissolved}
 	if slices.ContainsFunc(refusals, func(r error) bool { return errors.Is(err, r) }) {
 		return fmt.Errorf("%w: %w", accept.ErrClaimDenied, err)
 	}
