@@ -68,7 +68,7 @@ func TestStopWithoutAQuorum(t *testing.T) {
 // TestStopBeforeAQuorum: so does one whose etcd never had one.
 func TestStopBeforeAQuorum(t *testing.T) {
 	t.Parallel()
-	c := members(t, 3)[0]
+	c := members(t, 2)[0]
 	p := spawn(t, "coordinator", c)
 	socket := filepath.Join(c.Etcd.Embedded.DataDir, "etcd", "client.sock")
 	until(t, "the member", func() bool { _, err := os.Stat(socket); return err == nil })
