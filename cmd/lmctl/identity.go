@@ -144,7 +144,13 @@ func identityShow(out *format, c *identityAPI) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return out.write(cmd.OutOrStdout(), views, table{header: recordHeader, rows: recordRows(views)})
+		if err := out.write(cmd.OutOrStdout(), views, table{header: recordHeader, rows: recordRows(views)}); err != nil {
+			return err
+		}
+		if out.String() == "table" && len(views) == 0 {
+			fmt.Fprintf(cmd.ErrOrStderr(), "nothing is known of these numbers of agent %q, boot %q: no claim and no fold has one. \"lmctl identity trace\" reads the buckets\n", f.agent, f.boot)
+		}
+		return nil
 	}
 	f.add(cmd)
 	return cmd
@@ -190,6 +196,9 @@ func identityTrace(out *format, c *identityAPI) *cobra.Command {
 			return err
 		}
 		if out.String() == "table" {
+			if len(v.Records) == 0 {
+				fmt.Fprintf(cmd.ErrOrStderr(), "no record was found of these numbers of agent %q, boot %q\n", f.agent, f.boot)
+			}
 			for _, j := range v.Journals {
 				fmt.Fprintln(cmd.ErrOrStderr(), j)
 			}

@@ -59,6 +59,17 @@ func TestIdentityShow(t *testing.T) {
 	if out, code = identityVerb(t, addr, "show", "7", "-o", "json"); code != cli.ExitOK || strings.TrimSpace(out) != "[]" {
 		t.Errorf("of nothing: exit %d: %s", code, out)
 	}
+	// A table of nothing says so, beside the output that scripts read.
+	l.traced = trace.Result{Journals: l.traced.Journals}
+	for verb, want := range map[string]string{"show": "no claim and no fold", "trace": "no record was found"} {
+		args := []string{"identity", verb, "--agent", "a", "--boot", "nobody", "--seq", "7", "--addr", addr}
+		if out, notes, code := commandNotes(t, identityCommand, args...); code != cli.ExitOK || !strings.Contains(notes, want) || !strings.Contains(notes, `boot "nobody"`) || strings.Contains(out, "nobody") {
+			t.Errorf("%s of nothing: exit %d: %s, %s", verb, code, out, notes)
+		}
+		if _, notes, _ := commandNotes(t, identityCommand, append(args, "-o", "json")...); notes != "" {
+			t.Errorf("%s of nothing as JSON: %s", verb, notes)
+		}
+	}
 	l.failed = core.ErrUnavailable
 	if out, code = identityVerb(t, addr, "show", "1"); code != cli.ExitUnreachable {
 		t.Errorf("etcd without an answer: exit %d: %s", code, out)
@@ -130,7 +141,7 @@ func TestIdentityTraceSaysWhatIsMissing(t *testing.T) {
 	want := func(text string) {
 		t.Helper()
 		out, code := identityVerb(t, addr, "trace", "1-90")
-		if code != cli.ExitFindings || !strings.Contains(out, text) || !strings.Contains(out, "MANIFEST") {
+		if code != cli.ExitFindings || !strings.Contains(out, text) || !strings.Contains(out, "MANIFEST") || strings.Contains(out, "rpc error") {
 			t.Errorf("%s: exit %d: %s", text, code, out)
 		}
 	}
@@ -142,6 +153,11 @@ func TestIdentityTraceSaysWhatIsMissing(t *testing.T) {
 	want("journal of us: it ended early")
 	l.traced.Journals[1].Err, l.failed = nil, core.ErrUnavailable
 	want("etcd: ")
+	// Of a linearizer that was dissolved there is nothing in etcd that could be missing.
+	l.failed = core.ErrDissolved
+	if out, code := identityVerb(t, addr, "trace", "1-90"); code != cli.ExitOK || !strings.Contains(out, "MANIFEST") {
+		t.Errorf("dissolved: exit %d: %s", code, out)
+	}
 }
 
 // As many records as regions may have, with the longest names there are, fit into an answer.

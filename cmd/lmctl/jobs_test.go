@@ -40,23 +40,30 @@ func serveWork(t *testing.T, m *mem.Store) string {
 // command runs a command as lmctl does and gives its output and exit code.
 func command(t *testing.T, make func(*format) *cobra.Command, args ...string) (string, int) {
 	t.Helper()
+	out, _, code := commandNotes(t, make, args...)
+	return out, code
+}
+
+// commandNotes is command with what was said beside the output.
+func commandNotes(t *testing.T, make func(*format) *cobra.Command, args ...string) (_, notes string, _ int) {
+	t.Helper()
 	var out format
 	root := &cobra.Command{Use: "lmctl", SilenceUsage: true, SilenceErrors: true}
 	root.PersistentFlags().VarP(&out, "output", "o", "")
 	root.AddCommand(make(&out))
-	var stdout bytes.Buffer
+	var stdout, stderr bytes.Buffer
 	root.SetOut(&stdout)
-	root.SetErr(&bytes.Buffer{})
+	root.SetErr(&stderr)
 	root.SetArgs(args)
 	err := cli.Execute(t.Context(), root)
 	var e *cli.ExitError
 	switch {
 	case err == nil:
-		return stdout.String(), cli.ExitOK
+		return stdout.String(), stderr.String(), cli.ExitOK
 	case errors.As(err, &e):
-		return stdout.String() + e.Error(), e.Code
+		return stdout.String() + e.Error(), stderr.String(), e.Code
 	}
-	return stdout.String() + err.Error(), cli.ExitFailed
+	return stdout.String() + err.Error(), stderr.String(), cli.ExitFailed
 }
 
 func TestJobs(t *testing.T) {

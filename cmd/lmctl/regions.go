@@ -131,7 +131,7 @@ func regionsList(out *format, c *identityAPI) *cobra.Command {
 			case v.NotOpen != "":
 				return &cli.ExitError{Code: cli.ExitFindings, Err: fmt.Errorf("identities are not decided: %s", v.NotOpen)}
 			case bad:
-				return &cli.ExitError{Code: cli.ExitFindings, Err: errors.New("a region's bucket can't be read")}
+				return &cli.ExitError{Code: cli.ExitFindings, Err: errors.New("a region's bucket can't be read, or is not the region's")}
 			}
 			return nil
 		},

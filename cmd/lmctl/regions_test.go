@@ -89,9 +89,16 @@ func serveIdentities(t *testing.T, c coordinator.Claimer) string {
 	return l.Addr().String()
 }
 
+// recordOf is the record as it lies in the bucket of a region.
+func recordOf(rec regions.Record, r core.Region) regions.Record {
+	rec.Region = r
+	return rec
+}
+
 func TestRegions(t *testing.T) {
 	rec := regions.Record{Number: 7, ID: core.ID{0xab}, Regions: []core.Region{"eu", "us"}}
-	l := &linearizing{status: regions.Status{Epoch: rec.Epoch(), Cluster: 0xc, Records: map[core.Region]regions.Record{"eu": rec, "us": rec}}}
+	of := func(r core.Region) regions.Record { return recordOf(rec, r) }
+	l := &linearizing{status: regions.Status{Epoch: rec.Epoch(), Cluster: 0xc, Records: map[core.Region]regions.Record{"eu": of("eu"), "us": of("us")}}}
 	addr := serveIdentities(t, l)
 	list := func(more ...string) (string, int) {
 		return command(t, regionsCommand, append([]string{"regions", "list", "--addr", addr}, more...)...)
@@ -116,7 +123,18 @@ func TestRegions(t *testing.T) {
 	if out, code = list(); code != cli.ExitFindings || !regexp.MustCompile(`(?m)^us +- +- +- +takes part; .*no answer`).MatchString(out) {
 		t.Errorf("a bucket that can't be read: exit %d: %s", code, out)
 	}
-	l.status.Records["us"] = rec
+	// A bucket of another region's, and a region that takes part and is in no settings, as where a name was changed.
+	l.status.Unread, l.status.Records = nil, map[core.Region]regions.Record{"asia": of("mars"), "eu": of("eu"), "us": of("us")}
+	rec.Regions = []core.Region{"eu", "mars", "us"}
+	for n := range l.status.Records {
+		l.status.Records[n] = of(l.status.Records[n].Region)
+	}
+	if out, code = list(); code != cli.ExitFindings || !regexp.MustCompile(`(?m)^asia .* its bucket is that of region mars`).MatchString(out) ||
+		!regexp.MustCompile(`(?m)^mars +- +- +- +takes part; it has no bucket in the settings`).MatchString(out) {
+		t.Errorf("a region of another name: exit %d: %s", code, out)
+	}
+	rec.Regions = []core.Region{"eu", "us"}
+	l.status.Records = map[core.Region]regions.Record{"eu": of("eu"), "us": of("us")}
 	l.notOpen = errors.New("somebody has to recover")
 	if out, code = list(); code != cli.ExitFindings || !strings.Contains(out, "somebody has to recover") {
 		t.Errorf("not open: exit %d: %s", code, out)
@@ -138,7 +156,8 @@ func TestRegions(t *testing.T) {
 		t.Errorf("a name that is none: exit %d: %s", code, out)
 	}
 	// A script tries again what may pass by itself, and not what a person has to mend.
-	for err, want := range map[error]int{regions.ErrOvertaken: cli.ExitUnreachable, regions.ErrRegionSettings: cli.ExitFailed, regions.ErrUnprepared: cli.ExitFailed, regions.ErrTooManyClaims: cli.ExitFailed} {
+	for err, want := range map[error]int{regions.ErrOvertaken: cli.ExitUnreachable, regions.ErrRegionSettings: cli.ExitFailed, regions.ErrUnprepared: cli.ExitFailed, regions.ErrTooManyClaims: cli.ExitFailed,
+		objstore.ErrDenied: cli.ExitFailed, objstore.ErrNoBucket: cli.ExitFailed, objstore.ErrUnavailable: cli.ExitUnreachable} {
 		l.added = fmt.Errorf("add region mars: %w", err)
 		if out, code = add("mars"); code != want || !strings.Contains(out, err.Error()) {
 			t.Errorf("%v: exit %d, want %d: %s", err, code, want, out)
@@ -183,7 +202,7 @@ func TestPrepareARegion(t *testing.T) {
 	rec := regions.Record{Number: 7, ID: core.ID{0xab}, Regions: []core.Region{"eu", "us"}, Joining: []core.Region{"us"}}
 	done := regions.Preparation{Region: "asia", Through: 9, Batches: 1200, Left: 3, AcceptedAt: 1e18, UpdatedAt: 2e18}
 	l := &linearizing{status: regions.Status{
-		Epoch: rec.Epoch(), Records: map[core.Region]regions.Record{"eu": rec, "us": rec},
+		Epoch: rec.Epoch(), Records: map[core.Region]regions.Record{"eu": recordOf(rec, "eu"), "us": recordOf(rec, "us")},
 		Prepared: map[core.Region]regions.Preparation{"asia": done, "eu": {Region: "eu", Folded: 2, FoldedBatches: 44, AcceptedAt: 1, UpdatedAt: 5}},
 	}}
 	addr := serveIdentities(t, l)
@@ -216,7 +235,7 @@ func TestPrepareARegion(t *testing.T) {
 func TestRetireARegion(t *testing.T) {
 	rec := regions.Record{Number: 9, ID: core.ID{0xab}, Regions: []core.Region{"eu", "us"}, Retired: []regions.Retired{{Name: "asia"}, {Name: "mars", Done: true}}}
 	l := &linearizing{status: regions.Status{
-		Epoch: rec.Epoch(), Records: map[core.Region]regions.Record{"eu": rec, "us": rec}, Unread: []*regions.RegionError{{Op: "read the epoch", Region: "asia", Err: errors.New("no answer")}},
+		Epoch: rec.Epoch(), Records: map[core.Region]regions.Record{"eu": recordOf(rec, "eu"), "us": recordOf(rec, "us")}, Unread: []*regions.RegionError{{Op: "read the epoch", Region: "asia", Err: errors.New("no answer")}},
 	}}
 	addr := serveIdentities(t, l)
 	retire := func(more ...string) (string, int) {

@@ -186,26 +186,29 @@ func TestRoles(t *testing.T) {
 	g.overJSON(t)
 }
 
-func (g *guarded) overJSON(t *testing.T) {
+// json makes a request of the JSON API.
+func (g *guarded) json(t *testing.T, method, path, token string) (int, string) {
+	t.Helper()
 	pool := x509.NewCertPool()
 	pem, err := os.ReadFile(g.ca.file)
 	must(t, err)
 	pool.AppendCertsFromPEM(pem)
 	tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}
 	defer tr.CloseIdleConnections()
-	do := func(method, path, token string) (int, string) {
-		req, err := http.NewRequestWithContext(bounded(t), method, "https://"+g.HTTPAddr()+path, strings.NewReader("{}"))
-		must(t, err)
-		if token != "" {
-			req.Header.Set("Authorization", "Bearer "+token)
-		}
-		resp, err := tr.RoundTrip(req)
-		must(t, err)
-		defer resp.Body.Close()
-		b, err := io.ReadAll(resp.Body)
-		must(t, err)
-		return resp.StatusCode, string(b)
+	req, err := http.NewRequestWithContext(bounded(t), method, "https://"+g.HTTPAddr()+path, strings.NewReader("{}"))
+	must(t, err)
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
 	}
+	resp, err := tr.RoundTrip(req)
+	must(t, err)
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	must(t, err)
+	return resp.StatusCode, string(b)
+}
+
+func (g *guarded) overJSON(t *testing.T) {
 	drain := "/v1/ownership/rollup/workers/w7:drain"
 	for _, c := range []struct {
 		method, path, token string
@@ -218,7 +221,7 @@ func (g *guarded) overJSON(t *testing.T) {
 		{"GET", "/v1/jobs", "read", 200}, {"GET", "/v1/jobs", "nothing", 403}, {"GET", "/v1/logs", "nothing", 403},
 		{"GET", "/v1/topics/x/depth", "read", 200}, {"GET", "/v1/topics/x/dead-letters", "nothing", 403},
 	} {
-		code, body := do(c.method, c.path, c.token)
+		code, body := g.json(t, c.method, c.path, c.token)
 		if code != c.want || c.want == 403 && !strings.Contains(body, `"role"`) {
 			t.Errorf("%s %s as %q: %d: %s", c.method, c.path, c.token, code, body)
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
+	"lightmetrics.dev/lightmetrics/internal/coordination/coordinator"
 	"lightmetrics.dev/lightmetrics/internal/coordination/regions"
 	"lightmetrics.dev/lightmetrics/internal/objstore/s3"
 	"lightmetrics.dev/lightmetrics/internal/service"
@@ -58,7 +59,7 @@ type IdentityConfig struct {
 
 // RegionConfig is one region and its bucket.
 type RegionConfig struct {
-	Name  string    `koanf:"name" help:"1 to 64 of a-z, 0-9 and hyphen"`
+	Name  string    `koanf:"name" help:"1 to 64 of a-z, 0-9 and hyphen; not etcd"`
 	Store s3.Config `koanf:"store"`
 }
 
@@ -99,11 +100,20 @@ func (c IdentityConfig) Validate() error {
 		if err := claims.Region(r.Name).Validate(); err != nil {
 			errs = append(errs, fmt.Errorf("%s.name: %w", at, err))
 		}
+		if r.Name == coordinator.NotARegion {
+			errs = append(errs, fmt.Errorf("%s.name: %q is where lmctl identity shows claims, and no name of a region", at, r.Name))
+		}
 		s := r.store()
-		if err := s.Validate(); err != nil {
+		place, err := s.Place()
+		// The rules of the SDK say less of what is wrong.
+		if invalid := s.Validate(); invalid != nil {
+			err = invalid
+		}
+		if err != nil {
 			errs = append(errs, fmt.Errorf("%s.store: %w", at, err))
 		}
-		for _, key := range []string{"name " + r.Name, "bucket " + s.Endpoint + " " + s.Bucket + "/" + s.Prefix} {
+		// The region that requests are signed for says nothing of where a bucket is.
+		for _, key := range []string{"name " + r.Name, "bucket " + place.Endpoint + " " + place.Bucket + "/" + place.Prefix} {
 			if other, there := seen[key]; there {
 				errs = append(errs, fmt.Errorf("%s: %s has the same %s", at, other, strings.Fields(key)[0]))
 			}

@@ -26,9 +26,11 @@ import (
 // between. Any number of coordinators serve the same epoch at once; each transaction compares it.
 type identities struct {
 	keeper *regions.Keeper
-	traced []trace.Region // all of the settings
-	kv     claims.KV
-	keys   claims.Keys
+	// settings are those of the keeper.
+	settings regions.Config
+	traced   []trace.Region // all of the settings
+	kv       claims.KV
+	keys     claims.Keys
 	// horizon and idle are those of the settings.
 	horizon, idle time.Duration
 	leading       func() bool
@@ -42,6 +44,8 @@ type identities struct {
 	opening chan struct{}
 	// preparing is held while a region is prepared, which reads much. wake ends a long wait between attempts to open.
 	preparing, wake chan struct{}
+	// tracing has one for each trace that is read.
+	tracing chan struct{}
 
 	open atomic.Pointer[opened]
 	why  atomic.Pointer[closure] // why it is not open; set while open is nil
@@ -49,6 +53,8 @@ type identities struct {
 	census atomic.Pointer[census]
 	// recovering: this coordinator reads the regions, to open an epoch.
 	recovering atomic.Bool
+	// closedSince is when it was first not opened for the present reason; only run uses it.
+	closedSince time.Time
 }
 
 // opened is an epoch that is served.
@@ -70,8 +76,13 @@ const (
 	checkEvery = 10 * time.Second
 	// openMin and openMax are between attempts to open.
 	openMin, openMax = 100 * time.Millisecond, 5 * time.Second
+	// moveMin and moveMax are between attempts of which each takes the number of an epoch, because a region's bucket can be read and not
+	// written.
+	moveMin, moveMax = time.Second, time.Minute
 	// openRefused is between attempts that need somebody to do something first: each lists a region, or reads what may be entered.
 	openRefused = time.Minute
+	// followPatience is how long it is as usual that the coordinator that leads has not opened the linearizer.
+	followPatience = time.Minute
 	// prepareSlice is about how long one call prepares a region.
 	prepareSlice = 10 * time.Second
 	// stopEvery is how often it is asked whether a transaction found another epoch.
@@ -82,6 +93,7 @@ func newIdentities(c IdentityConfig, buckets map[claims.Region]regions.Store, kv
 	v := &identities{kv: kv, keys: claims.Keys(prefix + claimKeys), horizon: c.SettleHorizon, idle: c.Idle, leading: leading, restores: restores, now: now, log: log, m: m, opening: make(chan struct{}, 1), preparing: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
 	cfg := regions.Config{KV: kv, Keys: v.keys, Rand: rand.Reader, Now: func() int64 { return now().UnixNano() }, Parallel: parallel,
 		MaxUnprepared: c.MaxUnprepared, MaxClaims: c.MaxClaims}
+	v.tracing = make(chan struct{}, maxTraces)
 	cfg.Progress = func(p regions.Progress) {
 		v.recovering.Store(true)
 		m.progress(p)
@@ -91,6 +103,7 @@ func newIdentities(c IdentityConfig, buckets map[claims.Region]regions.Store, kv
 		cfg.Regions = append(cfg.Regions, regions.Region{Name: name, Store: buckets[name]})
 		v.traced = append(v.traced, trace.Region{Name: name, Store: buckets[name]})
 	}
+	v.settings = cfg
 	var err error
 	if v.keeper, err = regions.New(cfg); err != nil {
 		return nil, err
@@ -103,9 +116,12 @@ func newIdentities(c IdentityConfig, buckets map[claims.Region]regions.Store, kv
 const recoveryRequests = 64
 
 // parallel is regions.Config.Parallel.
-func parallel(n int, fn func(int) bool) {
+func parallel(n int, fn func(int) bool) { atOnce(recoveryRequests, n, fn) }
+
+// atOnce calls fn for 0 to n-1, most at a time, and leaves out the rest when it has given false.
+func atOnce(most, n int, fn func(int) bool) {
 	var g errgroup.Group
-	g.SetLimit(recoveryRequests)
+	g.SetLimit(most)
 	var stop atomic.Bool
 	for i := range n {
 		if stop.Load() {
@@ -123,7 +139,7 @@ func parallel(n int, fn func(int) bool) {
 
 // run opens and serves epochs until ctx ends.
 func (v *identities) run(ctx context.Context) error {
-	backoff := run.NewBackoff(openMin, openMax)
+	backoff, unwritable := run.NewBackoff(openMin, openMax), run.NewBackoff(moveMin, moveMax)
 	var forgot *regions.Opened // an epoch whose etcd has forgotten, until it is out of etcd
 	for {
 		if forgot != nil {
@@ -145,14 +161,22 @@ func (v *identities) run(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err != nil:
-			if v.notOpened(err) {
-				if err := v.sleepUntilAsked(ctx); err != nil {
+			asks, wait := v.notOpened(err), openRefused
+			switch moved := movedInPart(err); {
+			case moved:
+				asks, wait = true, unwritable.Next()
+			case !asks:
+				unwritable.Reset()
+			}
+			if asks {
+				if err := v.sleepUntilAsked(ctx, wait); err != nil {
 					return err
 				}
 				continue
 			}
 		default:
 			backoff.Reset()
+			unwritable.Reset()
 			v.m.opens.WithLabelValues("ok").Inc()
 			err = v.serve(ctx, o)
 			if ctx.Err() != nil {
@@ -174,17 +198,38 @@ func (v *identities) notOpened(err error) (asks bool) {
 	was := v.why.Load()
 	v.closed(err)
 	v.m.opens.WithLabelValues("failed").Inc()
-	if !errors.Is(err, regions.ErrDissolved) {
+	now := v.why.Load()
+	if was.reason != now.reason {
+		v.closedSince = v.now()
+	}
+	switch {
+	case now.reason == closedDissolved:
+		if was.reason != closedDissolved {
+			v.log.Info("the identity linearizer was dissolved, and is opened when a region is added", "error", err)
+		}
+	// As at each first start, and in each recovery, where another coordinator does the work.
+	case now.reason == closedNotLeading && v.now().Sub(v.closedSince) < followPatience:
+		if was.reason != closedNotLeading {
+			v.log.Info("waiting for the coordinator that leads to open the identity linearizer", "error", err)
+		}
+	default:
 		v.log.Warn("the identity linearizer could not be opened; trying again", "error", err)
-	} else if was.reason != closedDissolved {
-		v.log.Info("the identity linearizer was dissolved, and is opened when a region is added", "error", err)
 	}
 	return errors.Is(err, regions.ErrUnprepared) || errors.Is(err, regions.ErrNotAdded) || errors.Is(err, regions.ErrTooManyClaims)
 }
 
-// sleepUntilAsked waits long, or until somebody has changed something here.
-func (v *identities) sleepUntilAsked(ctx context.Context) error {
-	wait := time.NewTimer(openRefused)
+// opMove is the operation of a *regions.RegionError whose record was not written.
+const opMove = "move the epoch"
+
+// movedInPart reports that a region's bucket was read, and the record of the next epoch could not be written there: others may have it.
+func movedInPart(err error) bool {
+	var of *regions.RegionError
+	return errors.As(err, &of) && of.Op == opMove
+}
+
+// sleepUntilAsked waits, or until somebody has changed something here.
+func (v *identities) sleepUntilAsked(ctx context.Context, most time.Duration) error {
+	wait := time.NewTimer(most)
 	defer wait.Stop()
 	select {
 	case <-wait.C:
@@ -326,8 +371,17 @@ func (v *identities) Scan(ctx context.Context, s claims.Scan) (claims.Page, erro
 
 // Regions implements coordinator.Regional.
 func (v *identities) Regions(ctx context.Context) (regions.Status, []claims.Region, error, error) {
-	s, err := v.keeper.Status(ctx)
-	return s, v.keeper.Names(), v.notOpen(), err
+	c := v.settings
+	c.Regions = slices.Clone(c.Regions)
+	for i, r := range c.Regions {
+		c.Regions[i].Store = statusStore{r.Store, &tracedStore{Store: r.Store, patience: statusPatience}}
+	}
+	k, err := regions.New(c)
+	if err != nil {
+		return regions.Status{}, nil, nil, err
+	}
+	s, err := k.Status(ctx)
+	return s, k.Names(), v.notOpen(), err
 }
 
 // AddRegion implements coordinator.Regional. The epoch that is served now ends with it, on every coordinator.
@@ -369,6 +423,7 @@ func (v *identities) RetireRegion(ctx context.Context, r claims.Region, forget b
 		o, err = v.await(ctx, func(e claims.Epoch) bool { return e.Retired(r) }, err)
 	}
 	v.report(err, "a region is retired", "a region was not retired", "region", r, "forget", forget, "epoch", o.Epoch.Number)
+	v.awaken()
 	return o, err
 }
 
@@ -409,19 +464,4 @@ func (v *identities) await(ctx context.Context, right func(claims.Epoch) bool, w
 		case <-look.C:
 		}
 	}
-}
-
-// Trace implements coordinator.Regional.
-func (v *identities) Trace(ctx context.Context, q trace.Query) trace.Result {
-	q.Parallel = func(n int, fn func(int)) {
-		parallel(n, func(i int) bool {
-			fn(i)
-			return true
-		})
-	}
-	traced := slices.Clone(v.traced)
-	for i, r := range traced {
-		traced[i].Store = &tracedStore{Store: r.Store}
-	}
-	return trace.Find(ctx, traced, q)
 }

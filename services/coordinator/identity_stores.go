@@ -71,7 +71,8 @@ const tracePatience = 20 * time.Second
 // use.
 type tracedStore struct {
 	trace.Store
-	lost atomic.Bool
+	patience time.Duration // of one request
+	lost     atomic.Bool
 }
 
 func (s *tracedStore) Get(ctx context.Context, key string, o objstore.GetOptions) (body []byte, info objstore.Info, err error) {
@@ -88,12 +89,30 @@ func (s *tracedStore) do(ctx context.Context, request func(context.Context) erro
 	if s.lost.Load() {
 		return fmt.Errorf("%w: it did not answer before", objstore.ErrUnavailable)
 	}
-	bounded, cancel := context.WithTimeout(ctx, tracePatience)
+	bounded, cancel := context.WithTimeout(ctx, s.patience)
 	defer cancel()
 	err := request(bounded)
 	if err != nil && ctx.Err() == nil && bounded.Err() != nil {
 		s.lost.Store(true)
-		return fmt.Errorf("%w: no answer within %s", objstore.ErrUnavailable, tracePatience)
+		return fmt.Errorf("%w: no answer within %s", objstore.ErrUnavailable, s.patience)
 	}
 	return err
+}
+
+// statusPatience is how long one request of a status waits for a region: people who ask wait for half a minute, and ask because a region is
+// cut off.
+const statusPatience = 5 * time.Second
+
+// statusStore is the bucket of a region as one status reads it.
+type statusStore struct {
+	regions.Store
+	reads *tracedStore
+}
+
+func (s statusStore) Get(ctx context.Context, key string, o objstore.GetOptions) ([]byte, objstore.Info, error) {
+	return s.reads.Get(ctx, key, o)
+}
+
+func (s statusStore) List(ctx context.Context, o objstore.ListOptions) (objstore.Page, error) {
+	return s.reads.List(ctx, o)
 }

@@ -23,6 +23,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
+	"lightmetrics.dev/lightmetrics/internal/objstore/s3"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
@@ -243,6 +244,7 @@ func TestIdentityConfig(t *testing.T) {
 		"name":           func(c *IdentityConfig) { c.Regions[0].Name = "EU" },
 		"same name":      func(c *IdentityConfig) { c.Regions[0].Name = c.Regions[1].Name },
 		"same bucket":    func(c *IdentityConfig) { c.Regions[0].Store = c.Regions[1].Store },
+		"etcd":           func(c *IdentityConfig) { c.Regions[0].Name = "etcd" },
 		"no bucket":      func(c *IdentityConfig) { c.Regions[0].Store.Bucket = "" },
 		"settle_horizon": func(c *IdentityConfig) { c.SettleHorizon = 0 },
 		"at most 16":     func(c *IdentityConfig) { c.Regions = append(c.Regions, make([]RegionConfig, 16)...) },
@@ -250,6 +252,24 @@ func TestIdentityConfig(t *testing.T) {
 		c := good()
 		if spoil(&c); c.Validate() == nil {
 			t.Errorf("%s: not refused", name)
+		}
+	}
+}
+
+// Two regions may not have one bucket, in whatever words their settings say it.
+func TestRegionsHaveBucketsOfTheirOwn(t *testing.T) {
+	for _, c := range []struct {
+		one, other string
+		same       bool
+	}{
+		{"http://h", "http://h/", true}, {"http://h", "http://H:80", true}, {"https://h/s3", "https://h:443/s3/", true}, {"http://[::1]:80", "http://[::1]/", true},
+		{"", "https://s3.eu-north-1.amazonaws.com", true},
+		{"http://h", "http://h:9000", false}, {"https://h/a", "https://h/b", false}, {"http://h", "http://g", false},
+	} {
+		cfg := withRegions(DefaultConfig(), map[claims.Region]*mem.Store{"eu": nil, "us": nil}).Identity
+		cfg.Regions[0].Store, cfg.Regions[1].Store = s3.Config{Bucket: "metrics", Endpoint: c.one, Region: "eu-north-1"}, s3.Config{Bucket: "metrics", Endpoint: c.other}
+		if err := cfg.Validate(); (err != nil) != c.same || c.same && !strings.Contains(err.Error(), "has the same bucket") {
+			t.Errorf("%q and %q: %v", c.one, c.other, err)
 		}
 	}
 }

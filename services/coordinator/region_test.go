@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -50,6 +51,14 @@ func TestPrincipalsOfOtherRegions(t *testing.T) {
 			}
 			if err := register(t, conn, "w-"+token); refused(err) != elsewhere {
 				t.Errorf("region %q, Own as %s: %v", region, token, err)
+			}
+		}
+		// So over JSON, whose calls pass no interceptor of gRPC.
+		if region != "" {
+			for token, want := range map[string]int{"work": http.StatusOK, "operate": http.StatusOK, "read": http.StatusOK, "fresh": http.StatusOK, "other": http.StatusForbidden} {
+				if code, body := g.json(t, "GET", "/v1/jobs", token); code != want || code == http.StatusForbidden && !strings.Contains(body, "region") {
+					t.Errorf("GET /v1/jobs as %s: %d: %s", token, code, body)
+				}
 			}
 		}
 		// The linearizer is of all regions.

@@ -48,8 +48,11 @@ type Service struct {
 	im      *identityMetrics
 
 	stopping chan struct{}
-	closers  []func()                // of what Prepare opened, last first
-	back     atomic.Pointer[backend] // nil until etcd is there
+	// last ends, by hang, drain_timeout after the service was asked to stop: so long it may wait for an etcd that does not answer.
+	last    context.Context
+	hang    context.CancelFunc
+	closers []func()                // of what Prepare opened, last first
+	back    atomic.Pointer[backend] // nil until etcd is there
 }
 
 // backend is what needs etcd.
@@ -103,7 +106,11 @@ func New(cfg Config, d Deps) (*Service, error) {
 		})
 	}
 	srv.Probe("etcd", func(context.Context) error { return s.notReady() })
-	srv.OnStop(func() { close(s.stopping) }) // ends the streams, so that the server can drain
+	s.last, s.hang = context.WithCancel(context.Background())
+	srv.OnStop(func() {
+		close(s.stopping) // ends the streams, so that the server can drain
+		time.AfterFunc(cfg.DrainTimeout, s.hang)
+	})
 	return s, errors.Join(
 		srv.Register(service.API{Desc: &coordinatorv1.OwnershipService_ServiceDesc, Access: access,
 			JSON: service.JSON(coordinatorv1.NewOwnershipServiceClient, coordinatorv1.RegisterOwnershipServiceHandlerClient)}),
@@ -125,6 +132,7 @@ func (s *Service) Leading() bool {
 // HTTP is served at once, so that a member that waits for its quorum can be checked;
 // gRPC only once etcd is there, so that workers go to another coordinator until then.
 func (s *Service) Run(ctx context.Context) error {
+	defer s.hang()
 	defer func() {
 		for _, fn := range slices.Backward(s.closers) {
 			fn()
@@ -199,7 +207,7 @@ func (s *Service) connect(ctx context.Context) error {
 		s.Go("etcd", m.Watch)
 		member, endpoint = m, m.Endpoint()
 	}
-	c, err := etcd.Dial(s.cfg.Etcd, endpoint, s.log)
+	c, err := etcd.Dial(s.last, s.cfg.Etcd, endpoint, s.log)
 	if err != nil {
 		return err
 	}

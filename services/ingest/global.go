@@ -2,8 +2,10 @@ package ingest
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -38,8 +40,12 @@ func (c Config) validateGlobal() error {
 	if len(c.Coordinator.Addresses) == 0 {
 		errs = append(errs, errors.New("acceptance global needs coordinator.addresses"))
 	}
-	if c.Coordinator.Timeout <= 0 || c.TakeOver < 0 {
-		errs = append(errs, errors.New("coordinator.timeout must be positive, and take_over not negative"))
+	if c.Coordinator.Timeout <= 0 {
+		errs = append(errs, errors.New("coordinator.timeout must be positive"))
+	}
+	// Without any wait two regions would take a claim from each other for as long as both work on it.
+	if c.TakeOver <= 0 {
+		errs = append(errs, errors.New("take_over must be positive"))
 	}
 	return errors.Join(errs...)
 }
@@ -129,10 +135,7 @@ func (l *claimer) Change(ctx context.Context, c accept.ClaimChange) (accept.Clai
 	l.m.took.Observe(l.now().Sub(began).Seconds())
 	if r.Err != nil {
 		l.m.changes.WithLabelValues(op.Kind.String(), "failed").Inc()
-		if errors.Is(r.Err, claims.ErrDenied) {
-			return accept.ClaimAnswer{}, fmt.Errorf("%w: %w", accept.ErrClaimDenied, r.Err)
-		}
-		return accept.ClaimAnswer{}, r.Err
+		return accept.ClaimAnswer{}, asDenied(r.Err)
 	}
 	l.m.changes.WithLabelValues(op.Kind.String(), r.Answer.Outcome.String()).Inc()
 	o, known := outcomes[r.Answer.Outcome]
@@ -171,16 +174,37 @@ func (l *claimer) one(ctx context.Context, p permit, op claims.Op) (r linearizer
 	return r
 }
 
-// permitted is an error, which wraps accept.ErrClaimDenied, if the linearizer refuses this collector, or that it acts for its region. One
-// that does not answer says nothing about that.
+// asDenied is err, as accept.ErrClaimDenied where the linearizer refuses this collector whatever it asks for.
+func asDenied(err error) error {
+	refusals := []error{claims.ErrDenied, claims.ErrNoMember, claims.ErrDissolved}
+	if slices.ContainsFunc(refusals, func(r error) bool { return errors.Is(err, r) }) {
+		return fmt.Errorf("%w: %w", accept.ErrClaimDenied, err)
+	}
+	return err
+}
+
+// probeIdentity is that of a claim which is never made.
+var probeIdentity = identity.Batch{Agent: "lightmetrics-ingest", Boot: "probe"}
+
+// permitted is an error, which wraps accept.ErrClaimDenied, if the linearizer refuses this collector, or that it acts for its region, or if
+// the region takes no part, or it was dissolved. A linearizer that does not answer says nothing about that.
 func (l *claimer) permitted(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	_, err := l.do.Scan(ctx, claims.Scan{Home: l.region, States: []claims.State{claims.Claimed}, Limit: 1}, 0)
+	p, err := l.do.Scan(ctx, claims.Scan{Home: l.region, States: []claims.State{claims.Claimed}, Limit: 1}, 0)
+	if err == nil {
+		// Only changes tell whether the region takes part. Nobody has this claim, so nothing is changed.
+		op := claims.Op{Kind: claims.DoComplete, Identity: probeIdentity, Hash: identity.Sum(nil), Region: l.region, Epoch: p.Epoch, At: max(l.now().UnixNano(), 0)}
+		_, _ = rand.Read(op.ID[:]) // it never fails
+		err = l.do.Do(ctx, []claims.Op{op})[0].Err
+		if of := (*claims.Error)(nil); errors.As(err, &of) {
+			err = of.Err // which identity it was about tells nobody anything
+		}
+	}
 	l.m.denied.Set(0)
-	if errors.Is(err, claims.ErrDenied) {
+	if err = asDenied(err); errors.Is(err, accept.ErrClaimDenied) {
 		l.m.denied.Set(1)
-		return fmt.Errorf("%w: %w", accept.ErrClaimDenied, err)
+		return err
 	}
 	return nil
 }

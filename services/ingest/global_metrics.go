@@ -23,7 +23,7 @@ func newGlobalMetrics() *globalMetrics {
 		took: prometheus.NewHistogram(prometheus.HistogramOpts{Name: p + "claim_change_seconds", Help: "How long the identity linearizer took for a change, with all attempts.",
 			Buckets: ackBuckets}),
 		denied: prometheus.NewGauge(prometheus.GaugeOpts{Name: p + "linearizer_denied",
-			Help: "1 while the identity linearizer refuses this collector's credentials, or that it acts for its region: it is not ready; else 0."}),
+			Help: "1 while the identity linearizer refuses this collector's credentials, or that it acts for its region, or the region takes no part, or it was dissolved: it is not ready; else 0."}),
 		affirmed:  one("affirmations_total", "Manifests of earlier claims that were written to stand for later ones."),
 		takenOver: one("claims_taken_over_total", "Claims of other regions that this one took over."),
 		replaced:  one("claims_replaced_total", "Claims that were made ones for the frame that the region has."),

@@ -29,13 +29,18 @@ import (
 
 // world is the linearizer of the regions eu and us, served as coordinators do, over claims in memory.
 type world struct {
-	*linearizer.Linearizer
+	t     *testing.T
+	store *mem.Store
+	// now serves the present epoch.
+	now     atomic.Pointer[linearizer.Linearizer]
 	address string
 	// away: it refuses everything, as coordinators do without etcd. hangs: it answers nothing, as one behind a cut does.
 	away, hangs atomic.Bool
 	// denies: it refuses the collector's credentials.
 	denies atomic.Bool
-	spans  atomic.Pointer[[]claims.Span]
+	// dissolved: it has ended.
+	dissolved atomic.Bool
+	spans     atomic.Pointer[[]claims.Span]
 }
 
 func (w *world) Do(ctx context.Context, ops []claims.Op) []linearizer.Result {
@@ -49,14 +54,24 @@ func (w *world) Do(ctx context.Context, ops []claims.Op) []linearizer.Result {
 		}
 		return out
 	}
-	return w.Linearizer.Do(ctx, ops)
+	if w.dissolved.Load() {
+		out := make([]linearizer.Result, len(ops))
+		for i := range out {
+			out[i].Err = claims.ErrDissolved
+		}
+		return out
+	}
+	return w.now.Load().Do(ctx, ops)
 }
 
 func (w *world) Scan(ctx context.Context, s claims.Scan) (claims.Page, error) {
 	if w.away.Load() {
 		return claims.Page{}, claims.ErrUnavailable
 	}
-	return w.Linearizer.Scan(ctx, s)
+	if w.dissolved.Load() {
+		return claims.Page{}, claims.ErrDissolved
+	}
+	return w.now.Load().Scan(ctx, s)
 }
 
 // worldFolds are the folds of a test.
@@ -78,17 +93,8 @@ func (f worldFolds) Spans(_ context.Context, id identity.Batch, _ claims.Folds) 
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	const keys = claims.Keys("/t/")
-	store, epoch := mem.New(), claims.Epoch{Number: 3, ID: claims.ID{1}, Regions: []claims.Region{"eu", "us"}}
-	if _, err := store.Commit(t.Context(), claims.Txn{Parts: []claims.Part{{Puts: []claims.Put{{Key: keys.Epoch(), Value: epoch.Marshal()}}}}}); err != nil {
-		t.Fatal(err)
-	}
-	w := &world{}
-	var err error
-	if w.Linearizer, err = linearizer.New(store, linearizer.Options{Config: claims.DefaultConfig(), Keys: keys, Epoch: epoch, Folds: worldFolds{mem.NoFolds{Epoch: epoch.Number}, w}}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(w.Linearizer.Close)
+	w := &world{t: t, store: mem.New()}
+	w.moveTo(3, "eu", "us")
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -105,6 +111,22 @@ func newWorld(t *testing.T) *world {
 	go func() { _ = s.Serve(l) }()
 	t.Cleanup(s.Stop)
 	return w
+}
+
+// moveTo begins an epoch.
+func (w *world) moveTo(number uint64, regions ...claims.Region) {
+	w.t.Helper()
+	const keys = claims.Keys("/t/")
+	epoch := claims.Epoch{Number: number, ID: claims.ID{byte(number)}, Regions: regions}
+	if _, err := w.store.Commit(w.t.Context(), claims.Txn{Parts: []claims.Part{{Puts: []claims.Put{{Key: keys.Epoch(), Value: epoch.Marshal()}}}}}); err != nil {
+		w.t.Fatal(err)
+	}
+	l, err := linearizer.New(w.store, linearizer.Options{Config: claims.DefaultConfig(), Keys: keys, Epoch: epoch, Folds: worldFolds{mem.NoFolds{Epoch: epoch.Number}, w}})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(l.Close)
+	w.now.Store(l)
 }
 
 // start starts a collector of a region.
@@ -332,6 +354,61 @@ func TestALinearizerThatDenies(t *testing.T) {
 		c.Acceptance, c.Region, c.Coordinator.Addresses, c.TakeOver = "global", "us", []string{w.address}, time.Hour
 	})
 	eventually(t, "ready without the linearizer", func() bool { return other.NotReady() == nil })
+}
+
+// TestARegionThatTakesNoPart: a collector whose region is not added yet is not ready until it is, and one whose region is retired is not
+// from the first batch on that finds out.
+func TestARegionThatTakesNoPart(t *testing.T) {
+	w, other := newWorld(t), identity.Boot{Agent: boot.Agent, Boot: "boot-of-later"}
+	c := launch(t, newStore(), rpc.ClientConfig{}, func(c *ingest.Config) {
+		c.Acceptance, c.Region, c.Coordinator.Addresses, c.TakeOver = "global", "asia", []string{w.address}, time.Hour
+	})
+	away := func(epoch string) {
+		t.Helper()
+		eventually(t, "the collector to find out", func() bool {
+			err := c.NotReady()
+			return err != nil && strings.Contains(err.Error(), `"asia" is none of the regions of `+epoch) && c.gauge(t, "lightmetrics_ingest_linearizer_denied") == 1
+		})
+	}
+	away("epoch 3")
+	w.moveTo(4, "asia", "eu", "us")
+	eventually(t, "ready", func() bool { return c.NotReady() == nil })
+	if got := c.submit(t, encode(t, boot, 10, 10, 0)); got != "accepted" {
+		t.Fatal(got)
+	}
+	w.moveTo(5, "eu", "us")
+	// Of another boot: there is no recovery here, which drops claims of earlier epochs.
+	if got := c.submit(t, encode(t, other, 20, 10, 0)); got != "LINEARIZER_DENIED" {
+		t.Error(got)
+	}
+	away("epoch 5")
+	if got := c.submit(t, encode(t, other, 20, 10, 0)); got != rpc.ReasonNotReady {
+		t.Error(got)
+	}
+	w.moveTo(6, "asia", "eu", "us")
+	eventually(t, "ready again", func() bool { return c.NotReady() == nil })
+	if got := c.submit(t, encode(t, other, 20, 10, 0)); got != "accepted" || c.gauge(t, "lightmetrics_ingest_linearizer_denied") != 0 {
+		t.Error(got)
+	}
+}
+
+// TestALinearizerThatIsDissolved: a collector that still runs is not ready. Where its bucket says so, too, it ends (TestABucketOfARegion).
+func TestALinearizerThatIsDissolved(t *testing.T) {
+	w := newWorld(t)
+	c := launch(t, newStore(), rpc.ClientConfig{}, func(c *ingest.Config) {
+		c.Acceptance, c.Region, c.Coordinator.Addresses, c.TakeOver = "global", "eu", []string{w.address}, time.Hour
+	})
+	eventually(t, "ready", func() bool { return c.NotReady() == nil })
+	w.dissolved.Store(true)
+	if got := c.submit(t, encode(t, boot, 10, 10, 0)); got != "LINEARIZER_DENIED" {
+		t.Error(got)
+	}
+	eventually(t, "the collector to find out", func() bool { err := c.NotReady(); return err != nil && strings.Contains(err.Error(), "dissolved") })
+	w.dissolved.Store(false)
+	eventually(t, "ready again", func() bool { return c.NotReady() == nil })
+	if got := c.submit(t, encode(t, boot, 10, 10, 0)); got != "accepted" {
+		t.Error(got)
+	}
 }
 
 // TestALinearizerThatIsAway: senders are told at once, nothing is asked or written for them, and when it is back batches are accepted.

@@ -12,7 +12,7 @@ import (
 func TestMutantsAreCaught(t *testing.T) {
 	mutants.Check(t, mutants.List{
 		// The tests that find them, so that the run without a bug is short too.
-		Run: "TestManifestDescribes|TestUnary|TestHTTP|TestStreamAnswers|TestTokens|TestPanic|TestSheds|TestWhatWasRead|TestDrainFinishes|TestWindow|TestWelcome|TestHello|TestBytesOf|TestReconcilers|TestAcceptedBatches|TestActiveSeries|TestHalfSent|TestAnswersSay|TestAnswersWait|TestNoEntry|TestASpoolIs|TestARunStays|TestARunEnds|TestTheJournalIs|TestAPolicy|TestAReplicated|TestFramesAreSent|TestFramesWait|TestSpooledFrames|TestQuarantine|TestAReleaseIs|TestSettleConflicts$|TestClashes|TestWhereabouts|TestRecentFrames|TestOnlyAcceptedFrames|TestBoundsOfSeveral|TestALinearizerThat|TestBreaker|TestWhatIsNotKnown",
+		Run: "TestManifestDescribes|TestUnary|TestHTTP|TestStreamAnswers|TestTokens|TestPanic|TestSheds|TestWhatWasRead|TestDrainFinishes|TestWindow|TestWelcome|TestHello|TestBytesOf|TestReconcilers|TestAcceptedBatches|TestActiveSeries|TestHalfSent|TestAnswersSay|TestAnswersWait|TestNoEntry|TestASpoolIs|TestARunStays|TestARunEnds|TestTheJournalIs|TestAPolicy|TestAReplicated|TestFramesAreSent|TestFramesWait|TestSpooledFrames|TestQuarantine|TestAReleaseIs|TestSettleConflicts$|TestClashes|TestWhereabouts|TestRecentFrames|TestOnlyAcceptedFrames|TestBoundsOfSeveral|TestALinearizerThat|TestARegionThat|TestBreaker|TestWhatIsNotKnown",
 		Mutants: []mutants.Mutant{
 			{Name: "max time is min time", File: "submission.go", Old: "MinTime: sum.MinTime, MaxTime: sum.MaxTime,", New: "MinTime: sum.MinTime, MaxTime: sum.MinTime,", By: "TestManifestDescribesTheFrame"},
 			{Name: "record count is of the range before", File: "submission.go", Old: "Records: sum.Records,", New: "Records: sum.Records - 1,", By: "TestUnaryOutcomes"},
@@ -25,7 +25,10 @@ func TestMutantsAreCaught(t *testing.T) {
 			{Name: "a conflict is a duplicate", File: "stream.go", Old: "r.Status = ingestv1.BatchStatus_BATCH_STATUS_IDENTITY_CONFLICT", New: "r.Status = ingestv1.BatchStatus_BATCH_STATUS_DUPLICATE", By: "TestStreamAnswers"},
 			{Name: "a collector that the linearizer refuses is ready", File: "engine.go", Old: "if err := s.claimer.permitted(ctx); err != nil {", New: "if err := error(nil); err != nil {", By: "TestALinearizerThatDenies"},
 			{Name: "one that it refuses later stays ready", File: "submission.go", Old: "if f.Reason == string(accept.ReasonLinearizerDenied) {", New: "if false {", By: "TestALinearizerThatDenies"},
-			{Name: "one that does not answer refuses", File: "global.go", Old: "l.m.denied.Set(0)\n	if errors.Is(err, claims.ErrDenied) {", New: "l.m.denied.Set(0)\n	if err != nil {", By: "TestALinearizerThatDenies"},
+			{Name: "one that does not answer refuses", File: "global.go", Old: "if err = asDenied(err); errors.Is(err, accept.ErrClaimDenied) {", New: "if err != nil {", By: "TestALinearizerThatDenies"},
+			{Name: "a collector of a retired region is ready", File: "global.go", Old: "claims.ErrDenied, claims.ErrNoMember, ", New: "claims.ErrDenied, ", By: "TestARegionThatTakesNoPart"},
+			{Name: "a collector of a linearizer that was dissolved is ready", File: "global.go", Old: "claims.ErrNoMember, claims.ErrDissolved}", New: "claims.ErrNoMember}", By: "TestALinearizerThatIsDissolved"},
+			{Name: "whether a region takes part is found out by its first batch", File: "global.go", Old: "		err = l.do.Do(ctx, []claims.Op{op})[0].Err\n", New: "		_ = op\n", By: "TestARegionThatTakesNoPart"},
 			{Name: "a stream does not name the range that is met", File: "stream.go", Old: "if met := v.result.Met; met != (identity.Batch{}) {", New: "if met := v.result.Met; false {", By: "TestConflictsName"},
 			{Name: "a call does not name it", File: "submit.go", Old: "if met := v.result.Met; met != (identity.Batch{}) {", New: "if met := v.result.Met; false {", By: "TestConflictsName"},
 			{Name: "what another region accepted is of 1970", File: "submit.go", Old: "if m.AcceptedAt != 0 {", New: "if true {", By: "TestWhatIsNotKnown"},

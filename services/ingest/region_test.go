@@ -2,6 +2,7 @@ package ingest_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -86,5 +87,32 @@ func TestABucketOfARegion(t *testing.T) {
 	}
 	if _, err := run([]byte("{"), global("eu")); !regions.Kind.Is(err) {
 		t.Errorf("a damaged record: %v", err)
+	}
+}
+
+func TestSettingsOfARegion(t *testing.T) {
+	good := func() ingest.Config {
+		c := ingest.DefaultConfig()
+		c.Acceptance, c.Region, c.Coordinator.Addresses = "global", "eu", []string{"127.0.0.1:4781"}
+		return c
+	}
+	if err := good().Validate(); err != nil {
+		t.Fatal(err)
+	}
+	for want, spoil := range map[string]func(*ingest.Config){
+		"needs region":                func(c *ingest.Config) { c.Region = "" },
+		"region: ":                    func(c *ingest.Config) { c.Region = "EU" },
+		"needs coordinator.addresses": func(c *ingest.Config) { c.Coordinator.Addresses = nil },
+		"coordinator.timeout":         func(c *ingest.Config) { c.Coordinator.Timeout = 0 },
+		"take_over must be positive":  func(c *ingest.Config) { c.TakeOver = 0 },
+	} {
+		c := good()
+		spoil(&c)
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", want, err)
+		}
+		if c.Acceptance = "s3_manifest"; c.Validate() != nil {
+			t.Errorf("%s without regions: %v", want, c.Validate())
+		}
 	}
 }

@@ -110,7 +110,7 @@ const (
 	ReasonJournalUnavailable Reason = "JOURNAL_UNAVAILABLE"
 	// ReasonLinearizer: the identity linearizer did not answer, or not yet. Nothing is accepted without it.
 	ReasonLinearizer Reason = "LINEARIZER_UNAVAILABLE"
-	// ReasonLinearizerDenied: it refuses this collector's credentials, or that it acts for its region.
+	// ReasonLinearizerDenied: it refuses this collector's credentials, or that it acts for its region; or the region takes no part.
 	ReasonLinearizerDenied Reason = "LINEARIZER_DENIED"
 	// ReasonClaimPending: another region, or another call, is accepting the same frame, or has not journalled it yet.
 	ReasonClaimPending Reason = "CLAIM_PENDING"

@@ -7,7 +7,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// ErrClaimDenied: the linearizer refuses this collector. Nothing was done, and trying again mends nothing.
+// ErrClaimDenied: the linearizer refuses this collector, or its region takes no part. Nothing was done, and trying again mends nothing.
 var ErrClaimDenied = errors.New("the identity linearizer refuses this collector")
 
 // Claims decides which frame an identity belongs to, and which region counts it, where several regions accept: the identity

@@ -263,6 +263,8 @@ var (
 	ErrBusy = errors.New("others keep changing the boot")
 	// ErrEpoch: the linearizer's epoch is not the one of the operation.
 	ErrEpoch = errors.New("the epoch has moved on")
+	// ErrNoMember: the region takes no part in the epoch: it was retired, or is not added yet. It is an ErrInvalid.
+	ErrNoMember error = noMember{}
 	// ErrDissolved: the linearizer has ended, and nothing is done any more.
 	ErrDissolved = errors.New("the identity linearizer was dissolved")
 	// ErrDenied: who asks may not do that, or not for that region.
@@ -274,6 +276,11 @@ var (
 	// ErrCanceled: the caller has left before the operation was sent.
 	ErrCanceled = errors.New("canceled")
 )
+
+type noMember struct{}
+
+func (noMember) Error() string        { return "the region takes no part" }
+func (noMember) Is(target error) bool { return target == ErrInvalid }
 
 // Error names the operation and its identity.
 type Error struct {

@@ -52,7 +52,7 @@ func (d *draft) decide(op Op, most int) (decision, error) {
 		return decision{}, fmt.Errorf("%w: the claim is of epoch %d, the linearizer is in %d", ErrEpoch, op.Epoch, d.epoch.Number)
 	}
 	if op.Kind != DoRelease && d.epoch.Retired(op.Region) {
-		return decision{}, fmt.Errorf("%w: region %q is none of this epoch", ErrInvalid, op.Region)
+		return decision{}, fmt.Errorf("%w: %q is none of the regions of epoch %d: it was retired, or is not added yet", ErrNoMember, string(op.Region), d.epoch.Number)
 	}
 	if !d.base.knows(op.Identity) {
 		return decision{}, fmt.Errorf("%w: more than %d", ErrTooMany, most)

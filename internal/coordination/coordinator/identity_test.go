@@ -275,6 +275,18 @@ func TestChangesThatAreNone(t *testing.T) {
 	}
 }
 
+// A region that takes no part is told apart from an operation that can't be one, and is one to whoever does not tell them apart.
+func TestARegionThatTakesNoPart(t *testing.T) {
+	c := serveClaims(t, linear(t))
+	r := c.Do(bg, []claims.Op{changed(claimOf(0), func(o *claims.Op) { o.Region = "mars" })})[0]
+	if !errors.Is(r.Err, claims.ErrNoMember) || !errors.Is(r.Err, claims.ErrInvalid) || !strings.Contains(r.Err.Error(), `"mars" is none of the regions of epoch`) {
+		t.Error(r.Err)
+	}
+	if r := c.Do(bg, []claims.Op{changed(claimOf(0), func(o *claims.Op) { o.Region = "" })})[0]; errors.Is(r.Err, claims.ErrNoMember) {
+		t.Error(r.Err)
+	}
+}
+
 // TestChangesShareCalls: while calls are under way, changes of all callers gather.
 func TestChangesShareCalls(t *testing.T) {
 	var mu sync.Mutex

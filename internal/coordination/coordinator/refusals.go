@@ -56,6 +56,7 @@ var refusals = slices.Concat(claimRefusals, []refused{
 var claimRefusals = []refused{
 	{claims.ErrUnknown, "CLAIMS_UNKNOWN", codes.Unavailable},
 	{claims.ErrEpoch, "CLAIMS_EPOCH", codes.Aborted},
+	{claims.ErrNoMember, "CLAIMS_NO_MEMBER", codes.FailedPrecondition}, // before ErrInvalid, which it is, too
 	{claims.ErrInvalid, "CLAIMS_INVALID", codes.InvalidArgument},
 	{claims.ErrFull, "CLAIMS_FULL", codes.ResourceExhausted},
 	{claims.ErrTooMany, "CLAIMS_TOO_MANY", codes.ResourceExhausted},

@@ -15,6 +15,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
 	"lightmetrics.dev/lightmetrics/internal/coordination/regions"
 	"lightmetrics.dev/lightmetrics/internal/coordination/trace"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
 	"lightmetrics.dev/lightmetrics/internal/platform/rpc"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 	coordinatorv1 "lightmetrics.dev/lightmetrics/proto/gen/lightmetrics/coordinator/v1"
@@ -64,7 +65,8 @@ func regionsFailed(err error) error {
 		reason = ReasonUndecided
 	case errors.Is(err, regions.ErrDissolved) || errors.Is(err, regions.ErrDissolving):
 		reason = ReasonDissolved
-	case errors.Is(err, regions.ErrRegionSettings) || errors.Is(err, regions.ErrForgets):
+	// A bucket that refuses, or is not there, is one of the settings, too: no later try mends it.
+	case errors.Is(err, regions.ErrRegionSettings) || errors.Is(err, regions.ErrForgets) || errors.Is(err, objstore.ErrDenied) || errors.Is(err, objstore.ErrNoBucket):
 		reason = ReasonRegions
 	case errors.Is(err, regions.ErrUnprepared):
 		reason = ReasonUnprepared
@@ -98,6 +100,8 @@ func (s *IdentityServer) ListRegions(ctx context.Context, _ *coordinatorv1.ListR
 		retired[t.Name] = true
 		names = append(names, t.Name)
 	}
+	ours := slices.Clone(names)
+	names = append(names, newest.Regions...)
 	slices.Sort(names)
 	for _, n := range slices.Compact(names) {
 		rec := st.Records[n]
@@ -107,6 +111,12 @@ func (s *IdentityServer) ListRegions(ctx context.Context, _ *coordinatorv1.ListR
 		}
 		if rec.Number > 0 {
 			p.EpochId = hex.EncodeToString(rec.ID[:])
+		}
+		switch {
+		case !slices.Contains(ours, n):
+			p.Error = "it has no bucket in the settings of this coordinator"
+		case rec.Number > 0 && rec.Region != n:
+			p.Error = fmt.Sprintf("its bucket is that of region %s", rec.Region)
 		}
 		for _, u := range st.Unread {
 			if u.Region == n {
@@ -187,6 +197,9 @@ func (s *IdentityServer) DissolveLinearizer(ctx context.Context, q *coordinatorv
 // traceAfter is how long after a known time journals are searched, where a request does not say.
 const traceAfter = 15 * time.Minute
 
+// NotARegion is what a trace calls the place of claims, beside the names of regions.
+const NotARegion = "etcd"
+
 // TraceIdentity reads every record of identities.
 func (s *IdentityServer) TraceIdentity(ctx context.Context, q *coordinatorv1.TraceIdentityRequest) (*coordinatorv1.TraceIdentityResponse, error) {
 	find := trace.Query{
@@ -206,10 +219,11 @@ func (s *IdentityServer) TraceIdentity(ctx context.Context, q *coordinatorv1.Tra
 	out := &coordinatorv1.TraceIdentityResponse{Unread: map[string]string{}}
 	// What the buckets have is worth showing while etcd does not answer.
 	res := s.lookUp(ctx, find.Identity)
-	if res.Err != nil {
-		out.Unread["etcd"] = refusal(res.Err).Error()
-	} else {
+	switch {
+	case res.Err == nil:
 		find.Claims, out.Claims = res.Answer.Claims, encodeList(res.Answer)
+	case !errors.Is(res.Err, claims.ErrDissolved): // then there are no claims, and never will be
+		out.Unread[NotARegion] = res.Err.Error()
 	}
 	found := r.Trace(ctx, find)
 	for _, f := range found.Records {

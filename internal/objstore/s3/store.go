@@ -58,7 +58,8 @@ func New(ctx context.Context, cfg Config, o Options) (*Store, error) {
 	if s.now == nil {
 		s.now = time.Now
 	}
-	if err := s.resolve(ctx); err != nil {
+	var err error
+	if s.base, err = cfg.base(ctx); err != nil {
 		return nil, err
 	}
 	if s.rt == nil {
@@ -82,30 +83,38 @@ func New(ctx context.Context, cfg Config, o Options) (*Store, error) {
 	return s, nil
 }
 
-// resolve finds the bucket's base URL with the SDK's endpoint rules. It runs once, at the start.
-func (s *Store) resolve(ctx context.Context) error {
+// base is the bucket's base URL by the SDK's endpoint rules.
+func (c Config) base(ctx context.Context) (url.URL, error) {
 	// The rules of the SDK know partitions, path style and dual-stack names, which nobody should have to
 	// write again.
-	p := awss3.EndpointParameters{Bucket: &s.cfg.Bucket, Region: &s.cfg.Region, ForcePathStyle: &s.cfg.PathStyle}
-	if s.cfg.Endpoint != "" {
-		endpoint := strings.TrimSuffix(s.cfg.Endpoint, "/")
+	p := awss3.EndpointParameters{Bucket: &c.Bucket, Region: &c.Region, ForcePathStyle: &c.PathStyle}
+	if c.Endpoint != "" {
+		endpoint := strings.TrimSuffix(c.Endpoint, "/")
 		p.Endpoint = &endpoint
 	}
 	e, err := awss3.NewDefaultEndpointResolverV2().ResolveEndpoint(ctx, p)
 	if err != nil {
-		return fmt.Errorf("s3: endpoint of bucket %q: %w", s.cfg.Bucket, err)
+		return url.URL{}, fmt.Errorf("s3: endpoint of bucket %q: %w", c.Bucket, err)
 	}
-	s.base = e.URI
-	s.base.Path, s.base.RawPath = strings.TrimSuffix(s.base.Path, "/"), ""
-	return nil
+	e.URI.Path, e.URI.RawPath = strings.TrimSuffix(e.URI.Path, "/"), ""
+	return e.URI, nil
+}
+
+// Place is where the bucket is. Two settings that are valid and say the same in other words have the same; two names of one host, outside
+// AWS, are two places.
+func (c Config) Place() (objstore.Place, error) {
+	base, err := c.base(context.Background()) // which makes no request
+	return c.place(base), err
 }
 
 // Place implements objstore.Placed.
-func (s *Store) Place() objstore.Place {
-	p := objstore.Place{Endpoint: s.base.Host, Region: s.cfg.Region, Bucket: s.cfg.Bucket, Prefix: s.cfg.Prefix}
+func (s *Store) Place() objstore.Place { return s.cfg.place(s.base) }
+
+func (c Config) place(base url.URL) objstore.Place {
+	p := objstore.Place{Endpoint: base.Host, Region: c.Region, Bucket: c.Bucket, Prefix: c.Prefix}
 	path := ""
 	// The base has the bucket in its host or path; the settings say the endpoint alone.
-	if u, err := url.Parse(s.cfg.Endpoint); err == nil && s.cfg.Endpoint != "" {
+	if u, err := url.Parse(c.Endpoint); err == nil && c.Endpoint != "" {
 		p.Endpoint, path = u.Host, strings.TrimSuffix(u.EscapedPath(), "/")
 		if port := u.Port(); port == "443" && u.Scheme == "https" || port == "80" && u.Scheme == "http" {
 			p.Endpoint = strings.TrimSuffix(p.Endpoint, ":"+port)

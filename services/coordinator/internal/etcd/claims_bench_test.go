@@ -58,7 +58,7 @@ func benchMembers(b *testing.B, n int) (dialled, inProcess *Client) {
 		}
 		cfg.Endpoints = append(cfg.Endpoints, "http://"+e.Clients[0].Addr().String())
 	}
-	cl, err := Dial(cfg, "", discard)
+	cl, err := Dial(context.Background(), cfg, "", discard)
 	if err != nil {
 		b.Fatal(err)
 	}

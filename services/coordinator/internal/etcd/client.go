@@ -38,8 +38,8 @@ const (
 )
 
 // Dial makes a client; it connects when it is used. endpoint, when set, is the embedded
-// member's. Close it.
-func Dial(c Config, endpoint string, log *slog.Logger) (*Client, error) {
+// member's. Close it. No request outlives last, which should outlive the callers' contexts: leases are ended after those.
+func Dial(last context.Context, c Config, endpoint string, log *slog.Logger) (*Client, error) {
 	tls, err := c.TLS.Config()
 	if err != nil {
 		return nil, fmt.Errorf("etcd: %w", err)
@@ -48,8 +48,9 @@ func Dial(c Config, endpoint string, log *slog.Logger) (*Client, error) {
 	if endpoint != "" {
 		endpoints = []string{endpoint}
 	}
-	// Not from the context of a caller: the client must outlive it to end leases.
 	e, err := clientv3.New(clientv3.Config{
+		// An election that is left, and the lease of one, are waited for by this context alone, for as long as etcd has no quorum.
+		Context:   last,
 		Endpoints: endpoints, TLS: tls, Username: c.Username, Password: c.Password.Reveal(),
 		DialTimeout: dialTimeout, DialKeepAliveTime: keepAliveTime, DialKeepAliveTimeout: keepAliveTimeout, PermitWithoutStream: true,
 		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
@@ -67,9 +68,14 @@ func Dial(c Config, endpoint string, log *slog.Logger) (*Client, error) {
 // Close ends the client.
 func (c *Client) Close() error { return c.Etcd.Close() }
 
-// Bound is ctx with the deadline of one request.
+// Bound is ctx with the deadline of one request. It ends with the client, too.
 func (c *Client) Bound(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, c.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+	stop := context.AfterFunc(c.Etcd.Ctx(), cancel)
+	return ctx, func() {
+		stop()
+		cancel()
+	}
 }
 
 // get reads a key, linearizably; nil when it is absent.

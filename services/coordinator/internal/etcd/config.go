@@ -136,10 +136,11 @@ func (c EmbeddedConfig) validateCluster() error {
 		if err := config.CheckAddress(place); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", path, err))
 		}
-		if names[name] || places[place] {
+		at := strings.ToLower(place) // hosts have no case
+		if names[name] || places[at] {
 			errs = append(errs, fmt.Errorf("%s %q: another member has the same name or address", path, m))
 		}
-		names[name], places[place] = true, true
+		names[name], places[at] = true, true
 	}
 	if len(c.Cluster) > 0 && !names[c.Name] {
 		errs = append(errs, fmt.Errorf("etcd.embedded.cluster: %q is not in it", c.Name))

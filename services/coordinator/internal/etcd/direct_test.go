@@ -27,7 +27,7 @@ func directMember(t *testing.T, change func(*Config)) (*Embedded, *Client) {
 	m, err := StartEmbedded(t.Context(), c.Embedded, discard)
 	must(t, err)
 	t.Cleanup(m.Close)
-	cl, err := Dial(c, m.Endpoint(), discard)
+	cl, err := Dial(context.Background(), c, m.Endpoint(), discard)
 	must(t, err)
 	t.Cleanup(func() { _ = cl.Close() })
 	cl.Direct(m)

@@ -182,6 +182,13 @@ func (m *Embedded) Close() {
 		return
 	}
 	m.direct.close()
+	select {
+	case <-m.e.Server.ReadyNotify():
+	default:
+		// etcd's Close waits for its listeners to be served, which they are once the member is ready, or has stopped: without a
+		// quorum it would never return.
+		m.e.Server.HardStop()
+	}
 	m.e.Close()
 	_ = m.lock.Close() // nothing was written to it
 }

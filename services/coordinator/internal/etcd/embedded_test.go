@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"net"
@@ -30,7 +31,7 @@ func member(t *testing.T, dir string) (*Embedded, Config) {
 // answers reads a key through the member's socket.
 func answers(t *testing.T, m *Embedded, c Config) {
 	t.Helper()
-	cl, err := Dial(c, m.Endpoint(), discard)
+	cl, err := Dial(context.Background(), c, m.Endpoint(), discard)
 	must(t, err)
 	defer cl.Close()
 	_, err = cl.get(t.Context(), "/lightmetrics/x")

@@ -78,7 +78,7 @@ func secured(t *testing.T, certs string) Config {
 	c.RequestTimeout = patience / 2
 	c.TLS = tlsfile.Client{Enabled: true, CAFile: info.CertFile, CertFile: info.CertFile, KeyFile: info.KeyFile}
 
-	admin, err := Dial(c, "", discard)
+	admin, err := Dial(context.Background(), c, "", discard)
 	must(t, err)
 	defer admin.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -107,7 +107,7 @@ func TestExternalEtcdWithTLSAndUsers(t *testing.T) {
 	c := secured(t, certs)
 	c.Username, c.Password = "coordinator", "secret of coordinator"
 	must(t, c.Validate())
-	cl, err := Dial(c, "", discard)
+	cl, err := Dial(context.Background(), c, "", discard)
 	must(t, err)
 	t.Cleanup(func() { cl.Close() })
 	m := NewMirror(cl, discard)
@@ -160,7 +160,7 @@ func TestExternalEtcdWithTLSAndUsers(t *testing.T) {
 	defer stop()
 	stranger := c
 	stranger.Username, stranger.Password = "stranger", "secret of stranger"
-	sc, err := Dial(stranger, "", discard)
+	sc, err := Dial(context.Background(), stranger, "", discard)
 	must(t, err)
 	defer sc.Close()
 	if _, err := sc.get(bound, keys{c.Prefix}.election()); !errors.Is(err, rpctypes.ErrPermissionDenied) {
@@ -177,7 +177,7 @@ func TestExternalEtcdWithTLSAndUsers(t *testing.T) {
 	} {
 		bad := c
 		change(&bad)
-		x, err := Dial(bad, "", discard)
+		x, err := Dial(context.Background(), bad, "", discard)
 		if err == nil {
 			_, err = x.get(bound, keys{c.Prefix}.election())
 			x.Close()

@@ -208,6 +208,7 @@ func TestSettingsAreRefused(t *testing.T) {
 		"cluster[1]: \"b\":":      func(c *Config) { c.Embedded.Cluster = []string{"coordinator=a:1", "b=b"} },
 		"without a scheme":        func(c *Config) { c.Embedded.Cluster = []string{"coordinator=a:1", "b=https://b:1"} },
 		`"b=a:1": another member`: func(c *Config) { c.Embedded.Cluster = []string{"coordinator=a:1", "b=a:1"} },
+		`"b=A:1": another member`: func(c *Config) { c.Embedded.Cluster = []string{"coordinator=a:1", "b=A:1"} },
 		`"b=c:1": another member`: func(c *Config) { c.Embedded.Cluster = []string{"coordinator=a:1", "b=b:1", "b=c:1"} },
 		"quota":                   func(c *Config) { c.Embedded.Quota = 1 },
 		"compaction":              func(c *Config) { c.Embedded.Compaction = 0 },

@@ -75,7 +75,7 @@ func TestThousandSnapshotsOverEtcd(t *testing.T) {
 	t.Parallel() // it waits for etcd's disk, most of the time
 	const jobs, owners = 1000, 10
 	m, cfg := member(t, t.TempDir())
-	client, err := Dial(cfg, m.Endpoint(), discard)
+	client, err := Dial(context.Background(), cfg, m.Endpoint(), discard)
 	must(t, err)
 	defer client.Close()
 	table := NewPendingWork(client.Etcd, PendingOptions{Prefix: "/test/work", Timeout: 30 * time.Second})
