@@ -98,7 +98,7 @@ func recordOf(rec regions.Record, r core.Region) regions.Record {
 func TestRegions(t *testing.T) {
 	rec := regions.Record{Number: 7, ID: core.ID{0xab}, Regions: []core.Region{"eu", "us"}}
 	of := func(r core.Region) regions.Record { return recordOf(rec, r) }
-	l := &linearizing{status: regions.Status{Epoch: rec.Epoch(), Cluster: 0xc, Records: map[core.Region]regions.Record{"eu": of("eu"), "us": of("us")}}}
+	l := &linearizing{status: regions.Status{Epoch: rec.Epoch(), Newest: rec, Cluster: 0xc, Records: map[core.Region]regions.Record{"eu": of("eu"), "us": of("us")}}}
 	addr := serveIdentities(t, l)
 	list := func(more ...string) (string, int) {
 		return command(t, regionsCommand, append([]string{"regions", "list", "--addr", addr}, more...)...)
@@ -126,6 +126,7 @@ func TestRegions(t *testing.T) {
 	// A bucket of another region's, and a region that takes part and is in no settings, as where a name was changed.
 	l.status.Unread, l.status.Records = nil, map[core.Region]regions.Record{"asia": of("mars"), "eu": of("eu"), "us": of("us")}
 	rec.Regions = []core.Region{"eu", "mars", "us"}
+	l.status.Newest = rec
 	for n := range l.status.Records {
 		l.status.Records[n] = of(l.status.Records[n].Region)
 	}
@@ -134,6 +135,7 @@ func TestRegions(t *testing.T) {
 		t.Errorf("a region of another name: exit %d: %s", code, out)
 	}
 	rec.Regions = []core.Region{"eu", "us"}
+	l.status.Newest = rec
 	l.status.Records = map[core.Region]regions.Record{"eu": of("eu"), "us": of("us")}
 	l.notOpen = errors.New("somebody has to recover")
 	if out, code = list(); code != cli.ExitFindings || !strings.Contains(out, "somebody has to recover") {
@@ -167,7 +169,7 @@ func TestRegions(t *testing.T) {
 
 func TestDissolveTheLinearizer(t *testing.T) {
 	rec := regions.Record{Region: "eu", Number: 11, ID: core.ID{0xab}, Regions: []core.Region{"eu"}, Retired: []regions.Retired{{Name: "us", Done: true}}, Dissolved: true}
-	l := &linearizing{status: regions.Status{Records: map[core.Region]regions.Record{"eu": rec}}, notOpen: errors.New("it was dissolved")}
+	l := &linearizing{status: regions.Status{Newest: rec, Records: map[core.Region]regions.Record{"eu": rec}}, notOpen: errors.New("it was dissolved")}
 	addr := serveIdentities(t, l)
 	dissolve := func(more ...string) (string, int) {
 		return command(t, regionsCommand, append([]string{"regions", "dissolve", "--addr", addr, "-o", "json"}, more...)...)
@@ -202,7 +204,7 @@ func TestPrepareARegion(t *testing.T) {
 	rec := regions.Record{Number: 7, ID: core.ID{0xab}, Regions: []core.Region{"eu", "us"}, Joining: []core.Region{"us"}}
 	done := regions.Preparation{Region: "asia", Through: 9, Batches: 1200, Left: 3, AcceptedAt: 1e18, UpdatedAt: 2e18}
 	l := &linearizing{status: regions.Status{
-		Epoch: rec.Epoch(), Records: map[core.Region]regions.Record{"eu": recordOf(rec, "eu"), "us": recordOf(rec, "us")},
+		Epoch: rec.Epoch(), Newest: rec, Records: map[core.Region]regions.Record{"eu": recordOf(rec, "eu"), "us": recordOf(rec, "us")},
 		Prepared: map[core.Region]regions.Preparation{"asia": done, "eu": {Region: "eu", Folded: 2, FoldedBatches: 44, AcceptedAt: 1, UpdatedAt: 5}},
 	}}
 	addr := serveIdentities(t, l)
@@ -235,7 +237,7 @@ func TestPrepareARegion(t *testing.T) {
 func TestRetireARegion(t *testing.T) {
 	rec := regions.Record{Number: 9, ID: core.ID{0xab}, Regions: []core.Region{"eu", "us"}, Retired: []regions.Retired{{Name: "asia"}, {Name: "mars", Done: true}}}
 	l := &linearizing{status: regions.Status{
-		Epoch: rec.Epoch(), Records: map[core.Region]regions.Record{"eu": recordOf(rec, "eu"), "us": recordOf(rec, "us")}, Unread: []*regions.RegionError{{Op: "read the epoch", Region: "asia", Err: errors.New("no answer")}},
+		Epoch: rec.Epoch(), Newest: rec, Records: map[core.Region]regions.Record{"eu": recordOf(rec, "eu"), "us": recordOf(rec, "us")}, Unread: []*regions.RegionError{{Op: "read the epoch", Region: "asia", Err: errors.New("no answer")}},
 	}}
 	addr := serveIdentities(t, l)
 	retire := func(more ...string) (string, int) {

@@ -42,6 +42,9 @@ func (k Keys) Dissolving() string { return string(k) + "dissolving" }
 // Emptied is the key of the epoch whose recovery has deleted everything of earlier ones, and goes on.
 func (k Keys) Emptied() string { return string(k) + "emptied" }
 
+// Retiring is the key of the name of the region whose retirement somebody was the last to begin in the epoch that is there.
+func (k Keys) Retiring() string { return string(k) + "retiring" }
+
 // Claims begins the keys of all claims.
 func (k Keys) Claims() string { return string(k) + "claims/" }
 

@@ -66,7 +66,7 @@ func regionsFailed(err error) error {
 	case errors.Is(err, regions.ErrDissolved) || errors.Is(err, regions.ErrDissolving):
 		reason = ReasonDissolved
 	// A bucket that refuses, or is not there, is one of the settings, too: no later try mends it.
-	case errors.Is(err, regions.ErrRegionSettings) || errors.Is(err, regions.ErrForgets) || errors.Is(err, objstore.ErrDenied) || errors.Is(err, objstore.ErrNoBucket):
+	case errors.Is(err, regions.ErrRegionSettings) || errors.Is(err, regions.ErrForgets) || errors.Is(err, regions.ErrRetiring) || errors.Is(err, objstore.ErrDenied) || errors.Is(err, objstore.ErrNoBucket):
 		reason = ReasonRegions
 	case errors.Is(err, regions.ErrUnprepared):
 		reason = ReasonUnprepared
@@ -93,7 +93,7 @@ func (s *IdentityServer) ListRegions(ctx context.Context, _ *coordinatorv1.ListR
 	if cause := cmp.Or(notOpen, st.Open); cause != nil {
 		out.NotOpen = cause.Error()
 	}
-	newest, _ := regions.Newest(st.Records)
+	newest := st.Newest
 	out.Dissolved = newest.Dissolved
 	retired := map[claims.Region]bool{}
 	for _, t := range newest.Retired {

@@ -415,7 +415,7 @@ func TestADissolutionAndAnotherMover(t *testing.T) {
 			ended := errors.Is(opened, regions.ErrDissolved)
 			ends[ended]++
 			s, serr := k.Status(t.Context())
-			newest, _ := regions.Newest(s.Records)
+			newest := s.Newest
 			switch {
 			case serr != nil || newest.Dissolved != ended:
 				t.Fatalf("%s, request %d: %+v, %v, and opened: %v", name, at, newest, serr, opened)

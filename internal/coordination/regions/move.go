@@ -55,12 +55,47 @@ type change struct {
 // allowed: what was decided in a region that is retired is in etcd and nowhere else, where its bucket is gone. A record that is newer than
 // etcd's epoch alone is of a mover that died before it touched etcd.
 func (c change) allowed(k *Keeper, s *state) error {
-	newest, _ := s.newest()
-	if c.retire == "" || c.forget || s.filled && s.cluster == newest.Cluster {
+	if c.retire == "" {
 		return nil
 	}
-	_, err := k.agreed(s)
-	return fmt.Errorf("%w: %w", ErrForgets, err)
+	newest, _ := s.newest()
+	if err := s.last(newest, c.retire); err != nil {
+		return err
+	}
+	if c.forget {
+		return nil
+	}
+	if !s.filled || s.cluster != newest.Cluster {
+		_, err := k.agreed(s)
+		return fmt.Errorf("%w: %w", ErrForgets, err)
+	}
+	// Each head of folds is in two regions, or in the only one, of the last epoch that was filled.
+	left := slices.DeleteFunc(slices.Clone(s.epoch.Regions), func(n claims.Region) bool { return n == c.retire || newest.retired(n) })
+	if len(left) < max(1, len(s.epoch.Regions)-1) {
+		return fmt.Errorf("%w: epoch %d, with the regions %v, was the last one that everything was brought to; the next one has to be open first", ErrForgets, s.epoch.Number, s.epoch.Regions)
+	}
+	if len(newest.Regions) == 2 && s.retiring != c.retire && slices.Contains(newest.Regions, s.retiring) {
+		// The records of these two would have no region in common, in which one of them finds out about the other.
+		return fmt.Errorf("%w: region %s, of the two that are left; retire that one again, or forget, if nobody is at it", ErrRetiring, s.retiring)
+	}
+	return nil
+}
+
+// last checks that the newest record is the last one, where a region does not have to answer: what is left may be the bucket of a region that was
+// retired long ago, which knows of nothing since. Etcd's epoch says so; else whoever does not answer may know of a later one.
+func (s *state) last(newest Record, but claims.Region) error {
+	if s.current(newest) {
+		return nil
+	}
+	for _, u := range s.unread {
+		if u.Region != but && !newest.retired(u.Region) {
+			return u
+		}
+	}
+	if s.epoch.Number > 0 && s.epoch.Number >= newest.Number {
+		return fmt.Errorf("%w: etcd has epoch %d of the regions %v, and no record that can be read is later than epoch %d", ErrRegionSettings, s.epoch.Number, s.epoch.Regions, newest.Number)
+	}
+	return nil
 }
 
 func (k *Keeper) tryMove(ctx context.Context, s *state, c change) (claims.Epoch, error) {
@@ -113,12 +148,13 @@ func (k *Keeper) next(ctx context.Context, s *state, c change) (Record, error) {
 	}
 	slices.Sort(r.Regions)
 	r.Regions = slices.Compact(r.Regions)
-	for _, n := range r.Regions {
-		r.Number = max(r.Number, s.found[n].Number) // also where that record does not count
+	for _, f := range s.found {
+		// Also of records that do not count: no two epochs that anybody has seen have one number.
+		r.Number = max(r.Number, f.Number)
 	}
 	r.Number++
 	// In an epoch that was filled after it everybody has what etcd had of a retired region.
-	if s.filled && s.epoch.Number == newest.Number && s.epoch.ID == newest.ID {
+	if s.filled && s.current(newest) {
 		for i := range r.Retired {
 			r.Retired[i].Done = true
 		}
@@ -206,7 +242,7 @@ func (k *Keeper) noteInEtcd(ctx context.Context, s *state, c change) error {
 	case s.filled && s.cluster != newest.Cluster:
 		return k.doubt(ctx, s)
 	case s.filled && c.retire != "":
-		return k.reserve(ctx, s)
+		return k.reserve(ctx, s, c.retire)
 	}
 	return nil
 }
@@ -214,15 +250,15 @@ func (k *Keeper) noteInEtcd(ctx context.Context, s *state, c change) error {
 // errChanged: etcd has changed since it was looked at. Look again.
 var errChanged = errors.New("etcd has changed since")
 
-// reserve writes the epoch's value once more. Whoever has looked before can't put another epoch there any more, and so drops nothing: what is
-// in etcd now is there until whoever looks after this, and finds the retirement in the records, or makes it fail there.
-func (k *Keeper) reserve(ctx context.Context, s *state) error {
+// reserve writes the epoch's value once more, and which region is retired. Whoever has looked before can't put another epoch there any more, and
+// so drops nothing: what is in etcd now is there until whoever looks after this, and finds the retirement in the records, or makes it fail there.
+func (k *Keeper) reserve(ctx context.Context, s *state, name claims.Region) error {
 	key := k.cfg.Keys.Epoch()
 	r, err := k.cfg.KV.Commit(ctx, claims.Txn{
 		Guards: []claims.Guard{
 			{Key: key, Is: claims.Holds, Value: s.value}, {Key: key, Is: claims.Modified, Revision: s.epochAt}, {Key: k.cfg.Keys.Filled(), Is: claims.Holds, Value: s.value},
 		},
-		Parts: []claims.Part{{Puts: []claims.Put{{Key: key, Value: s.value}}}},
+		Parts: []claims.Part{{Puts: []claims.Put{{Key: key, Value: s.value}, {Key: k.cfg.Keys.Retiring(), Value: []byte(name)}}}},
 	})
 	switch {
 	case err != nil:

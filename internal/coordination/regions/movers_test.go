@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"strings"
 	"testing"
 
 	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
+	kv "lightmetrics.dev/lightmetrics/internal/coordination/claims/mem"
 	"lightmetrics.dev/lightmetrics/internal/coordination/regions"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
@@ -150,10 +152,11 @@ func TestAnAdditionIsGoneOnWithWhileARegionIsRetired(t *testing.T) {
 	}
 }
 
-// Two retirements of different regions die where each has written one record, of which neither counts. The next epoch has a number above all.
+// Two retirements of different regions die where each has written one record, in the bucket of the other's region. One of them counts, and is
+// gone on with.
 func TestTwoRetirementsThatDie(t *testing.T) {
 	w := newWorld(t, "asia", "eu", "us")
-	was := w.open("asia", "eu", "us")
+	w.open("asia", "eu", "us")
 	k := w.keeper("asia", "eu", "us")
 	retire := func(name claims.Region) func() error {
 		return func() error {
@@ -183,13 +186,11 @@ func TestTwoRetirementsThatDie(t *testing.T) {
 	if got := w.numbers(); got["asia"] != 2 || got["eu"] != 2 || got["us"] != 1 {
 		t.Fatal(got)
 	}
-	if o, err := k.Open(t.Context(), true); err != nil || o.Epoch.ID != was.Epoch.ID {
-		t.Fatalf("neither has begun: %v, %v", o.Epoch, err)
+	if o, err := k.Open(t.Context(), true); err != nil || o.Epoch.Number != 3 || !slices.Equal(o.Epoch.Regions, []claims.Region{"asia", "us"}) {
+		t.Errorf("%v, %v", o.Epoch, err)
 	}
-	if err := k.Distrust(t.Context(), was); err != nil {
-		t.Fatal(err)
-	}
-	if o, err := k.Open(t.Context(), true); err != nil || o.Epoch.Number != 3 || len(o.Epoch.Regions) != 3 {
+	// The other one was not begun: its record lies with the retired region.
+	if o, err := k.Retire(t.Context(), "asia", false); err != nil || !slices.Equal(o.Epoch.Regions, []claims.Region{"us"}) {
 		t.Errorf("%v, %v", o.Epoch, err)
 	}
 }
@@ -236,70 +237,186 @@ func TestTwoFirstEpochs(t *testing.T) {
 	}
 }
 
-// Of two regions each is retired by another mover at once. One of them is; or nobody decides anything, until an operator says by the settings
-// which of them is lost.
+// Of two regions each is retired by another mover at once. One of them is, and the other mover is told so.
 func TestTwoRegionsThatRetireEachOther(t *testing.T) {
-	ends := map[string]int{}
-	for at := 1; ; at++ {
+	for _, forget := range []bool{false, true} {
+		for at := 1; ; at++ {
+			w := newWorld(t, "eu", "us")
+			w.open("eu", "us")
+			i := 0
+			var other error
+			w.before = func(string) error {
+				if i++; i == at {
+					before := w.before
+					w.before = nil
+					_, other = w.keeper("eu", "us").Retire(context.Background(), "us", forget)
+					w.before = before
+				}
+				return nil
+			}
+			_, err := w.keeper("eu", "us").Retire(t.Context(), "eu", forget)
+			w.before = nil
+			if i < at {
+				if at < 10 {
+					t.Errorf("%d requests only", i)
+				}
+				break
+			}
+			for _, err := range []error{err, other} {
+				if err != nil && !errors.Is(err, regions.ErrRegionSettings) && !errors.Is(err, regions.ErrForgets) && !errors.Is(err, regions.ErrRetiring) && !errors.Is(err, regions.ErrOvertaken) {
+					t.Errorf("request %d: %v", at, err)
+				}
+			}
+			o, opened := w.keeper("eu", "us").Open(t.Context(), true)
+			if opened != nil || (err == nil) == (other == nil) || len(o.Epoch.Regions) != 1 || slices.Contains(o.Epoch.Regions, "eu") != (other == nil) {
+				t.Errorf("request %d: %v, %v; opened %v, %v", at, err, other, o.Epoch, opened)
+			}
+		}
+	}
+}
+
+// They do so while etcd has forgotten its epoch, forget what it had, and die. Nobody decides anything until an operator says by the settings
+// which region is lost.
+func TestTwoRegionsThatRetireEachOtherAndForget(t *testing.T) {
+	w := newWorld(t, "eu", "us")
+	was := w.kv.Copy()
+	if err := w.keeper("eu", "us").Distrust(t.Context(), w.open("eu", "us")); err != nil {
+		t.Fatal(err)
+	}
+	finish := w.paused(func() error { _, err := w.keeper("eu", "us").Retire(context.Background(), "us", true); return err })
+	i := 0
+	w.after = func(what string) error {
+		// Of the first to write: it reads etcd, and both records.
+		if i++; i > 3 {
+			return errDead
+		}
+		return nil
+	}
+	if _, err := w.keeper("eu", "us").Retire(t.Context(), "eu", true); !errors.Is(err, errDead) {
+		t.Fatal(err)
+	}
+	if err := finish(); !errors.Is(err, errDead) {
+		t.Fatal(err)
+	}
+	w.after = nil
+	left := fmt.Sprint(w.left(), w.numbers())
+	for _, do := range []func() error{
+		func() error { _, err := w.keeper("eu", "us").Open(t.Context(), true); return err },
+		func() error { _, err := w.keeper("eu", "us").Add(t.Context(), "eu"); return err },
+		func() error { _, err := w.keeper("eu", "us").Retire(t.Context(), "eu", true); return err },
+		func() error { _, err := w.keeper("eu", "us").Dissolve(t.Context(), "eu"); return err },
+	} {
+		if err := do(); !errors.Is(err, regions.ErrRegionSettings) {
+			t.Error(err)
+		}
+	}
+	if err := w.keeper("eu", "us").Check(t.Context(), regions.Opened{}); err == nil || !strings.Contains(err.Error(), "[eu us] say of each other") {
+		t.Error(err)
+	}
+	if now := fmt.Sprint(w.left(), w.numbers()); now != left {
+		t.Errorf("%s, and before %s", now, left)
+	}
+	if o, err := w.keeper("eu").Open(t.Context(), true); err != nil || !slices.Equal(o.Epoch.Regions, []claims.Region{"eu"}) {
+		t.Errorf("with eu alone: %v, %v", o.Epoch, err)
+	}
+	if s, err := w.keeper("eu").Status(t.Context()); err != nil || !slices.Equal(s.Records["eu"].Retired, []regions.Retired{{Name: "us"}}) {
+		t.Errorf("%+v, %v", s, err)
+	}
+	w.kv.Restore(was, 1)
+	if o, err := w.keeper("us").Open(t.Context(), true); err != nil || !slices.Equal(o.Epoch.Regions, []claims.Region{"us"}) {
+		t.Errorf("with us alone: %v, %v", o.Epoch, err)
+	}
+	if s, err := w.keeper("us").Status(t.Context()); err != nil || !slices.Equal(s.Records["us"].Retired, []regions.Retired{{Name: "eu"}}) {
+		t.Errorf("%+v, %v", s, err)
+	}
+}
+
+// A retirement of one of two regions dies before it has written a record. The other one is not retired beside it: neither of them would have
+// the other's record. The first can be gone on with, or is over with the next epoch; or an operator says that nobody goes on with it.
+func TestARetirementThatBeganHoldsTheOther(t *testing.T) {
+	begun := func() *world {
 		w := newWorld(t, "eu", "us")
 		w.open("eu", "us")
-		i := 0
-		var other error
-		w.before = func(string) error {
-			if i++; i == at {
-				before := w.before
-				w.before = nil
-				_, other = w.keeper("eu", "us").Retire(context.Background(), "us", false)
-				w.before = before
+		w.after = func(string) error {
+			r, err := w.kv.Commit(t.Context(), claims.Txn{Parts: []claims.Part{{Reads: []claims.Range{{From: keys.Retiring()}}}}})
+			if err != nil || len(r.Parts[0].Reads[0]) > 0 {
+				return errDead
 			}
 			return nil
 		}
-		_, err := w.keeper("eu", "us").Retire(t.Context(), "eu", false)
-		w.before = nil
-		if i < at {
-			break
+		if _, err := w.keeper("eu", "us").Retire(t.Context(), "us", false); !errors.Is(err, errDead) {
+			t.Fatal(err)
 		}
-		for _, err := range []error{err, other} {
-			if err != nil && !errors.Is(err, regions.ErrRegionSettings) && !errors.Is(err, regions.ErrForgets) && !errors.Is(err, regions.ErrOvertaken) {
-				t.Errorf("request %d: %v", at, err)
+		w.after = nil
+		if n := w.numbers(); n["eu"] != 1 || n["us"] != 1 {
+			t.Fatal(n)
+		}
+		if _, err := w.keeper("eu", "us").Retire(t.Context(), "eu", false); !errors.Is(err, regions.ErrRetiring) {
+			t.Fatal(err)
+		}
+		return w
+	}
+	w := begun()
+	if o, err := w.keeper("eu", "us").Retire(t.Context(), "us", false); err != nil || !slices.Equal(o.Epoch.Regions, []claims.Region{"eu"}) {
+		t.Errorf("gone on with: %v, %v", o.Epoch, err)
+	}
+	w = begun()
+	if o, err := w.keeper("eu", "us").Retire(t.Context(), "eu", true); err != nil || !slices.Equal(o.Epoch.Regions, []claims.Region{"us"}) {
+		t.Errorf("by an operator's word: %v, %v", o.Epoch, err)
+	}
+	for name, next := range map[string]func(*world){
+		"another etcd": func(w *world) { w.kv.Restore(w.kv.Copy(), 2) },
+		"distrust": func(w *world) {
+			if err := w.keeper("eu", "us").Distrust(t.Context(), regions.Opened{Epoch: claims.Epoch{Number: 2}}); err != nil {
+				t.Fatal(err)
 			}
-		}
-		was, left := w.kv.Copy(), w.left()
-		o, opened := w.keeper("eu", "us").Open(t.Context(), true)
-		switch {
-		case opened == nil && (err == nil) != (other == nil) && len(o.Epoch.Regions) == 1 && slices.Contains(o.Epoch.Regions, "eu") == (other == nil):
-			ends["one is retired"]++
-			continue
-		case !errors.Is(opened, regions.ErrRegionSettings) || !slices.Equal(w.left(), left):
-			t.Fatalf("request %d: %v, %v; opened %v, %v", at, err, other, o.Epoch, opened)
-		}
-		ends["refused"]++
-		for _, k := range []func() error{
-			func() error { _, err := w.keeper("eu", "us").Add(t.Context(), "eu"); return err },
-			func() error { _, err := w.keeper("eu", "us").Retire(t.Context(), "eu", true); return err },
-			func() error { _, err := w.keeper("eu", "us").Dissolve(t.Context(), "eu"); return err },
-		} {
-			if err := k(); !errors.Is(err, regions.ErrRegionSettings) {
-				t.Errorf("request %d: %v", at, err)
-			}
-		}
-		if o, err := w.keeper("eu").Open(t.Context(), true); err != nil || !slices.Equal(o.Epoch.Regions, []claims.Region{"eu"}) {
-			t.Errorf("request %d: with eu alone: %v, %v", at, o.Epoch, err)
-		}
-		if s, err := w.keeper("eu").Status(t.Context()); err != nil || len(s.Records["eu"].Retired) != 1 {
-			t.Errorf("request %d: %+v, %v", at, s, err)
-		}
-		// The epoch that etcd has is not the one in which eu was retired, although it has its number: what etcd has of eu is still to be kept.
-		w.kv.Restore(was, 1)
-		if _, err := w.keeper("us").Open(t.Context(), true); err != nil {
-			t.Errorf("request %d: with us alone: %v", at, err)
-		}
-		if s, err := w.keeper("us").Status(t.Context()); err != nil || !slices.Equal(s.Records["us"].Retired, []regions.Retired{{Name: "eu"}}) {
-			t.Errorf("request %d: %+v, %v", at, s, err)
+		},
+	} {
+		w := begun()
+		next(w)
+		w.open("eu", "us")
+		if o, err := w.keeper("eu", "us").Retire(t.Context(), "eu", false); err != nil || !slices.Equal(o.Epoch.Regions, []claims.Region{"us"}) {
+			t.Errorf("%s: %v, %v", name, o.Epoch, err)
 		}
 	}
-	if len(ends) != 2 {
-		t.Errorf("%v", ends)
+}
+
+// The bucket of a region that was retired long ago is all that answers. It knows of nothing since: the region does not take the others' place.
+func TestTheRecordOfLongAgoIsNotTheLastOne(t *testing.T) {
+	w := newWorld(t, "africa", "asia", "us")
+	w.open("asia", "us")
+	k := w.keeper("africa", "asia", "us")
+	step := func(_ regions.Opened, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	step(k.Retire(t.Context(), "asia", false))
+	left := fmt.Sprint(w.left(), w.numbers())
+	w.away("us")
+	for _, forget := range []bool{false, true} {
+		if _, err := w.keeper("asia", "us").Retire(t.Context(), "us", forget); !errors.Is(err, regions.ErrRegionSettings) {
+			t.Errorf("forget %v: %v", forget, err)
+		}
+	}
+	w.before = nil
+	if now := fmt.Sprint(w.left(), w.numbers()); now != left {
+		t.Errorf("%s, and before %s", now, left)
+	}
+	// Etcd knows nothing either, but a region that does not answer may.
+	step(k.Add(t.Context(), "africa"))
+	step(k.Retire(t.Context(), "us", false))
+	w.kv.Restore(kv.New().Copy(), 2)
+	w.before = func(what string) error {
+		if what == "africa" || what == "us" {
+			return errDown
+		}
+		return nil
+	}
+	var of *regions.RegionError
+	if _, err := k.Retire(t.Context(), "us", true); !errors.As(err, &of) || of.Region != "africa" {
+		t.Error(err)
 	}
 }
 

@@ -85,12 +85,13 @@ func (f *filler) begin(ctx context.Context, s *state) error {
 	key := f.k.cfg.Keys.Epoch()
 	g := []claims.Guard{{Key: key, Is: claims.Absent}}
 	if s.value != nil {
-		// The revision, too: somebody who retires a region may have reserved what is there.
+		// The revision, too: somebody who retires a region may have reserved what is there. From here on that is over, or gone on with: the
+		// records of all its regions were replaced.
 		g = []claims.Guard{{Key: key, Is: claims.Holds, Value: s.value}, {Key: key, Is: claims.Modified, Revision: s.epochAt}}
 	}
 	// A lost answer leaves the next open to find out: the epoch that is there then is not noted as filled.
 	r, err := f.k.cfg.KV.Commit(ctx, claims.Txn{Guards: g, Parts: []claims.Part{{
-		Puts: []claims.Put{{Key: key, Value: f.value}}, Deletes: []string{f.k.cfg.Keys.Filled(), f.k.cfg.Keys.Dissolving()},
+		Puts: []claims.Put{{Key: key, Value: f.value}}, Deletes: []string{f.k.cfg.Keys.Filled(), f.k.cfg.Keys.Dissolving(), f.k.cfg.Keys.Retiring()},
 	}}})
 	return f.judge(r, err, "put the epoch into etcd")
 }

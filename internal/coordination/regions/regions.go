@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"strings"
 
@@ -153,11 +152,12 @@ func (k *Keeper) Names() []claims.Region { return slices.Clone(k.names) }
 
 // state is what etcd and the buckets say.
 type state struct {
-	epoch    claims.Epoch // of etcd; its number is 0 where there is none
-	value    []byte       // as it is there
-	epochAt  int64        // the revision at which it was written
-	filled   bool         // its recovery ended: what etcd has is all that the regions had
-	mark     []byte       // of a dissolution; nil where there is none
+	epoch    claims.Epoch  // of etcd; its number is 0 where there is none
+	value    []byte        // as it is there
+	epochAt  int64         // the revision at which it was written
+	filled   bool          // its recovery ended: what etcd has is all that the regions had
+	mark     []byte        // of a dissolution; nil where there is none
+	retiring claims.Region // whose retirement etcd was reserved for, in this epoch
 	cluster  uint64
 	revision int64
 	// found are the records, by region; absent the regions that have none, unread those that did not answer.
@@ -181,75 +181,6 @@ type stored struct {
 	etag string
 }
 
-// newest is the record with the highest number; ok is false where no region has one. Of two epochs with one number, of movers of which one
-// knew a region that the other did not, it is the one that was taken. The record of a region which another record calls retired does not
-// count: a mover that had read it before the retirement may still write there. One that says that a linearizer was dissolved counts where
-// there is no other: beside others it is of a linearizer that the region had of its own.
-func (s *state) newest() (r Record, ok bool) {
-	for _, name := range slices.Sorted(maps.Keys(s.found)) {
-		f := s.found[name]
-		if s.isRetired(name) {
-			continue
-		}
-		switch {
-		case !ok, r.Dissolved && !f.Dissolved:
-		case r.Dissolved != f.Dissolved, f.Number < r.Number:
-			continue
-		case f.Number == r.Number && (f.ID == r.ID || s.taken(r) || !s.taken(f.Record)):
-			continue
-		}
-		r, ok = f.Record, true
-	}
-	return r, ok
-}
-
-// Newest is the record that counts of those that the regions have; ok is false where none has one.
-func Newest(records map[claims.Region]Record) (r Record, ok bool) {
-	s := state{found: map[claims.Region]stored{}}
-	for n, f := range records {
-		s.found[n] = stored{Record: f}
-	}
-	return s.newest()
-}
-
-// taken reports whether all regions of a record's epoch that were read have it. Of one that these settings do not have nobody knows it: to
-// take it for one without the record would leave the region out.
-func (s *state) taken(r Record) bool {
-	return !slices.ContainsFunc(r.Regions, func(n claims.Region) bool {
-		f, there := s.found[n]
-		return there && f.ID != r.ID || slices.Contains(s.absent, n)
-	})
-}
-
-// related checks that all records are of one linearizer. The records of one name each other's regions, as those that take part or that are
-// retired; and no two of them retire each other's region, unless two movers did so at once.
-func (s *state) related() error {
-	newest, ok := s.newest()
-	if !ok && len(s.found) > 0 {
-		return fmt.Errorf("%w: the records of regions %v say of each other that they are retired; take those out of the settings that are lost", ErrRegionSettings, slices.Sorted(maps.Keys(s.found)))
-	}
-	for _, name := range slices.Sorted(maps.Keys(s.found)) {
-		f := s.found[name]
-		known := func(n claims.Region) bool {
-			return slices.Contains(newest.Regions, n) || slices.ContainsFunc(newest.Retired, func(t Retired) bool { return t.Name == n })
-		}
-		if !s.isRetired(name) && !f.Dissolved && !slices.ContainsFunc(f.Regions, known) {
-			return fmt.Errorf("%w: the bucket of region %s has epoch %d of another linearizer, with the regions %v; that of %s has epoch %d with %v",
-				ErrRegionSettings, name, f.Number, f.Regions, newest.Region, newest.Number, newest.Regions)
-		}
-	}
-	return nil
-}
-
-func (s *state) isRetired(name claims.Region) bool {
-	for _, f := range s.found {
-		if f.retired(name) {
-			return true
-		}
-	}
-	return false
-}
-
 // joining are the regions of which not everything that was prepared is known to be folded. Once it is, that is noted in all records of the
 // epoch. Where it is noted in some of them only, either record says enough: everything is folded before the first note, and to go through it
 // once more changes nothing.
@@ -265,6 +196,11 @@ func (k *Keeper) Open(ctx context.Context, recover bool) (Opened, error) {
 	if err != nil {
 		return Opened{}, fmt.Errorf("open the epoch: %w", err)
 	}
+	return k.openBy(ctx, s, recover)
+}
+
+// openBy is Open by what was looked at.
+func (k *Keeper) openBy(ctx context.Context, s *state, recover bool) (Opened, error) {
 	if o, err := k.agreed(s); err == nil {
 		return o, nil
 	} else if recover && (errors.Is(err, ErrDissolved) || errors.Is(err, ErrDissolving)) {
@@ -367,7 +303,9 @@ type Status struct {
 	Epoch   claims.Epoch // of etcd
 	Cluster uint64
 	Records map[claims.Region]Record
-	Unread  []*RegionError
+	// Newest of them is the one that counts; its number is 0 where there is none.
+	Newest Record
+	Unread []*RegionError
 	// Prepared is how far what regions have accepted is prepared to be folded, or folded from their journals.
 	Prepared map[claims.Region]Preparation
 	// Open is nil where an epoch could be opened without a recovery.
@@ -397,6 +335,7 @@ func (k *Keeper) Status(ctx context.Context) (Status, error) {
 			out.Prepared[n] = p
 		}
 	}
+	out.Newest, _ = s.newest()
 	_, out.Open = k.agreed(s)
 	return out, nil
 }
@@ -425,14 +364,17 @@ func (k *Keeper) look(ctx context.Context) (*state, error) {
 
 // readEpoch reads what etcd says.
 func (k *Keeper) readEpoch(ctx context.Context, s *state) error {
-	r, err := k.cfg.KV.Commit(ctx, claims.Txn{Parts: []claims.Part{{Reads: []claims.Range{{From: k.cfg.Keys.Epoch()}, {From: k.cfg.Keys.Filled()}, {From: k.cfg.Keys.Dissolving()}}}}})
+	r, err := k.cfg.KV.Commit(ctx, claims.Txn{Parts: []claims.Part{{Reads: []claims.Range{{From: k.cfg.Keys.Epoch()}, {From: k.cfg.Keys.Filled()}, {From: k.cfg.Keys.Dissolving()}, {From: k.cfg.Keys.Retiring()}}}}})
 	if err != nil {
 		return fmt.Errorf("read the epoch from etcd: %w", err)
 	}
-	s.cluster, s.revision, s.epoch, s.value, s.mark = r.Cluster, r.Revision, claims.Epoch{}, nil, nil
+	s.cluster, s.revision, s.epoch, s.value, s.mark, s.retiring = r.Cluster, r.Revision, claims.Epoch{}, nil, nil, ""
 	filled := r.Parts[0].Reads[1]
 	if m := r.Parts[0].Reads[2]; len(m) > 0 {
 		s.mark = m[0].Value
+	}
+	if t := r.Parts[0].Reads[3]; len(t) > 0 {
+		s.retiring = claims.Region(t[0].Value)
 	}
 	if e := r.Parts[0].Reads[0]; len(e) > 0 {
 		s.value, s.epochAt = e[0].Value, e[0].Modified
@@ -471,7 +413,7 @@ func (k *Keeper) agreed(s *state) (Opened, error) {
 		return Opened{}, fmt.Errorf("%w in epoch %d; its last region was %s", ErrDissolved, newest.Number, newest.Region)
 	case s.marked(newest):
 		return Opened{}, fmt.Errorf("%w in epoch %d", ErrDissolving, newest.Number)
-	case s.epoch.Number != newest.Number || s.epoch.ID != newest.ID:
+	case !s.current(newest):
 		return Opened{}, fmt.Errorf("%w: etcd has epoch %d, the regions %d", ErrMustRecover, s.epoch.Number, newest.Number)
 	case !s.filled:
 		return Opened{}, fmt.Errorf("%w: the recovery of epoch %d did not end", ErrMustRecover, newest.Number)

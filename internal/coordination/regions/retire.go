@@ -9,15 +9,20 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
 )
 
-// ErrForgets: to retire the region now would forget what was decided there.
-var ErrForgets = errors.New("etcd does not have everything that was decided in the region")
+var (
+	// ErrForgets: to retire the region now would forget what was decided there.
+	ErrForgets = errors.New("etcd does not have everything that was decided in the region")
+	// ErrRetiring: somebody has begun to retire the other one of the last two regions. To go on with that is always safe; to forget, once nobody is
+	// at it any more.
+	ErrRetiring = errors.New("another region is being retired")
+)
 
 // Retire takes a region out of the epoch for good, by a new one: its bucket need not be there any more. What etcd has of it is folded into
 // the buckets of the others, and says for ever which frame an identity belongs to. Its name is never used again. A region that is not
 // one of the epoch's is retired already if the records say so.
 //
 // Etcd that was restored, or is being recovered, does not have everything: then the region has to be there for a recovery first. Where it
-// never will be, forget says to go on without: identities that only it had may be given to another frame.
+// never will be, forget says to go on without: identities that only it had may be given to another frame. It also overrules ErrRetiring.
 func (k *Keeper) Retire(ctx context.Context, name claims.Region, forget bool) (Opened, error) {
 	fail := func(err error) (Opened, error) { return Opened{}, fmt.Errorf("retire region %s: %w", name, err) }
 	if err := name.Validate(); err != nil {
@@ -32,8 +37,8 @@ func (k *Keeper) Retire(ctx context.Context, name claims.Region, forget bool) (O
 	case !ok:
 		return fail(fmt.Errorf("%w: no region has an epoch", ErrRegionSettings))
 	case newest.retired(name):
-		// An attempt that died is gone on with by whoever opens.
-		o, err := k.Open(ctx, true)
+		// An attempt that died is gone on with by whoever opens. By these records: another look may miss the only one that says so.
+		o, err := k.openBy(ctx, s, true)
 		if err != nil {
 			return fail(err)
 		}

@@ -63,7 +63,8 @@ type sim struct {
 	faults     map[string]int
 	leader     claims.Region
 	trace      bool
-	open       error // why no epoch is open in the end
+	wrote      func(of claims.Region, key string, body []byte) // nil where nobody looks on
+	open       error                                           // why no epoch is open in the end
 
 	// alone is what asia has accepted on its own, and entered; closed: it does so no more.
 	alone  map[identity.Batch]identity.Digest
@@ -94,6 +95,7 @@ type actor struct {
 	// keeping: its requests are logged. early: it has nothing to do once asia takes part.
 	keeping, early bool
 	region         claims.Region
+	requests       int
 }
 
 func (w *sim) fail(format string, args ...any) {
@@ -128,6 +130,7 @@ func (a *actor) pause() bool {
 
 // request runs one over a network that loses, delays and doubles.
 func (a *actor) request(unavailable, unknown error, fn func() error) error {
+	a.requests++
 	if !a.pause() {
 		return fmt.Errorf("%w: %w", unavailable, errDead)
 	}
@@ -203,12 +206,26 @@ func (b simBucket) List(ctx context.Context, o objstore.ListOptions) (p objstore
 }
 
 func (b simBucket) Create(ctx context.Context, key string, body []byte, o objstore.PutOptions) (i objstore.Info, err error) {
-	err = b.do(func() (err error) { i, err = b.buckets[b.of].Create(ctx, key, body, o); return err })
+	err = b.do(func() (err error) {
+		i, err = b.buckets[b.of].Create(ctx, key, body, o)
+		return b.note(key, body, err)
+	})
 	return i, err
 }
 
+// note tells whoever looks on that something was written.
+func (b simBucket) note(key string, body []byte, err error) error {
+	if err == nil && b.wrote != nil {
+		b.wrote(b.of, key, body)
+	}
+	return err
+}
+
 func (b simBucket) Replace(ctx context.Context, key string, body []byte, etag string, o objstore.PutOptions) (i objstore.Info, err error) {
-	replace := func() (err error) { i, err = b.buckets[b.of].Replace(ctx, key, body, etag, o); return err }
+	replace := func() (err error) {
+		i, err = b.buckets[b.of].Replace(ctx, key, body, etag, o)
+		return b.note(key, body, err)
+	}
 	// The record of the epoch alone is replaced, which is rare: so that is lost more often.
 	if !b.quiet && b.rnd.IntN(6) == 0 && b.pause() {
 		b.late = append(b.late, lateRequest{b.keeping, func() { _ = replace() }})
@@ -501,10 +518,10 @@ func (w *sim) end() {
 	}
 }
 
-func TestSimulation(t *testing.T) {
-	seeds, first := uint64(150), uint64(0)
-	if testing.Short() {
-		seeds = 40
+// simulated are the schedules of a simulation: so many, or a quarter of them in a short test, from seed 0; unless the environment says otherwise.
+func simulated(t *testing.T, seeds uint64) (n, first uint64) {
+	if n = seeds; testing.Short() {
+		n = seeds / 4
 	}
 	number := func(name string, to *uint64) {
 		if text := os.Getenv(name); text != "" {
@@ -515,8 +532,13 @@ func TestSimulation(t *testing.T) {
 			*to = n
 		}
 	}
-	number("REGIONS_SIM_SCHEDULES", &seeds)
+	number("REGIONS_SIM_SCHEDULES", &n)
 	number("REGIONS_SIM_SEED", &first)
+	return n, first
+}
+
+func TestSimulation(t *testing.T) {
+	seeds, first := simulated(t, 150)
 	var answers, epochs, restores, folded, forgotten, byFolds, retired, again, prepared int
 	var kinds [12]int
 	faults := map[string]int{}

@@ -184,7 +184,7 @@ func TestTheRecordOfARetiredRegionIsIgnored(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.kv.Restore(w.kv.Copy(), number)
-		if o, err = k.Open(t.Context(), true); err != nil || !slices.Equal(o.Epoch.Regions, []claims.Region{"eu", "us"}) {
+		if o, err = k.Open(t.Context(), true); err != nil || !slices.Equal(o.Epoch.Regions, []claims.Region{"eu", "us"}) || o.Epoch.Number <= number {
 			t.Fatalf("%+v, %v", o, err)
 		}
 	}

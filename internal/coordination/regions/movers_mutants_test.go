@@ -1,0 +1,27 @@
+package regions_test
+
+import (
+	"testing"
+	"time"
+
+	"lightmetrics.dev/lightmetrics/internal/harness/mutants"
+)
+
+// TestMutantsOfMoversAreCaught plants bugs of movers that are there at once, of which the simulation of movers is to find most.
+func TestMutantsOfMoversAreCaught(t *testing.T) {
+	const sim = "TestSimulationOfMovers"
+	mutants.Check(t, mutants.List{Run: sim + "|TestTwo|TestRetire|TestARetirement", Env: []string{"REGIONS_SIM_SCHEDULES=6000"}, Timeout: 5 * time.Minute, Mutants: []mutants.Mutant{
+		{Name: "of a circle none counts", File: "newest.go", Old: "n, ok := s.right(open, counts)", New: "n, ok := s.right(nil, counts)", By: sim + "|TestTwo"},
+		{Name: "the epoch of etcd says nothing about a circle", File: "newest.go", Old: "r.Number == s.epoch.Number && r.ID == s.epoch.ID {", New: "r.Number == s.epoch.Number && false {", By: sim},
+		{Name: "the first of any circle counts", File: "newest.go", Old: "	for n := range counts {\n		if len(circle) > 0 && ", New: "	for n := range s.found {\n		if len(circle) > 0 || ", By: sim + "|TestTwo"},
+		{Name: "void records retire regions", File: "newest.go", Old: "			if !void[by] {\n				gone", New: "			if !void[by] || true {\n				gone", By: sim},
+		{Name: "two regions are retired in one epoch", File: "move.go", Old: "if len(left) < max(1, len(s.epoch.Regions)-1) {", New: "if len(left) < 0 {", By: sim},
+		{Name: "both of two regions are retired", File: "move.go", Old: "if len(newest.Regions) == 2 && s.retiring != c.retire &&", New: "if false &&", By: sim + "|TestTwo"},
+		{Name: "the record that is left is the last one", File: "move.go", Old: "if err := s.last(newest, c.retire); err != nil {", New: "if err := error(nil); err != nil {", By: sim + "|TestTheRecordOf"},
+		{Name: "a region that does not answer knows of nothing later", File: "move.go", Old: "if u.Region != but && !newest.retired(u.Region) {", New: "if false {", By: "TestTheRecordOf"},
+		{Name: "etcd knows of nothing later", File: "move.go", Old: "if s.epoch.Number > 0 && s.epoch.Number >= newest.Number {", New: "if false {", By: "TestTheRecordOf"},
+		{Name: "etcd stays reserved", File: "recover.go", Old: "f.k.cfg.Keys.Dissolving(), f.k.cfg.Keys.Retiring()},", New: "f.k.cfg.Keys.Dissolving()},", By: "TestARetirementThatBegan"},
+		{Name: "what was begun to be retired can't be retired", File: "move.go", Old: "s.retiring != c.retire && slices", New: "s.retiring != \"\" && slices", By: "TestARetirementThatBegan"},
+		{Name: "a retirement that died is gone on with by other records", File: "retire.go", Old: "k.openBy(ctx, s, true)", New: "k.Open(ctx, true)", By: sim},
+	}})
+}
