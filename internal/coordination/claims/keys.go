@@ -16,6 +16,7 @@ import (
 //
 //	epoch                          the epoch that the store belongs to
 //	filled                         the same, once everything that the regions had is in the store
+//	retiring                       the name of a region, while its retirement goes on in the epoch that is there
 //	dissolving                     in the place of both, while it is found out whether the linearizer may end
 //	emptied                        the same, while a recovery goes on that has deleted everything of earlier epochs
 //	claims/<agent>/<boot>/<start>  a claim; agent and boot in hex, start with 20 digits

@@ -74,9 +74,10 @@ func (c change) allowed(k *Keeper, s *state) error {
 	if len(left) < max(1, len(s.epoch.Regions)-1) {
 		return fmt.Errorf("%w: epoch %d, with the regions %v, was the last one that everything was brought to; the next one has to be open first", ErrForgets, s.epoch.Number, s.epoch.Regions)
 	}
-	if len(newest.Regions) == 2 && s.retiring != c.retire && slices.Contains(newest.Regions, s.retiring) {
-		// The records of these two would have no region in common, in which one of them finds out about the other.
-		return fmt.Errorf("%w: region %s, of the two that are left; retire that one again, or forget, if nobody is at it", ErrRetiring, s.retiring)
+	if e := s.epoch.Regions; len(e) == 2 && s.retiring != c.retire && slices.Contains(e, s.retiring) && slices.Contains(e, c.retire) {
+		// The records of these two may have no region in common, in which one of them finds out about the other: of a region that is added since,
+		// the other one need not know.
+		return fmt.Errorf("%w: region %s, of the two in etcd's epoch; retire that one again, or forget, if nobody is at it", ErrRetiring, s.retiring)
 	}
 	return nil
 }
@@ -92,8 +93,14 @@ func (s *state) last(newest Record, but claims.Region) error {
 			return u
 		}
 	}
-	if s.epoch.Number > 0 && s.epoch.Number >= newest.Number {
-		return fmt.Errorf("%w: etcd has epoch %d of the regions %v, and no record that can be read is later than epoch %d", ErrRegionSettings, s.epoch.Number, s.epoch.Regions, newest.Number)
+	return s.latest(newest)
+}
+
+// latest refuses records of which etcd has a later epoch: those of its regions were lost, and what is left may bring back one that was retired.
+func (s *state) latest(newest Record) error {
+	if s.epoch.Number > 0 && s.epoch.Number >= newest.Number && !s.current(newest) {
+		return fmt.Errorf("%w: etcd has epoch %d of the regions %v, and no record that can be read is later than epoch %d; the settings need the buckets of those regions, and if their records are lost no others",
+			ErrRegionSettings, s.epoch.Number, s.epoch.Regions, newest.Number)
 	}
 	return nil
 }
@@ -137,6 +144,11 @@ func (k *Keeper) next(ctx context.Context, s *state, c change) (Record, error) {
 	if newest.Dissolved && newest.ID != c.again {
 		return Record{}, ErrDissolved
 	}
+	if known {
+		if err := s.latest(newest); err != nil {
+			return Record{}, err
+		}
+	}
 	added := k.added(s, c)
 	if err := s.mayTake(added); err != nil {
 		return Record{}, err
@@ -165,6 +177,9 @@ func (k *Keeper) next(ctx context.Context, s *state, c change) (Record, error) {
 		}
 		r.Regions = slices.Delete(r.Regions, i, i+1)
 		r.Retired = append(r.Retired, Retired{Name: c.retire})
+	} else if c.retire != "" && !newest.retired(c.retire) {
+		// Its addition had died, and was not gone on with.
+		return Record{}, fmt.Errorf("%w: region %s takes no part, by now", ErrRegionSettings, c.retire)
 	}
 	if len(r.Retired) > maxRetired {
 		return Record{}, fmt.Errorf("%w: %d regions were retired, and the record of the epoch has room for no more", ErrRegionSettings, maxRetired)

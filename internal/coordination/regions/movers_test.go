@@ -215,7 +215,8 @@ func TestAnAdditionThatIsLate(t *testing.T) {
 	}
 }
 
-// Two begin the first epoch at once, with settings that differ. Whoever is second does not leave a region out that its settings do not have.
+// Two begin the first epoch at once, with settings that differ. Whoever is second does not leave a region out that its settings do not have, also
+// where the first one died before etcd had its epoch.
 func TestTwoFirstEpochs(t *testing.T) {
 	for _, pair := range [][2][]claims.Region{{{"asia", "eu"}, {"eu", "us"}}, {{"eu", "us"}, {"asia", "eu"}}, {{"asia", "us"}, {"eu", "us"}}} {
 		w := newWorld(t, "asia", "eu", "us")
@@ -233,6 +234,29 @@ func TestTwoFirstEpochs(t *testing.T) {
 		}
 		if o, err := w.keeper(pair[1]...).Open(t.Context(), false); err != nil || o.Epoch.ID != first.Epoch.ID {
 			t.Errorf("%v: %v, %v after %v", pair, o.Epoch, err, first.Epoch)
+		}
+		w = newWorld(t, "asia", "eu", "us")
+		w.held = func(r claims.Region, key string, _ func() error) bool {
+			if key == layout.RegionsKey && slices.Contains(pair[1], r) {
+				w.held = nil
+				w.before = func(what string) error {
+					if n := w.numbers(); what == "etcd" && n[pair[1][0]] > 0 && n[pair[1][1]] > 0 {
+						return errDead
+					}
+					return nil
+				}
+				if _, err := w.keeper(pair[1]...).Open(t.Context(), true); !errors.Is(err, errDead) {
+					t.Error(err)
+				}
+				w.before = nil
+			}
+			return false
+		}
+		if o, err := w.keeper(pair[0]...).Open(t.Context(), true); !errors.Is(err, regions.ErrRegionSettings) {
+			t.Errorf("%v: %v, %v after one that died", pair, o.Epoch, err)
+		}
+		if o, err := w.keeper(pair[1]...).Open(t.Context(), true); err != nil || !slices.Equal(o.Epoch.Regions, pair[1]) {
+			t.Errorf("%v: %v, %v after one that died", pair, o.Epoch, err)
 		}
 	}
 }

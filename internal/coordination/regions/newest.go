@@ -123,11 +123,19 @@ func (s *state) taken(r Record) bool {
 	})
 }
 
+// mayTell names the regions that do not answer, of which one may have the record that decides.
+func (s *state) mayTell() (out string) {
+	for _, u := range s.unread {
+		out += fmt.Sprintf(", and %s, which may know better, does not answer", u.Region)
+	}
+	return out
+}
+
 // related checks that all records are of one linearizer. The records of one name each other's regions, as those that take part or that are
 // retired; and no two of them retire each other's region, unless two movers did so at once.
 func (s *state) related() error {
 	if _, undecided := s.judge(); len(undecided) > 0 {
-		return fmt.Errorf("%w: the records of regions %v say of each other that they are retired; take those out of the settings that are lost", ErrRegionSettings, undecided)
+		return fmt.Errorf("%w: the records of regions %v say of each other that they are retired%s; take those out of the settings that are lost", ErrRegionSettings, undecided, s.mayTell())
 	}
 	newest, _ := s.newest()
 	gone := s.gone()

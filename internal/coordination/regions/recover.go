@@ -35,6 +35,11 @@ func (k *Keeper) recover(ctx context.Context, s *state, c change) (Opened, error
 	if err := f.begin(ctx, s); err != nil {
 		return Opened{}, err
 	}
+	// Only now: whoever moves the records behind this finds etcd's epoch, and replaces it. Where etcd had none it may have had others since, and
+	// lost them: this epoch is over then, and has regions that were retired.
+	if err := k.holds(ctx, e); err != nil {
+		return Opened{}, err
+	}
 	k.cfg.Progress(f.progress)
 	if s.leaving() {
 		// What etcd has of a region that is gone for good nobody else has.
@@ -71,6 +76,7 @@ type filler struct {
 	epoch    claims.Epoch
 	retired  []claims.Region
 	value    []byte
+	at       int64 // the revision at which value was put into etcd
 	cluster  uint64
 	puts     []claims.Put
 	progress Progress
@@ -93,6 +99,7 @@ func (f *filler) begin(ctx context.Context, s *state) error {
 	r, err := f.k.cfg.KV.Commit(ctx, claims.Txn{Guards: g, Parts: []claims.Part{{
 		Puts: []claims.Put{{Key: key, Value: f.value}}, Deletes: []string{f.k.cfg.Keys.Filled(), f.k.cfg.Keys.Dissolving(), f.k.cfg.Keys.Retiring()},
 	}}})
+	f.at = r.Revision
 	return f.judge(r, err, "put the epoch into etcd")
 }
 
@@ -115,7 +122,11 @@ func (f *filler) guard() []claims.Guard {
 	if f.dissolved {
 		return []claims.Guard{{Key: f.k.cfg.Keys.Epoch(), Is: claims.Absent}}
 	}
-	g := []claims.Guard{{Key: f.k.cfg.Keys.Epoch(), Is: claims.Holds, Value: f.value}, {Key: f.k.cfg.Keys.Filled(), Is: claims.Absent}}
+	// The revision, too: the request that put the epoch there may come a second time, into a copy of etcd out of which the epoch was taken.
+	g := []claims.Guard{
+		{Key: f.k.cfg.Keys.Epoch(), Is: claims.Holds, Value: f.value}, {Key: f.k.cfg.Keys.Epoch(), Is: claims.Modified, Revision: f.at},
+		{Key: f.k.cfg.Keys.Filled(), Is: claims.Absent},
+	}
 	if f.last.Key != "" {
 		g = append(g, claims.Guard{Key: f.last.Key, Is: claims.Holds, Value: f.last.Value})
 	}

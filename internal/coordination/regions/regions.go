@@ -224,8 +224,13 @@ func (k *Keeper) openBy(ctx context.Context, s *state, recover bool) (Opened, er
 func (k *Keeper) Distrust(ctx context.Context, was Opened) error {
 	s := &state{}
 	err := k.readEpoch(ctx, s)
-	if err == nil && s.value != nil && (s.epoch.Number < was.Epoch.Number || s.epoch.ID == was.Epoch.ID) {
-		g := claims.Guard{Key: k.cfg.Keys.Epoch(), Is: claims.Holds, Value: s.value}
+	g, e := claims.Guard{Key: k.cfg.Keys.Epoch(), Is: claims.Holds, Value: s.value}, s.epoch
+	if m := len(s.mark) - markBytes; s.value == nil && m > 0 {
+		// A dissolution that is refused would bring its epoch back. A mark that can't be read means nothing.
+		g = claims.Guard{Key: k.cfg.Keys.Dissolving(), Is: claims.Holds, Value: s.mark}
+		e, _ = claims.ParseEpoch(s.mark[:m])
+	}
+	if err == nil && e.Number > 0 && (e.Number < was.Epoch.Number || e.ID == was.Epoch.ID) {
 		_, err = k.cfg.KV.Commit(ctx, claims.Txn{Guards: []claims.Guard{g}, Parts: []claims.Part{{Deletes: []string{g.Key}}}})
 	}
 	if err != nil {

@@ -39,6 +39,9 @@ func (k *Keeper) Retire(ctx context.Context, name claims.Region, forget bool) (O
 	case newest.retired(name):
 		// An attempt that died is gone on with by whoever opens. By these records: another look may miss the only one that says so.
 		o, err := k.openBy(ctx, s, true)
+		if err == nil && !slices.Contains(o.Retired, name) {
+			err = fmt.Errorf("%w: epoch %d has the regions %v, by another retirement at once; try again", ErrOvertaken, o.Epoch.Number, o.Epoch.Regions)
+		}
 		if err != nil {
 			return fail(err)
 		}

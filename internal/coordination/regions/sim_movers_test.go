@@ -42,6 +42,8 @@ type movers struct {
 	dissolved uint64
 	begun     bool
 	adding    map[*actor]int // how many requests an actor had made when its addition began
+	sleeps    map[*actor]int // until which step an actor is slow
+	at        *actor         // whose turn it is
 	ends      map[string]int
 }
 
@@ -49,7 +51,7 @@ type movers struct {
 func (m *movers) mover(a *actor) {
 	ctx := context.Background()
 	for a.pause() {
-		k := a.keeper(four...)
+		k := a.keeper(m.settings(a)...)
 		name := four[a.rnd.IntN(len(four))]
 		a.keeping = true
 		n := a.rnd.IntN(20)
@@ -81,6 +83,9 @@ func (m *movers) mover(a *actor) {
 			a.logf("%p: retire %s: %v %v", a, name, o.Epoch, err)
 			if err == nil && !a.dead {
 				m.out[name] = max(m.out[name], o.Epoch.Number)
+				if !slices.Contains(o.Retired, name) {
+					m.fail("somebody is told that %s is retired, and epoch %d retires %v", name, o.Epoch.Number, o.Retired)
+				}
 				m.opens(o)
 			}
 		case n == 12 && a.rnd.IntN(3) == 0, n >= 28:
@@ -96,6 +101,34 @@ func (m *movers) mover(a *actor) {
 			a.logf("%p: open: %v %v", a, o.Epoch, err)
 			if err == nil && !a.dead {
 				m.opens(o)
+			}
+		}
+	}
+}
+
+// settings are those of a coordinator, which may lack a region, but not the only one that knows of the linearizer.
+func (m *movers) settings(a *actor) []claims.Region {
+	lacks := four[a.rnd.IntN(len(four))]
+	if a.rnd.IntN(6) > 0 || len(a.lived.Epoch.Regions) < 2 {
+		lacks = ""
+	}
+	return slices.DeleteFunc(slices.Clone(four), func(n claims.Region) bool { return n == lacks })
+}
+
+// fills: an epoch can be opened from now on, if this was noted as filled. Whoever was slow, and whose request comes late, fills none with a region that
+// is retired.
+func (m *movers) fills(t claims.Txn) {
+	for _, p := range t.Parts[0].Puts {
+		if p.Key != keys.Filled() {
+			continue
+		}
+		e, err := claims.ParseEpoch(p.Value)
+		if err != nil {
+			m.fail("%v", err)
+		}
+		for r := range m.out {
+			if slices.Contains(e.Regions, r) {
+				m.fail("epoch %d is filled, and has %s, which was retired in epoch %d", e.Number, r, m.out[r])
 			}
 		}
 	}
@@ -132,6 +165,10 @@ func (m *movers) record(of claims.Region, key string, body []byte) {
 		m.fail("%v", err)
 	}
 	m.logf("%s: %d %v, retired %v, dissolved %v", of, r.Number, r.Regions, r.Retired, r.Dissolved)
+	if m.at != nil && m.rnd.IntN(6) == 0 {
+		// Others come in between where it matters.
+		m.sleeps[m.at] = m.step + m.rnd.IntN(300)
+	}
 	if r.Dissolved {
 		// Whoever has read all records by then does not know of it. The first request is to etcd, and the last may not have been there yet.
 		m.dissolved, m.begun = r.Number, false
@@ -210,8 +247,8 @@ func decidedIn(r claims.Region) identity.Batch { return batch("of-"+string(r), 1
 func simulateMovers(t testing.TB, seed uint64, ends map[string]int) {
 	rnd := rand.New(rand.NewPCG(seed, 15))
 	w := &sim{t: t, rnd: rnd, seed: seed, now: time.Unix(1000, 0), kv: kv.New(), cluster: 1, trace: os.Getenv("REGIONS_SIM_TRACE") != "", buckets: map[claims.Region]*mem.Store{}, faults: map[string]int{}}
-	m := &movers{sim: w, asked: map[claims.Region]bool{}, out: map[claims.Region]uint64{}, in: map[claims.Region]uint64{}, adding: map[*actor]int{}, ends: ends}
-	w.wrote = m.record
+	m := &movers{sim: w, asked: map[claims.Region]bool{}, out: map[claims.Region]uint64{}, in: map[claims.Region]uint64{}, adding: map[*actor]int{}, sleeps: map[*actor]int{}, ends: ends}
+	w.wrote, w.committed = m.record, m.fills
 	defer func() {
 		for _, a := range w.actors {
 			a.stop()
@@ -287,7 +324,7 @@ func (m *movers) one() {
 	case n == 11 && m.seed%2 == 0 && m.gone == "" && m.complete():
 		m.gone = m.lived.Epoch.Regions[m.rnd.IntN(len(m.lived.Epoch.Regions))]
 		m.logf("%s is gone", m.gone)
-	case n == 12 && m.seed%4 == 1 || m.seed%8 == 0:
+	case n == 12 && (m.seed%4 == 1 || m.seed%8 == 0):
 		m.copies = append(m.copies, m.kv.Copy())
 	case n == 13 && len(m.copies) > 0 && m.rnd.IntN(3) == 0:
 		m.restored = true
@@ -301,9 +338,14 @@ func (m *movers) one() {
 		}
 	default:
 		a := m.actors[m.rnd.IntN(len(m.actors))]
+		if m.step < m.sleeps[a] {
+			return
+		}
+		m.at = a
 		if _, ok := a.resume(); !ok {
 			a.restart()
 		}
+		m.at = nil
 	}
 }
 
@@ -331,7 +373,8 @@ func (m *movers) end() {
 	case err != nil && m.lastIsGone():
 		m.ends["the last region is gone"]++
 		return
-	case errors.Is(err, regions.ErrRegionSettings):
+	case errors.Is(err, regions.ErrRegionSettings) && (m.forgot || m.gone != ""):
+		// Of two that retire each other's region, or the region that both have is the one that is gone.
 		m.ends["settings"]++
 		m.logf("%v", err)
 		for _, r := range four {

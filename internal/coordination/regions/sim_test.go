@@ -64,6 +64,7 @@ type sim struct {
 	leader     claims.Region
 	trace      bool
 	wrote      func(of claims.Region, key string, body []byte) // nil where nobody looks on
+	committed  func(t claims.Txn)                              // behind one that was done; nil where nobody looks on
 	open       error                                           // why no epoch is open in the end
 
 	// alone is what asia has accepted on its own, and entered; closed: it does so no more.
@@ -168,6 +169,9 @@ func (e simEtcd) Commit(ctx context.Context, t claims.Txn) (claims.Result, error
 		r, err := e.kv.Commit(ctx, t)
 		if e.keeping {
 			e.logf("keeper of %s in etcd: cluster %d, revision %d, held %v: %d reads, %d puts, %d deletes", e.region, r.Cluster, r.Revision, r.Held, len(t.Parts[0].Reads), len(t.Parts[0].Puts), len(t.Parts[0].Deletes))
+		}
+		if err == nil && r.Held && e.committed != nil {
+			e.committed(t)
 		}
 		if first == nil {
 			first = &r
