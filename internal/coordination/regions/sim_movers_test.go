@@ -36,7 +36,8 @@ type movers struct {
 	// one heard that they take part.
 	asked   map[claims.Region]bool
 	out, in map[claims.Region]uint64
-	// restored: etcd was. forgot: somebody has retired a region whatever etcd knows.
+	// lacking are the copies of etcd that were made while a recovery was on; restored: etcd was, to one of them. forgot: somebody has retired a region whatever etcd knows.
+	lacking          map[*kv.Store]bool
 	restored, forgot bool
 	// dissolved is the number of the record that says so, and begun: somebody adds a region who has seen it.
 	dissolved uint64
@@ -182,11 +183,16 @@ func (m *movers) record(of claims.Region, key string, body []byte) {
 func (m *movers) complete() bool {
 	s, err := m.calmly(four...).Status(context.Background())
 	newest := s.Newest
-	r, _ := m.kv.Commit(context.Background(), claims.Txn{Parts: []claims.Part{{Reads: []claims.Range{{From: keys.Epoch()}, {From: keys.Filled()}}}}})
-	e, f := r.Parts[0].Reads[0], r.Parts[0].Reads[1]
 	// With the only region that has a record everything is lost.
 	has := slices.DeleteFunc(slices.Clone(newest.Regions), func(n claims.Region) bool { return s.Records[n].Number == 0 })
-	return err == nil && len(has) > 1 && len(e) > 0 && len(f) > 0 && string(e[0].Value) == string(f[0].Value) && r.Cluster == newest.Cluster
+	return err == nil && len(has) > 1 && m.filled() && m.cluster == newest.Cluster
+}
+
+// filled: etcd has everything that was decided in its epoch.
+func (m *movers) filled() bool {
+	r, _ := m.kv.Commit(context.Background(), claims.Txn{Parts: []claims.Part{{Reads: []claims.Range{{From: keys.Epoch()}, {From: keys.Filled()}}}}})
+	e, f := r.Parts[0].Reads[0], r.Parts[0].Reads[1]
+	return len(e) > 0 && len(f) > 0 && string(e[0].Value) == string(f[0].Value)
 }
 
 func (m *movers) calmly(names ...claims.Region) *regions.Keeper {
@@ -247,7 +253,7 @@ func decidedIn(r claims.Region) identity.Batch { return batch("of-"+string(r), 1
 func simulateMovers(t testing.TB, seed uint64, ends map[string]int) {
 	rnd := rand.New(rand.NewPCG(seed, 15))
 	w := &sim{t: t, rnd: rnd, seed: seed, now: time.Unix(1000, 0), kv: kv.New(), cluster: 1, trace: os.Getenv("REGIONS_SIM_TRACE") != "", buckets: map[claims.Region]*mem.Store{}, faults: map[string]int{}}
-	m := &movers{sim: w, asked: map[claims.Region]bool{}, out: map[claims.Region]uint64{}, in: map[claims.Region]uint64{}, adding: map[*actor]int{}, sleeps: map[*actor]int{}, ends: ends}
+	m := &movers{sim: w, asked: map[claims.Region]bool{}, out: map[claims.Region]uint64{}, in: map[claims.Region]uint64{}, adding: map[*actor]int{}, sleeps: map[*actor]int{}, lacking: map[*kv.Store]bool{}, ends: ends}
 	w.wrote, w.committed = m.record, m.fills
 	defer func() {
 		for _, a := range w.actors {
@@ -321,18 +327,21 @@ func (m *movers) one() {
 		if m.rnd.IntN(2) == 0 {
 			m.away = four[m.rnd.IntN(len(four))]
 		}
-	case n == 11 && m.seed%2 == 0 && m.gone == "" && m.complete():
+	case n == 11 && m.seed%2 == 0 && (m.gone == "" || m.out[m.gone] > 0) && m.complete():
+		// The next one, once the one before is retired, whose bucket is there again, with what it had.
 		m.gone = m.lived.Epoch.Regions[m.rnd.IntN(len(m.lived.Epoch.Regions))]
 		m.logf("%s is gone", m.gone)
 	case n == 12 && (m.seed%4 == 1 || m.seed%8 == 0):
-		m.copies = append(m.copies, m.kv.Copy())
+		c := m.kv.Copy()
+		m.copies, m.lacking[c] = append(m.copies, c), !m.filled()
 	case n == 13 && len(m.copies) > 0 && m.rnd.IntN(3) == 0:
-		m.restored = true
+		c := m.copies[m.rnd.IntN(len(m.copies))]
+		m.restored = m.restored || m.lacking[c]
 		if m.rnd.IntN(2) == 0 {
 			m.cluster++
 		}
 		m.logf("etcd is restored as cluster %d", m.cluster)
-		m.kv.Restore(m.copies[m.rnd.IntN(len(m.copies))], m.cluster)
+		m.kv.Restore(c, m.cluster)
 		if err := m.calmly(four...).Distrust(context.Background(), m.lived); err != nil {
 			m.fail("%v", err)
 		}
