@@ -13,6 +13,7 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/coordination/folds"
 	"lightmetrics.dev/lightmetrics/internal/coordination/regions"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
+	"lightmetrics.dev/lightmetrics/internal/objstore/mem"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
@@ -228,6 +229,45 @@ func TestRetireRefuses(t *testing.T) {
 		if got := w.asked(k, o.Epoch, id, frame); got != "bound" {
 			t.Errorf("%s: %s", id, got)
 		}
+	}
+}
+
+// Two of three regions are lost for good. One of them gets an empty bucket, so that the other one can be retired, and is retired next: what no fold has
+// of it is forgotten, and nothing else is.
+func TestRetireTwoThatAreLost(t *testing.T) {
+	w, k, o := retiring(t)
+	folded, claimed := batch("boot", 60, 69), batch("boot", 70, 79)
+	w.before = nil
+	w.fold(k, o.Epoch, "asia", map[identity.Batch]string{folded: "a"})
+	w.claim(o, claimed, "asia", "b", claims.Settled, false)
+	w.before = func(what string) error {
+		if what == "us" || what == "asia" {
+			return errDown
+		}
+		return nil
+	}
+	var of *regions.RegionError
+	for _, r := range []claims.Region{"us", "asia"} {
+		if _, err := k.Retire(t.Context(), r, true); !errors.As(err, &of) {
+			t.Errorf("%s: %v", r, err)
+		}
+	}
+	w.away("us")
+	w.buckets["asia"] = mem.New(nil)
+	if _, err := k.Retire(t.Context(), "us", false); err != nil {
+		t.Fatal(err)
+	}
+	o, err := k.Retire(t.Context(), "asia", false)
+	if err != nil || !slices.Equal(o.Epoch.Regions, []claims.Region{"eu"}) {
+		t.Fatalf("%v, %v", o.Epoch, err)
+	}
+	for id, frame := range map[identity.Batch]string{batch("boot", 10, 19): "c", batch("boot", 20, 29): "d", batch("boot", 30, 39): "e", folded: "a"} {
+		if got := w.asked(k, o.Epoch, id, frame); got != "bound" {
+			t.Errorf("%s: %s", id, got)
+		}
+	}
+	if got := w.asked(k, o.Epoch, claimed, "z"); got != "free" {
+		t.Errorf("%s: %s", claimed, got)
 	}
 }
 
