@@ -82,7 +82,7 @@ func TestAnEpochThatWasOvertakenIsNotOpened(t *testing.T) {
 // would bring the epoch back as it was then.
 func TestACopyOfADissolutionIsDistrusted(t *testing.T) {
 	w, k, was := ending(t)
-	l, late := w.late()
+	l, _ := w.late()
 	id := batch("late", 1, 4)
 	frozen := w.kv.Copy()
 	l.behind = func(n int) {
@@ -93,7 +93,7 @@ func TestACopyOfADissolutionIsDistrusted(t *testing.T) {
 	// A claim comes between the first look at the claims and the freezing.
 	n := 0
 	w.before = nil
-	late = w.lateBefore(l, func() {
+	late := w.lateBefore(l, func() {
 		if n++; n == 3 {
 			w.claim(was, id, "eu", "a", claims.Claimed, false)
 		}

@@ -29,7 +29,6 @@ var four = []claims.Region{"africa", "asia", "eu", "us"}
 // movers is one schedule.
 type movers struct {
 	*sim
-	began regions.Opened
 	// first are the regions of the first epoch, each with one identity that it has decided.
 	first []claims.Region
 	// asked are regions that somebody wanted to retire; out those of which an operator heard that they are, with the epoch; in those of which
