@@ -123,6 +123,10 @@ func TestRegions(t *testing.T) {
 	if out, code = list(); code != cli.ExitFindings || !regexp.MustCompile(`(?m)^us +- +- +- +takes part; .*no answer`).MatchString(out) {
 		t.Errorf("a bucket that can't be read: exit %d: %s", code, out)
 	}
+	l.status.Unread = nil
+	if out, code = list(); code != cli.ExitFindings || !regexp.MustCompile(`(?m)^us +- +- +- +takes part; its bucket has no record`).MatchString(out) {
+		t.Errorf("an empty bucket: exit %d: %s", code, out)
+	}
 	// A bucket of another region's, and a region that takes part and is in no settings, as where a name was changed.
 	l.status.Unread, l.status.Records = nil, map[core.Region]regions.Record{"asia": of("mars"), "eu": of("eu"), "us": of("us")}
 	rec.Regions = []core.Region{"eu", "mars", "us"}

@@ -117,6 +117,8 @@ func (s *IdentityServer) ListRegions(ctx context.Context, _ *coordinatorv1.ListR
 			p.Error = "it has no bucket in the settings of this coordinator"
 		case rec.Number > 0 && rec.Region != n:
 			p.Error = fmt.Sprintf("its bucket is that of region %s", rec.Region)
+		case rec.Number == 0 && p.Member && slices.Contains(st.Epoch.Regions, n):
+			p.Error = "its bucket has no record: it was emptied, or is another one"
 		}
 		for _, u := range st.Unread {
 			if u.Region == n {

@@ -193,6 +193,9 @@ func (k *Keeper) next(ctx context.Context, s *state, c change) (Record, error) {
 	if err := k.answered(s, r.Regions); err != nil {
 		return Record{}, err
 	}
+	if err := s.emptied(r.Regions); err != nil && !c.forget {
+		return Record{}, err
+	}
 	var err error
 	r.Joining, err = k.joining(ctx, s, c)
 	return r, err
@@ -220,6 +223,18 @@ func (s *state) mayTake(added []claims.Region) error {
 		}
 		if f := s.found[n]; f.Dissolved && f.ID != newest.ID {
 			return fmt.Errorf("%w: the bucket of region %s has had an identity linearizer of its own, which decided by itself; take an empty bucket", ErrRegionSettings, n)
+		}
+	}
+	return nil
+}
+
+// emptied is an error where the bucket of a region of etcd's epoch has no record. It had one before etcd had the epoch: so the bucket was emptied,
+// or is another one, and a recovery that reads it would forget what was decided in the region.
+func (s *state) emptied(of []claims.Region) error {
+	for _, n := range s.absent {
+		if slices.Contains(of, n) && slices.Contains(s.epoch.Regions, n) {
+			return &RegionError{"check the epoch", n, fmt.Errorf("%w: it takes part in etcd's epoch %d, and its bucket has no record: the bucket was emptied, or is another one; put the right one into the settings, or retire the region",
+				ErrRegionSettings, s.epoch.Number)}
 		}
 	}
 	return nil

@@ -11,6 +11,8 @@ import (
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
 	kv "lightmetrics.dev/lightmetrics/internal/coordination/claims/mem"
 	"lightmetrics.dev/lightmetrics/internal/coordination/regions"
+	"lightmetrics.dev/lightmetrics/internal/layout"
+	"lightmetrics.dev/lightmetrics/internal/objstore"
 )
 
 // onceMoved does something else when all records of a first epoch are written, before its mover goes on with etcd.
@@ -230,19 +232,39 @@ func TestARetirementOfARegionThatWasNeverAdded(t *testing.T) {
 	}
 }
 
-// The bucket of the last region was lost, and another one took its place. The record of a region that was retired long before is all that is
-// left: it does not bring that region back.
+// The bucket of the last region was lost, and another one took its place, or a backup. The record of a region that was retired long before is all that
+// is left: it does not bring that region back.
 func TestTheRecordOfLongAgoIsNotRecovered(t *testing.T) {
 	w := newWorld(t, "asia", "us")
 	w.open("asia", "us")
 	k := w.keeper("asia", "us")
+	backup, _, err := w.buckets["us"].Get(t.Context(), layout.RegionsKey, objstore.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	if _, err := k.Retire(t.Context(), "asia", false); err != nil {
 		t.Fatal(err)
 	}
-	w.buckets["us"] = newWorld(t, "us").buckets["us"]
-	if o, err := k.Open(t.Context(), true); !errors.Is(err, regions.ErrRegionSettings) {
-		t.Errorf("%v, %v", o.Epoch, err)
+	for name, restore := range map[string]func() error{
+		"empty": func() error { return nil },
+		"a backup": func() error {
+			_, err := w.buckets["us"].Create(t.Context(), layout.RegionsKey, backup, objstore.PutOptions{})
+			return err
+		},
+	} {
+		w.buckets["us"] = newWorld(t, "us").buckets["us"]
+		if err := restore(); err != nil {
+			t.Fatal(err)
+		}
+		for _, k := range []*regions.Keeper{k, w.keeper("us")} {
+			if o, err := k.Open(t.Context(), true); !errors.Is(err, regions.ErrRegionSettings) {
+				t.Errorf("%s: %v: %v, %v", name, k.Names(), o.Epoch, err)
+			}
+		}
 	}
+	// Nothing is left: the first epoch of an empty etcd.
+	w.buckets["us"] = newWorld(t, "us").buckets["us"]
+	w.kv.Restore(kv.New().Copy(), 2)
 	if o, err := w.keeper("us").Open(t.Context(), true); err != nil || !slices.Equal(o.Epoch.Regions, []claims.Region{"us"}) {
 		t.Errorf("%v, %v", o.Epoch, err)
 	}

@@ -254,7 +254,10 @@ func TestRetireTwoThatAreLost(t *testing.T) {
 	}
 	w.away("us")
 	w.buckets["asia"] = mem.New(nil)
-	if _, err := k.Retire(t.Context(), "us", false); err != nil {
+	if _, err := k.Retire(t.Context(), "us", false); !errors.As(err, &of) || of.Region != "asia" || !errors.Is(err, regions.ErrRegionSettings) {
+		t.Error(err)
+	}
+	if _, err := k.Retire(t.Context(), "us", true); err != nil {
 		t.Fatal(err)
 	}
 	o, err := k.Retire(t.Context(), "asia", false)

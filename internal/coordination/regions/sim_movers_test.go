@@ -1,6 +1,7 @@
 package regions_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,6 +39,8 @@ type movers struct {
 	// lacking are the copies of etcd that were made while a recovery was on; restored: etcd was, to one of them. forgot: somebody has retired a region whatever etcd knows.
 	lacking          map[*kv.Store]bool
 	restored, forgot bool
+	// wiped is a region whose bucket was emptied while it took part.
+	wiped claims.Region
 	// dissolved is the number of the record that says so, and begun: somebody adds a region who has seen it.
 	dissolved uint64
 	begun     bool
@@ -71,12 +74,13 @@ func (m *movers) mover(a *actor) {
 				m.in[name] = max(m.in[name], o.Epoch.Number)
 			}
 		case n < 12:
-			if a.gone != "" && a.rnd.IntN(2) == 0 {
-				name = a.gone
+			lost := cmp.Or(m.wiped, a.gone)
+			if lost != "" && a.rnd.IntN(2) == 0 {
+				name = lost
 			}
 			m.asked[name] = true
 			o, err := k.Retire(ctx, name, false)
-			if errors.Is(err, regions.ErrForgets) && name == a.gone && !a.dead && a.rnd.IntN(3) == 0 {
+			if errors.Is(err, regions.ErrForgets) && name == lost && !a.dead && a.rnd.IntN(3) == 0 {
 				m.forgot = true
 				o, err = k.Retire(ctx, name, true)
 			}
@@ -330,12 +334,22 @@ func (m *movers) one() {
 		// The next one, once the one before is retired, whose bucket is there again, with what it had.
 		m.gone = m.lived.Epoch.Regions[m.rnd.IntN(len(m.lived.Epoch.Regions))]
 		m.logf("%s is gone", m.gone)
+		if m.seed%6 == 0 && m.wiped == "" {
+			// What was on the way to it is lost with it.
+			m.gone, m.wiped, m.late = "", m.gone, nil
+			m.buckets[m.wiped] = mem.New(nil)
+			m.logf("%s is empty", m.wiped)
+		}
 	case n == 12 && (m.seed%4 == 1 || m.seed%8 == 0):
 		c := m.kv.Copy()
 		m.copies, m.lacking[c] = append(m.copies, c), !m.filled()
 	case n == 13 && len(m.copies) > 0 && m.rnd.IntN(3) == 0:
 		c := m.copies[m.rnd.IntN(len(m.copies))]
 		m.restored = m.restored || m.lacking[c]
+		if m.wiped != "" {
+			// Etcd and a region are lost together: nobody knows that the region had a record.
+			m.restored, m.asked[m.wiped] = true, true
+		}
 		if m.rnd.IntN(2) == 0 {
 			m.cluster++
 		}
@@ -363,15 +377,18 @@ func (m *movers) end() {
 	k := m.calmly(four...)
 	o, err := k.Open(ctx, true)
 	var of *regions.RegionError
-	if errors.As(err, &of) && of.Region == m.gone || err == nil && slices.Contains(o.Epoch.Regions, m.gone) {
-		m.asked[m.gone] = true
-		if o, err = k.Retire(ctx, m.gone, false); errors.Is(err, regions.ErrForgets) {
+	for _, lost := range []claims.Region{m.wiped, m.gone} {
+		if lost == "" || !(errors.As(err, &of) && of.Region == lost || err == nil && slices.Contains(o.Epoch.Regions, lost)) {
+			continue
+		}
+		m.asked[lost] = true
+		if o, err = k.Retire(ctx, lost, false); errors.Is(err, regions.ErrForgets) {
 			m.forgot = true
-			o, err = k.Retire(ctx, m.gone, true)
+			o, err = k.Retire(ctx, lost, true)
 		} else if errors.Is(err, regions.ErrRetiring) {
 			// Nobody else retires the other one any more, and nothing is forgotten by this.
 			m.ends["forced"]++
-			o, err = k.Retire(ctx, m.gone, true)
+			o, err = k.Retire(ctx, lost, true)
 		}
 	}
 	switch {
@@ -404,8 +421,8 @@ func (m *movers) end() {
 	m.opens(o)
 	m.ends[fmt.Sprintf("%d regions", len(o.Epoch.Regions))]++
 	for _, r := range o.Epoch.Regions {
-		if r == m.gone {
-			m.fail("%s is gone, and takes part: %v", r, o.Epoch)
+		if r == m.gone || r == m.wiped && !m.restored {
+			m.fail("%s is lost, and takes part: %v", r, o.Epoch)
 		}
 	}
 	for _, r := range m.first {
