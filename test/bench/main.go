@@ -120,7 +120,7 @@ func main() {
 	flag.IntVar(&e.objects, "objects", 1_000_000, "objects in the store when its memory, or its start, is measured")
 	flag.IntVar(&e.days, "days", 7, "days of data of http-query, two at least; fewer are sooner rolled up")
 	flag.BoolVar(&e.quick, "quick", false, "small sizes and one pair, to see that everything runs: no figures to rely on")
-	flag.BoolVar(&e.full, "full", false, "claims-size with 10 million identities, which takes an hour")
+	flag.BoolVar(&e.full, "full", false, "claims-size with 10 million identities, which takes two hours or more")
 	flag.BoolVar(&e.alone, "alone", false, "chain without the peers, to see what a change does: no figures for the page")
 	flag.Parse()
 	var err error
