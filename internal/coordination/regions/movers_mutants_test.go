@@ -29,7 +29,7 @@ func TestMutantsOfMoversAreCaught(t *testing.T) {
 		{Name: "beside an empty bucket nothing is retired", File: "move.go", Old: "err != nil && !c.forget {", New: "err != nil {", By: "TestRetireTwo"},
 		{Name: "a record of long ago is recovered", File: "move.go", Old: "if known {\n		if err := s.latest(newest); err", New: "if known {\n		if err := error(nil); err", By: "TestTheRecordOf"},
 		{Name: "what takes no part is retired by who is late", File: "move.go", Old: "} else if c.retire != \"\" && !newest.retired(c.retire) {", New: "} else if false {", By: "TestARetirementOf"},
-		{Name: "whoever goes on with a retirement is told that it was his", File: "retire.go", Old: "if err == nil && !slices.Contains(o.Retired, name) {", New: "if false {", By: "TestARetirementThatIsGone"},
+		{Name: "a retirement succeeds by an epoch of another one", File: "retire.go", Old: "if err == nil && !slices.Contains(o.Retired, name) {", New: "if false {", By: "TestARetirementThatIsGone"},
 		{Name: "an epoch that was overtaken before it was in etcd is opened", File: "recover.go", Old: "if err := k.holds(ctx, e); err != nil {", New: "if err := error(nil); err != nil {", By: "TestAnEpochThatWas"},
 	}})
 }

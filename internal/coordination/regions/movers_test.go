@@ -261,7 +261,7 @@ func TestTwoFirstEpochs(t *testing.T) {
 	}
 }
 
-// Of two regions each is retired by another mover at once. One of them is, and the other mover is told so.
+// Of two regions each is retired by another mover at once. One of them is, and the other mover gets an error.
 func TestTwoRegionsThatRetireEachOther(t *testing.T) {
 	for _, forget := range []bool{false, true} {
 		for at := 1; ; at++ {

@@ -208,7 +208,7 @@ func TestARetirementThatBeganHoldsTheOtherBesideAnAddition(t *testing.T) {
 }
 
 // A region is being added, and that died. An operator retires it; meanwhile somebody else, who knows nothing of it, retires the region that alone
-// had its record. It was never added, and nobody is told that it is retired: its name may be used.
+// had its record. It was never added, and its retirement fails: its name may be used.
 func TestARetirementOfARegionThatWasNeverAdded(t *testing.T) {
 	all := []claims.Region{"asia", "eu", "us", "zanzibar"}
 	w := newWorld(t, all...)

@@ -88,7 +88,7 @@ func (m *movers) mover(a *actor) {
 			if err == nil && !a.dead {
 				m.out[name] = max(m.out[name], o.Epoch.Number)
 				if !slices.Contains(o.Retired, name) {
-					m.fail("somebody is told that %s is retired, and epoch %d retires %v", name, o.Epoch.Number, o.Retired)
+					m.fail("the retirement of %s succeeded, and epoch %d retires %v", name, o.Epoch.Number, o.Retired)
 				}
 				m.opens(o)
 			}
