@@ -99,7 +99,7 @@ func (s *state) last(newest Record, but claims.Region) error {
 // latest refuses records of which etcd has a later epoch: those of its regions were lost, and what is left may bring back one that was retired.
 func (s *state) latest(newest Record) error {
 	if s.epoch.Number > 0 && s.epoch.Number >= newest.Number && !s.current(newest) {
-		return fmt.Errorf("%w: etcd has epoch %d of the regions %v, and no record that can be read is later than epoch %d; the settings need the buckets of those regions, and if their records are lost no others",
+		return fmt.Errorf("%w: etcd has epoch %d of the regions %v, and no record that can be read is later than epoch %d; the settings need the buckets of those regions, with what they had",
 			ErrRegionSettings, s.epoch.Number, s.epoch.Regions, newest.Number)
 	}
 	return nil

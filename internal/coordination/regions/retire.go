@@ -12,8 +12,8 @@ import (
 var (
 	// ErrForgets: to retire the region now would forget what was decided there.
 	ErrForgets = errors.New("etcd does not have everything that was decided in the region")
-	// ErrRetiring: somebody has begun to retire the other one of the last two regions. To go on with that is always safe; to forget, once nobody is
-	// at it any more.
+	// ErrRetiring: somebody has begun to retire the other one of the two regions of etcd's epoch. To go on with that is always safe; to forget,
+	// once nobody is at it any more.
 	ErrRetiring = errors.New("another region is being retired")
 )
 
