@@ -391,7 +391,7 @@ func (v *identities) AddRegion(ctx context.Context, r claims.Region) (regions.Op
 		// Another coordinator, which leads, found an epoch that was not filled and fills the next one. The region takes part in that
 		// too, since its record was in all buckets before anything could be overtaken.
 		v.log.Info("the addition of a region was overtaken by a recovery; waiting for that", "region", r, "error", err)
-		o, err = v.await(ctx, func(e claims.Epoch) bool { return !e.Retired(r) }, err)
+		o, err = v.await(ctx, func(o regions.Opened) bool { return slices.Contains(o.Epoch.Regions, r) }, err)
 	}
 	v.report(err, "a region takes part", "a region was not added", "region", r, "epoch", o.Epoch.Number)
 	v.awaken()
@@ -420,7 +420,11 @@ func (v *identities) RetireRegion(ctx context.Context, r claims.Region, forget b
 	o, err := v.alone(ctx, func() (regions.Opened, error) { return v.keeper.Retire(ctx, r, forget) })
 	if errors.Is(err, regions.ErrOvertaken) {
 		v.log.Info("the retirement of a region was overtaken by a recovery; waiting for that", "region", r, "error", err)
-		o, err = v.await(ctx, func(e claims.Epoch) bool { return e.Retired(r) }, err)
+		was := err
+		if o, err = v.await(ctx, func(o regions.Opened) bool { return o.Epoch.Retired(r) }, was); err == nil && !slices.Contains(o.Retired, r) {
+			// By another retirement: of the region that alone had its record, whose addition had died.
+			o, err = regions.Opened{}, fmt.Errorf("%w; epoch %d is open, in which it takes no part, and is not retired", was, o.Epoch.Number)
+		}
 	}
 	v.report(err, "a region is retired", "a region was not retired", "region", r, "forget", forget, "epoch", o.Epoch.Number)
 	v.awaken()
@@ -451,11 +455,11 @@ func (v *identities) report(err error, done, failed string, args ...any) {
 }
 
 // await waits until an epoch that is right is served here; why is the error if ctx ends before.
-func (v *identities) await(ctx context.Context, right func(claims.Epoch) bool, why error) (regions.Opened, error) {
+func (v *identities) await(ctx context.Context, right func(regions.Opened) bool, why error) (regions.Opened, error) {
 	look := time.NewTicker(stopEvery)
 	defer look.Stop()
 	for {
-		if o := v.open.Load(); o != nil && right(o.Epoch) {
+		if o := v.open.Load(); o != nil && right(o.Opened) {
 			return o.Opened, nil
 		}
 		select {

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
+	"lightmetrics.dev/lightmetrics/internal/coordination/folds"
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
@@ -43,9 +44,10 @@ func (e *UndecidedError) any() bool { return e.Claimed+e.Durable+e.Other > 0 }
 // was decided there has a manifest in it. What regions decided that were retired is known to nobody any more who accepts. It gives the
 // record that says so; to dissolve it twice is harmless.
 //
-// First etcd is frozen: its epoch goes, and a mark takes its place, so that no change of a claim is applied any more. Then all claims are
-// read once more, and only if each of them is settled the record says that the linearizer is dissolved; else the epoch comes back as it
-// was. Last, etcd's keys go. One that dies is gone on with by whoever opens next.
+// All claims are folded: what the region accepts from then on may meet what was decided, and a linearizer that begins again knows by the folds
+// which of them counts. Then etcd is frozen: its epoch goes, and a mark takes its place, so that no change of a claim is applied any more. All
+// claims are read once more, and only if each of them is settled, and folded, the record says that the linearizer is dissolved; else the epoch
+// comes back as it was. Last, etcd's keys go. One that dies is gone on with by whoever opens next.
 func (k *Keeper) Dissolve(ctx context.Context, name claims.Region) (Record, error) {
 	fail := func(err error) (Record, error) {
 		return Record{}, fmt.Errorf("dissolve the linearizer of region %s: %w", name, err)
@@ -90,8 +92,8 @@ func (k *Keeper) tryDissolve(ctx context.Context, name claims.Region) (Record, e
 	} else if err != nil {
 		return Record{}, err
 	}
-	// Before anything is written: to be refused costs nothing then.
-	if err := k.undecided(ctx, s, []claims.Guard{{Key: k.cfg.Keys.Epoch(), Is: claims.Holds, Value: s.value}}); err != nil {
+	// Before etcd is frozen: to be refused costs nothing then, and there is little left to fold.
+	if err := k.foldSettled(ctx, s, []claims.Guard{{Key: k.cfg.Keys.Epoch(), Is: claims.Holds, Value: s.value}}); err != nil {
 		return Record{}, err
 	}
 	if s.mark, err = k.freeze(ctx, s); err != nil {
@@ -111,9 +113,8 @@ func (k *Keeper) openDissolved(ctx context.Context, s *state, why error) (Opened
 		return fail(why)
 	}
 	r, err := k.finish(ctx, s)
-	var u *UndecidedError
 	switch {
-	case errors.As(err, &u):
+	case errors.Is(err, errRefused):
 		// It goes on as before.
 		return k.Open(ctx, false)
 	case err != nil:
@@ -160,15 +161,19 @@ func (k *Keeper) frozen(s *state) []claims.Guard {
 	return []claims.Guard{{Key: k.cfg.Keys.Dissolving(), Is: claims.Holds, Value: s.mark}, {Key: k.cfg.Keys.Epoch(), Is: claims.Absent}}
 }
 
+// errRefused: a dissolution had frozen etcd, which has its epoch again.
+var errRefused = errors.New("the epoch is there again")
+
 // finish goes on with a dissolution while etcd is frozen. Whoever does so finds the same claims, and comes to the same end.
 func (k *Keeper) finish(ctx context.Context, s *state) (Record, error) {
-	err := k.undecided(ctx, s, k.frozen(s))
+	err := k.foldSettled(ctx, s, k.frozen(s))
 	var u *UndecidedError
-	if errors.As(err, &u) {
-		if err := k.thaw(ctx, s); err != nil {
-			return Record{}, errors.Join(u, err)
+	if errors.As(err, &u) || errors.Is(err, folds.ErrFull) {
+		// Nobody who tries again comes further.
+		if err2 := k.thaw(ctx, s); err2 != nil {
+			return Record{}, errors.Join(err, err2)
 		}
-		return Record{}, u
+		return Record{}, fmt.Errorf("%w: %w", errRefused, err)
 	}
 	if err != nil {
 		return Record{}, err
@@ -190,46 +195,85 @@ func (k *Keeper) thaw(ctx context.Context, s *state) error {
 	return held(r, err, s.cluster, "put the epoch back into etcd")
 }
 
-// undecided reads all claims, under guards that say in which epoch, and gives an *UndecidedError if one of them is not settled in the
-// region that is left.
-func (k *Keeper) undecided(ctx context.Context, s *state, guards []claims.Guard) error {
+// foldSettled folds all claims, which it reads under guards that say in which epoch. If one of them is not settled in the region that is left, it folds
+// none, and gives an *UndecidedError.
+func (k *Keeper) foldSettled(ctx context.Context, s *state, guards []claims.Guard) error {
 	newest, _ := s.newest()
 	var u UndecidedError
-	all := k.cfg.Keys.Claims()
-	for from := all; ; {
-		r, err := k.cfg.KV.Commit(ctx, claims.Txn{Guards: guards, Parts: []claims.Part{{Reads: []claims.Range{{From: from, End: all[:len(all)-1] + "0", Limit: claims.MaxScan}}}}})
-		if err := held(r, err, s.cluster, "read "+all); err != nil {
-			return err
-		}
-		entries := r.Parts[0].Reads[0]
+	if err := k.eachPage(ctx, s, guards, func(entries []claims.Entry) error {
 		for _, e := range entries {
-			if c := u.count(k, newest, e); c != (identity.Batch{}) && u.First == (identity.Batch{}) {
-				u.First = c
+			if c, settled := u.count(k, newest, e); !settled && u.First == (identity.Batch{}) {
+				u.First = c.Identity
 			}
 		}
-		if len(entries) < claims.MaxScan {
-			break
-		}
-		from = entries[len(entries)-1].Key + "\x00"
+		return nil
+	}); err != nil {
+		return err
 	}
 	if u.any() {
 		return &u
 	}
-	return nil
+	folder := k.Folder(newest.Epoch(), names(newest.Retired))
+	// What contradicts a fold has lost against it before.
+	folder.Lenient = true
+	return k.eachPage(ctx, s, guards, func(entries []claims.Entry) error {
+		var boots []foldable
+		for _, e := range entries {
+			c, settled := u.count(k, newest, e)
+			if !settled {
+				continue // new since, which nothing is once etcd is frozen
+			}
+			if n := len(boots); n == 0 || boots[n-1].boot != c.Identity.BootOf() {
+				boots = append(boots, foldable{boot: c.Identity.BootOf()})
+			}
+			last := &boots[len(boots)-1]
+			last.entries = append(last.entries, folds.Entry{Start: c.Identity.SeqStart, End: c.Identity.SeqEnd, Home: c.Home, Digest: folds.DigestOf(c.Hash)})
+		}
+		return k.each(len(boots), func(i int) error {
+			for n := range slices.Chunk(boots[i].entries, folds.MaxAdd) {
+				if _, err := folder.Fold(ctx, boots[i].boot, claims.Folds{}, n); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
 }
 
-// count counts a claim that is not settled, and gives its identity.
-func (e *UndecidedError) count(k *Keeper, newest Record, of claims.Entry) identity.Batch {
+// foldable are entries of a boot, in order.
+type foldable struct {
+	boot    identity.Boot
+	entries []folds.Entry
+}
+
+// eachPage reads all claims under guards, page by page.
+func (k *Keeper) eachPage(ctx context.Context, s *state, guards []claims.Guard, fn func([]claims.Entry) error) error {
+	all := k.cfg.Keys.Claims()
+	for from := all; ; {
+		r, err := k.cfg.KV.Commit(ctx, claims.Txn{Guards: guards, Parts: []claims.Part{{Reads: []claims.Range{{From: from, End: beyond(all), Limit: claims.MaxScan}}}}})
+		if err := held(r, err, s.cluster, "read "+all); err != nil {
+			return err
+		}
+		entries := r.Parts[0].Reads[0]
+		if err := fn(entries); err != nil || len(entries) < claims.MaxScan {
+			return err
+		}
+		from = entries[len(entries)-1].Key + "\x00"
+	}
+}
+
+// count reads a claim, and counts it if it is not settled.
+func (e *UndecidedError) count(k *Keeper, newest Record, of claims.Entry) (c claims.Claim, settled bool) {
 	boot, start, err := k.cfg.Keys.ParseClaim(of.Key)
 	if err != nil {
 		e.Other++
-		return identity.Batch{}
+		return claims.Claim{}, false
 	}
-	c, err := claims.ParseClaim(boot, start, of.Value)
+	c, err = claims.ParseClaim(boot, start, of.Value)
 	switch {
 	case err != nil:
 		e.Other++
-		return identity.Batch{Agent: boot.Agent, Boot: boot.Boot, SeqStart: start, SeqEnd: start}
+		return claims.Claim{Identity: identity.Batch{Agent: boot.Agent, Boot: boot.Boot, SeqStart: start, SeqEnd: start}}, false
 	case c.State == claims.Claimed:
 		e.Claimed++
 	case c.State == claims.Durable:
@@ -237,9 +281,9 @@ func (e *UndecidedError) count(k *Keeper, newest Record, of claims.Entry) identi
 	case c.Home != newest.Regions[0] || c.Stamp.Epoch != newest.Number:
 		e.Other++
 	default:
-		return identity.Batch{}
+		return c, true
 	}
-	return c.Identity
+	return c, false
 }
 
 // writeDissolved replaces the record by one that says that the linearizer is dissolved. Another one that goes on may have done it.

@@ -10,6 +10,7 @@ import (
 
 	"lightmetrics.dev/lightmetrics/internal/accepted"
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
+	"lightmetrics.dev/lightmetrics/internal/coordination/folds"
 	"lightmetrics.dev/lightmetrics/internal/coordination/regions"
 	"lightmetrics.dev/lightmetrics/internal/layout"
 	"lightmetrics.dev/lightmetrics/internal/objstore"
@@ -39,9 +40,20 @@ func ending(t testing.TB) (*world, *regions.Keeper, regions.Opened) {
 	return w, k, o
 }
 
-// settled are the claims of that world, and of one that has recovered since.
-func settled() []string {
-	return []string{line(batch("boot", 6, 9), "eu", "a"), line(batch("other", 1, 4), "eu", "a")}
+// forgotten are the batches of that world that are not decided any more, neither by a claim nor by a fold.
+func (w *world) forgotten(k *regions.Keeper, e claims.Epoch) (out []string) {
+	w.t.Helper()
+	there := map[string]bool{}
+	for _, e := range wholeEtcd(w.kv, keys.Claims()) {
+		there[e.Key] = true
+	}
+	for _, id := range []identity.Batch{batch("boot", 1, 5), batch("boot", 6, 9), batch("other", 1, 4)} {
+		folded := fmt.Sprintf("DECIDED %d-%d eu %.8s", id.SeqStart, id.SeqEnd, identity.Sum([]byte("a")))
+		if got := w.asked(k, e, id, "a"); got != folded && !there[keys.Claim(id.BootOf(), id.SeqStart)] {
+			out = append(out, fmt.Sprintf("%s: %s", id, got))
+		}
+	}
+	return out
 }
 
 // left are the keys in etcd.
@@ -110,8 +122,8 @@ func TestDissolve(t *testing.T) {
 	if err != nil || o.Epoch.Number != r.Number+1 || !slices.Equal(o.Epoch.Regions, []claims.Region{"eu", "us"}) {
 		t.Fatalf("%+v, %v", o, err)
 	}
-	if got := w.claims(); !slices.Equal(got, settled()) {
-		t.Errorf("%q", got)
+	if got := w.forgotten(k, o.Epoch); len(got)+len(w.claims()) > 0 {
+		t.Errorf("%q, and claims %q", got, w.claims())
 	}
 	if now, err := k.Open(t.Context(), false); err != nil || now.Epoch.ID != o.Epoch.ID {
 		t.Errorf("%+v, %v", now, err)
@@ -129,8 +141,8 @@ func TestABeginningAfterADissolution(t *testing.T) {
 	if err != nil || o.Epoch.Number != was.Epoch.Number+2 || !slices.Equal(o.Epoch.Regions, []claims.Region{"eu"}) {
 		t.Fatalf("%+v, %v", o, err)
 	}
-	if got := w.claims(); len(got) != 3 || !slices.Contains(got, line(batch("meanwhile", 1, 3), "eu", "m")) {
-		t.Errorf("%q", got)
+	if got := w.claims(); !slices.Equal(got, []string{line(batch("meanwhile", 1, 3), "eu", "m")}) || len(w.forgotten(k, o.Epoch)) > 0 {
+		t.Errorf("%q, and forgotten %q", got, w.forgotten(k, o.Epoch))
 	}
 	if s, err := k.Status(t.Context()); err != nil || s.Open != nil || s.Records["eu"].Dissolved || len(s.Records["eu"].Retired) != 1 {
 		t.Errorf("%+v, %v", s, err)
@@ -250,6 +262,39 @@ func TestDissolveReadsEveryClaim(t *testing.T) {
 		t.Error(err)
 	}
 	w.dissolved("of many claims")
+	o, err := k.Add(t.Context(), "eu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range []uint64{0, folds.MaxAdd + 1, claims.MaxScan - 1, claims.MaxScan, 2*claims.MaxScan + 4} {
+		if got := w.asked(k, o.Epoch, batch("many", 10*i+1, 10*i+2), "a"); !strings.HasPrefix(got, "DECIDED") {
+			t.Errorf("claim %d: %s", i, got)
+		}
+	}
+}
+
+// Of a boot of which no more can be folded etcd does not stay frozen, and the linearizer goes on.
+func TestDissolveWithABootThatIsFull(t *testing.T) {
+	for _, frozen := range []bool{false, true} {
+		w, k, was := ending(t)
+		full, asked := 0, 0
+		w.before = func(what string) error {
+			if what == "etcd" {
+				asked++ // first when it is looked at, before the records are read
+			} else if asked > 1 && frozen == slices.Contains(w.left(), "dissolving") {
+				full++
+				return folds.ErrFull
+			}
+			return nil
+		}
+		if _, err := k.Dissolve(t.Context(), "eu"); !errors.Is(err, folds.ErrFull) || full == 0 {
+			t.Errorf("frozen %v: %v", frozen, err)
+		}
+		w.before = nil
+		if o, err := k.Open(t.Context(), false); err != nil || o.Epoch.ID != was.Epoch.ID {
+			t.Errorf("frozen %v: %+v, %v", frozen, o, err)
+		}
+	}
 }
 
 // One that dies at any request leaves a linearizer that goes on as before, or one that is dissolved by whoever leads next.
@@ -391,16 +436,21 @@ func TestADissolutionAndAnotherMover(t *testing.T) {
 	} {
 		ends := map[bool]int{}
 		for at := 1; ; at++ {
-			w, _, _ := ending(t)
+			w, _, was := ending(t)
 			w.buckets["africa"] = newWorld(t, "africa").buckets["africa"]
 			names := []claims.Region{"africa", "asia", "eu", "us"}
-			i := 0
+			i, next := 0, 0
 			var other error
 			w.before = func(string) error {
 				if i++; i == at {
 					before := w.before
 					w.before = nil
 					other = pair[1](w.keeper(names...))
+					if o, err := w.keeper(names...).Open(t.Context(), false); err == nil && o.Epoch.ID != was.Epoch.ID {
+						// Something is decided in the epoch that was begun meanwhile.
+						next++
+						w.claim(o, batch("next", 1, 1), "eu", "n", claims.Settled, false)
+					}
 					w.before = before
 				}
 				return nil
@@ -429,7 +479,10 @@ func TestADissolutionAndAnotherMover(t *testing.T) {
 			case opened != nil:
 				t.Fatalf("%s, request %d: %v", name, at, opened)
 			default:
-				if got := w.claims(); !slices.Equal(got, settled()) {
+				if there := wholeEtcd(w.kv, keys.Claims()); strings.HasPrefix(name, "dissolve, add") && next > 0 && len(there) == 0 {
+					t.Fatalf("%s, request %d: what was decided meanwhile is gone", name, at)
+				}
+				if got := w.forgotten(k, o.Epoch); len(got) > 0 {
 					t.Fatalf("%s, request %d: %q (%v, %v)", name, at, got, err, other)
 				}
 				// It is open again by whoever added a region, and by nobody else.
@@ -521,9 +574,13 @@ func TestRequestsOfADissolutionComeLate(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			if got := w.forgotten(k, o.Epoch); len(got) > 0 {
+				t.Fatal(got)
+			}
+			w.claim(o, batch("next", 1, 1), "us", "n", claims.Settled, false)
 			l.writes[first]()
-			if now, err := k.Open(t.Context(), false); err != nil || now.Epoch.ID != o.Epoch.ID || !slices.Equal(w.claims(), settled()) {
-				t.Fatalf("write %d in the next epoch: %+v, %v, %q", first, now, err, w.claims())
+			if now, err := k.Open(t.Context(), false); err != nil || now.Epoch.ID != o.Epoch.ID || len(wholeEtcd(w.kv, keys.Claims())) != 1 {
+				t.Fatalf("write %d in the next epoch: %+v, %v, %q", first, now, err, w.left())
 			}
 		}
 	}
@@ -543,7 +600,7 @@ func TestRequestsOfADissolutionComeLate(t *testing.T) {
 		t.Fatal(err)
 	}
 	var u *regions.UndecidedError
-	if _, err := k.Dissolve(t.Context(), "eu"); !errors.As(err, &u) || len(l.writes) != 2 {
+	if _, err := k.Dissolve(t.Context(), "eu"); !errors.As(err, &u) || len(l.writes) != 3 {
 		t.Fatalf("%v, %d writes", err, len(l.writes))
 	}
 	w.claim(was, batch("late", 1, 1), "eu", "late", claims.Settled, false)
@@ -572,8 +629,8 @@ func TestACopyOfADissolution(t *testing.T) {
 	w, _, was := ending(t)
 	l, k := w.late()
 	var frozen func(cluster uint64)
-	l.behind = func(n int) {
-		if n == 1 {
+	l.behind = func(int) {
+		if frozen == nil && slices.Contains(w.left(), "dissolving") {
 			c := w.kv.Copy()
 			frozen = func(cluster uint64) { w.kv.Restore(c, cluster) }
 		}
@@ -587,20 +644,21 @@ func TestACopyOfADissolution(t *testing.T) {
 	// Nor is one that was restored while it is: what was decided since that copy etcd does not know.
 	other, _, _ := ending(t)
 	l, k2 := other.late()
-	l.behind = func(n int) {
-		if n == 1 {
+	l.behind = func(int) {
+		if slices.Contains(other.left(), "dissolving") {
+			l.behind = nil
 			other.kv.Restore(other.kv.Copy(), 7)
 		}
 	}
 	if _, err := k2.Dissolve(t.Context(), "eu"); !errors.Is(err, regions.ErrMustRecover) {
 		t.Errorf("%v", err)
 	}
-	if o, err := k2.Open(t.Context(), true); err != nil || o.Cluster != 7 || !slices.Equal(other.claims(), settled()) {
+	if o, err := k2.Open(t.Context(), true); err != nil || o.Cluster != 7 || len(other.forgotten(k2, o.Epoch)) > 0 {
 		t.Errorf("%+v, %v", o, err)
 	}
 	for _, cluster := range []uint64{was.Cluster, 4} {
 		frozen(cluster)
-		if o, err := k.Open(t.Context(), true); err != nil || !slices.Equal(w.claims(), settled()) || slices.Contains(w.left(), "dissolving") {
+		if o, err := k.Open(t.Context(), true); err != nil || len(w.forgotten(k, o.Epoch)) > 0 || slices.Contains(w.left(), "dissolving") {
 			t.Errorf("cluster %d: %+v, %v, %q", cluster, o, err, w.left())
 		}
 	}

@@ -301,11 +301,19 @@ func (k *Keeper) reserve(ctx context.Context, s *state, name claims.Region) erro
 }
 
 // doubt notes in an etcd that is not the records' that it may lack claims, before the records name it: if this mover dies then, nothing else
-// says that it was restored, and a region could be retired whose bucket alone has what was decided there last.
+// says that it was restored, and a region could be retired whose bucket alone has what was decided there last. The epoch's value is written once more:
+// the request that noted its recovery's end may come a second time, and does nothing then.
 func (k *Keeper) doubt(ctx context.Context, s *state) error {
-	g := []claims.Guard{{Key: k.cfg.Keys.Epoch(), Is: claims.Holds, Value: s.value}}
-	r, err := k.cfg.KV.Commit(ctx, claims.Txn{Guards: g, Parts: []claims.Part{{Deletes: []string{k.cfg.Keys.Filled()}}}})
-	return held(r, err, s.cluster, "note that etcd was restored")
+	key := k.cfg.Keys.Epoch()
+	r, err := k.cfg.KV.Commit(ctx, claims.Txn{
+		Guards: []claims.Guard{{Key: key, Is: claims.Holds, Value: s.value}, {Key: key, Is: claims.Modified, Revision: s.epochAt}},
+		Parts:  []claims.Part{{Puts: []claims.Put{{Key: key, Value: s.value}}, Deletes: []string{k.cfg.Keys.Filled()}}},
+	})
+	if err := held(r, err, s.cluster, "note that etcd was restored"); err != nil {
+		return err
+	}
+	s.epochAt = r.Revision
+	return nil
 }
 
 // added are the regions that did not take part before: all of the settings in the first epoch. The last region of a linearizer that was
@@ -343,7 +351,11 @@ func (k *Keeper) joining(ctx context.Context, s *state, c change) ([]claims.Regi
 func (k *Keeper) joined(ctx context.Context, s *state) error {
 	for _, m := range s.moved {
 		m.Joining = nil
-		if _, err := writeRecord(ctx, k.store(m.Region), m.etag, m.Record); err != nil {
+		_, err := writeRecord(ctx, k.store(m.Region), m.etag, m.Record)
+		if errors.Is(err, objstore.ErrPreconditionFailed) {
+			err = fmt.Errorf("%w: %w", ErrOvertaken, err)
+		}
+		if err != nil {
 			return &RegionError{"note that everything is folded", m.Region, err}
 		}
 	}

@@ -31,5 +31,8 @@ func TestMutantsOfMoversAreCaught(t *testing.T) {
 		{Name: "what takes no part is retired by who is late", File: "move.go", Old: "} else if c.retire != \"\" && !newest.retired(c.retire) {", New: "} else if false {", By: "TestARetirementOf"},
 		{Name: "a retirement succeeds by an epoch of another one", File: "retire.go", Old: "if err == nil && !slices.Contains(o.Retired, name) {", New: "if false {", By: "TestARetirementThatIsGone"},
 		{Name: "an epoch that was overtaken before it was in etcd is opened", File: "recover.go", Old: "if err := k.holds(ctx, e); err != nil {", New: "if err := error(nil); err != nil {", By: "TestAnEpochThatWas"},
+		{Name: "the end of a recovery comes into a copy that is doubted", File: "move.go", Old: "Parts:  []claims.Part{{Puts: []claims.Put{{Key: key, Value: s.value}}, Deletes", New: "Parts:  []claims.Part{{Deletes", By: "TestTheEndOfARecovery"},
+		{Name: "nobody goes on with a retirement that forgets", File: "retire.go", Old: "change{forget: forget})", New: "change{})", By: "TestARetirementThatForgets"},
+		{Name: "an addition does not say that it was overtaken", File: "move.go", Old: "if errors.Is(err, objstore.ErrPreconditionFailed) {\n			err = fmt", New: "if false {\n			err = fmt", By: "TestAnAdditionThatIs"},
 	}})
 }

@@ -137,7 +137,6 @@ func TestMutantsAreCaught(t *testing.T) {
 		{Name: "the last batches of a journal are not written", File: "prepare.go", Old: "	return b.flush(ctx, last)\n", New: "	*b.at() = last\n	return b.save(ctx)\n", By: "TestPrepareGoesOn|TestAddWhat"},
 		{Name: "another journal ends a preparation for good", File: "prepare.go", Old: "if errors.Is(err, journal.ErrHeadWentBack) {", New: "if false {", By: "TestPrepareGoesOn"},
 		{Name: "of ranges that meet the last one is prepared", File: "prepare.go", Old: "cmp.Compare(x.At, y.At), x.ID.Compare(y.ID))", New: "cmp.Compare(y.At, x.At), x.ID.Compare(y.ID))", By: "TestWhatWasPrepared"},
-		{Name: "what was decided loses against what was accepted since by a clock that is behind", File: "prepare.go", Old: "cmp.Or(cmp.Compare(y.ClaimEpoch, x.ClaimEpoch), cmp", New: "cmp.Or(cmp", By: "TestWhatWasDecided"},
 		{Name: "heads are moved from where others have moved them", File: "../folds/raise.go", Old: "			return fmt.Errorf(\"%w: generation %d is there in the place of %d\", ErrMoved, now.Generation, r.head.Generation)", New: "			r.etag = etag", By: "TestAnAddition"},
 		// Of the linearizer, which the simulation must find.
 		{Name: "answers of another cluster count", File: "../claims/flight.go", Old: "case g.cfg.Cluster != 0 && r.Cluster != g.cfg.Cluster:", New: "case false:", By: "TestSimulation"},

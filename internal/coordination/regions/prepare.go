@@ -275,11 +275,11 @@ func (b *bulk) boot(ctx context.Context, boot identity.Boot, es []journal.Entry)
 	return out, nil
 }
 
-// entries are those of batches of one boot, in order and without overlaps: of batches that share numbers the one that was accepted first, or was
-// decided in an epoch, before the linearizer of the region was dissolved, whatever the clocks said. left are the others.
+// entries are those of batches of one boot, in order and without overlaps: of batches that share numbers the one that was accepted first. left are the
+// others. What was decided in an epoch, before the linearizer of the region was dissolved, is folded, and counts against any of them.
 func (b *bulk) entries(es []journal.Entry) (out []folds.Entry, left int) {
 	slices.SortFunc(es, func(x, y journal.Entry) int {
-		return cmp.Or(cmp.Compare(y.ClaimEpoch, x.ClaimEpoch), cmp.Compare(x.At, y.At), x.ID.Compare(y.ID))
+		return cmp.Or(cmp.Compare(x.At, y.At), x.ID.Compare(y.ID))
 	})
 	for _, e := range es {
 		one := folds.Entry{Start: e.ID.SeqStart, End: e.ID.SeqEnd, Home: b.name, Digest: folds.DigestOf(e.SHA256)}

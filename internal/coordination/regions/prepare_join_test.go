@@ -191,13 +191,14 @@ func TestThePreparationOfAJournalThatIsGone(t *testing.T) {
 }
 
 // A linearizer was dissolved, and its last region has accepted on its own since what meets a batch that was decided, by a clock that is behind. The
-// region is prepared to begin again: what was decided counts, as it does without a preparation.
+// region is prepared to begin again: what was decided counts, which is folded since, as it does without a preparation.
 func TestWhatWasDecidedBeforeADissolutionIsPrepared(t *testing.T) {
 	for _, prepared := range []bool{false, true} {
 		w := newWorld(t, "eu", "us")
 		k := w.keeper("eu", "us")
 		o := w.open("eu")
 		w.manifest("eu", batch("b", 1, 10), "decided", accepted.Stamp{Epoch: o.Epoch.Number, Fence: 3})
+		w.claim(o, batch("b", 1, 10), "eu", "decided", claims.Settled, false)
 		if _, err := k.Dissolve(t.Context(), "eu"); err != nil {
 			t.Fatal(err)
 		}
@@ -212,15 +213,7 @@ func TestWhatWasDecidedBeforeADissolutionIsPrepared(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := w.claims()
-		if prepared {
-			got = append(got, w.asked(k, o.Epoch, batch("b", 1, 10), "decided"))
-		}
-		want := line(batch("b", 1, 10), "eu", "decided")
-		if prepared {
-			want = fmt.Sprintf("DECIDED 1-10 eu %.8s", identity.Sum([]byte("decided")))
-		}
-		if !slices.Contains(got, want) {
+		if got, want := w.asked(k, o.Epoch, batch("b", 1, 10), "decided"), fmt.Sprintf("DECIDED 1-10 eu %.8s", identity.Sum([]byte("decided"))); got != want {
 			t.Errorf("prepared %v: %q, want %s", prepared, got, want)
 		}
 	}
@@ -269,3 +262,110 @@ func TestAnAdditionGrowsWithBoots(t *testing.T) {
 		t.Errorf("%d requests, and %d for a quarter of the batches", many, few)
 	}
 }
+
+// A prepared region is added, and when everything is folded and is about to be noted, a coordinator that leads goes on with the same as if it had died. The
+// addition was overtaken, as at any other request, and says so: whoever asked for it waits for the other one then.
+func TestAnAdditionThatIsOvertakenAtItsEnd(t *testing.T) {
+	w := newWorld(t, "eu", "us")
+	w.open("eu")
+	w.journalled("us", w.alone("us", "b", 0, 6)...)
+	k := w.keeper("eu", "us")
+	w.prepare(k, "us")
+	var o regions.Opened
+	var err2 error
+	// Whether the region may be written to, two records, and then that everything is folded.
+	writes := 0
+	w.held = func(_ claims.Region, key string, _ func() error) bool {
+		if key != layout.RegionsKey {
+			return false
+		}
+		if writes++; writes == 4 {
+			w.held = nil
+			o, err2 = w.keeper("eu", "us").Open(t.Context(), true)
+		}
+		return false
+	}
+	if _, err := k.Add(t.Context(), "us"); !errors.Is(err, regions.ErrOvertaken) {
+		t.Errorf("%v; epoch %d is open, with %v: %v", err, o.Epoch.Number, o.Epoch.Regions, err2)
+	}
+	if err2 != nil || !slices.Contains(o.Epoch.Regions, "us") {
+		t.Error(o, err2)
+	}
+}
+
+// A linearizer was dissolved, and its last region has accepted on its own since what meets a batch that was decided. Its journal is folded in two steps,
+// the one of the batch that was decided last, and each is prepared. What was decided counts, as when both are prepared at once, or nothing is.
+func TestWhatWasDecidedBeforeADissolutionIsPreparedLater(t *testing.T) {
+	for _, prepared := range []bool{false, true} {
+		w := newWorld(t, "eu", "us")
+		k := w.keeper("eu", "us")
+		o := w.open("eu")
+		id := batch("b", 1, 10)
+		w.manifest("eu", id, "decided", accepted.Stamp{Epoch: o.Epoch.Number, Fence: 3})
+		w.claim(o, id, "eu", "decided", claims.Settled, false)
+		if _, err := k.Dissolve(t.Context(), "eu"); err != nil {
+			t.Fatal(err)
+		}
+		alone := w.batchAlone("eu", batch("b", 5, 12), "alone", 150)
+		decided := alone
+		decided.ID, decided.SHA256, decided.At, decided.HomeRegion, decided.ClaimEpoch = id, sum("decided"), 100, "eu", o.Epoch.Number
+		w.journalled("eu", alone)
+		if prepared {
+			w.prepare(k, "eu")
+		}
+		w.journalled("eu", decided)
+		if prepared {
+			w.prepare(k, "eu")
+		}
+		o, err := k.Add(t.Context(), "eu")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := w.asked(k, o.Epoch, id, "decided"); !slices.Contains(w.claims(), line(id, "eu", "decided")) && !strings.HasPrefix(got, "DECIDED") {
+			t.Errorf("prepared %v: what was decided is %s, and etcd has %q", prepared, got, w.claims())
+		}
+	}
+}
+
+// A region was prepared, and added. Of two batches of its own that share numbers, the one that was prepared was contested by a batch of another region, so
+// the other one was decided. The other region is retired, the linearizer is dissolved, and begun again with the last one; nobody prepares anything any more.
+// What was decided counts, and not what was prepared before.
+func TestAPreparationOfBeforeADissolution(t *testing.T) {
+	w := newWorld(t, "eu", "us")
+	k := w.keeper("eu", "us")
+	w.open("eu")
+	long, short := batch("b", 1, 10), batch("b", 5, 8)
+	w.journalled("us", w.batchAlone("us", long, "long", 2))
+	w.prepare(k, "us")
+	w.journalled("us", w.batchAlone("us", short, "short", 1))
+	w.batchAlone("eu", batch("b", 8, 10), "left", 3)
+	o, err := k.Add(t.Context(), "us")
+	if got := w.claims(); err != nil || !slices.Equal(got, []string{line(short, "us", "short")}) {
+		t.Fatalf("%q, %v", got, err)
+	}
+	// It is completed by its home, and its sender is answered.
+	w.affirm("us", short, accepted.Stamp{Epoch: o.Epoch.Number, Fence: 9})
+	w.claim(o, short, "us", "short", claims.Settled, false)
+	if _, err := k.Retire(t.Context(), "eu", false); err != nil {
+		t.Fatal(err)
+	}
+	alone := w.keeper("us")
+	if o, err = alone.Open(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.claims(); !slices.Equal(got, []string{line(short, "us", "short")}) {
+		t.Fatalf("%q", got)
+	}
+	w.claim(o, short, "us", "short", claims.Settled, false)
+	if _, err := alone.Dissolve(t.Context(), "us"); err != nil {
+		t.Fatal(err)
+	}
+	if o, err = alone.Add(t.Context(), "us"); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.asked(alone, o.Epoch, short, "short"); !slices.Contains(w.claims(), line(short, "us", "short")) && !strings.HasPrefix(got, "DECIDED") {
+		t.Errorf("what was decided is %s, and etcd has %q", got, w.claims())
+	}
+}
+
+func sum(frame string) identity.Digest { return identity.Sum([]byte(frame)) }

@@ -196,11 +196,11 @@ func (k *Keeper) Open(ctx context.Context, recover bool) (Opened, error) {
 	if err != nil {
 		return Opened{}, fmt.Errorf("open the epoch: %w", err)
 	}
-	return k.openBy(ctx, s, recover)
+	return k.openBy(ctx, s, recover, change{})
 }
 
-// openBy is Open by what was looked at.
-func (k *Keeper) openBy(ctx context.Context, s *state, recover bool) (Opened, error) {
+// openBy is Open by what was looked at; a recovery makes a change of no regions.
+func (k *Keeper) openBy(ctx context.Context, s *state, recover bool, c change) (Opened, error) {
 	if o, err := k.agreed(s); err == nil {
 		return o, nil
 	} else if recover && (errors.Is(err, ErrDissolved) || errors.Is(err, ErrDissolving)) {
@@ -208,10 +208,10 @@ func (k *Keeper) openBy(ctx context.Context, s *state, recover bool) (Opened, er
 	} else if !recover || !errors.Is(err, ErrMustRecover) {
 		return Opened{}, fmt.Errorf("open the epoch: %w", err)
 	}
-	if err := k.mayJoin(ctx, s, change{}, false); err != nil {
+	if err := k.mayJoin(ctx, s, c, false); err != nil {
 		return Opened{}, fmt.Errorf("open the epoch: %w", err)
 	}
-	o, err := k.recover(ctx, s, change{})
+	o, err := k.recover(ctx, s, c)
 	if err != nil {
 		return Opened{}, fmt.Errorf("recover the epoch: %w", err)
 	}

@@ -37,8 +37,9 @@ func (k *Keeper) Retire(ctx context.Context, name claims.Region, forget bool) (O
 	case !ok:
 		return fail(fmt.Errorf("%w: no region has an epoch", ErrRegionSettings))
 	case newest.retired(name):
-		// An attempt that died is gone on with by whoever opens. By these records: another look may miss the only one that says so.
-		o, err := k.openBy(ctx, s, true)
+		// An attempt that died is gone on with by whoever opens, unless it has to forget what an emptied bucket had. By these records: another look may
+		// miss the only one that says so.
+		o, err := k.openBy(ctx, s, true, change{forget: forget})
 		if err == nil && !slices.Contains(o.Retired, name) {
 			err = fmt.Errorf("%w: epoch %d has the regions %v, by another retirement at once; try again", ErrOvertaken, o.Epoch.Number, o.Epoch.Regions)
 		}

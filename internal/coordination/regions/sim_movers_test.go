@@ -255,7 +255,7 @@ func decidedIn(r claims.Region) identity.Batch { return batch("of-"+string(r), 1
 
 func simulateMovers(t testing.TB, seed uint64, ends map[string]int) {
 	rnd := rand.New(rand.NewPCG(seed, 15))
-	w := &sim{t: t, rnd: rnd, seed: seed, now: time.Unix(1000, 0), kv: kv.New(), cluster: 1, trace: os.Getenv("REGIONS_SIM_TRACE") != "", buckets: map[claims.Region]*mem.Store{}, faults: map[string]int{}}
+	w := &sim{t: t, rnd: rnd, seed: seed, faulty: 40, now: time.Unix(1000, 0), kv: kv.New(), cluster: 1, trace: os.Getenv("REGIONS_SIM_TRACE") != "", buckets: map[claims.Region]*mem.Store{}, faults: map[string]int{}}
 	m := &movers{sim: w, asked: map[claims.Region]bool{}, out: map[claims.Region]uint64{}, in: map[claims.Region]uint64{}, adding: map[*actor]int{}, sleeps: map[*actor]int{}, lacking: map[*kv.Store]bool{}, ends: ends}
 	w.wrote, w.committed = m.record, m.fills
 	defer func() {

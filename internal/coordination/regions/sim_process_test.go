@@ -44,14 +44,14 @@ type client struct {
 
 // serve opens epochs, and calls fn in each again and again until it is over.
 func (a *actor) serve(fn func(*client)) {
-	k := a.keeper(everywhere...)
+	k := a.keeper(a.names...)
 	for a.pause() {
 		o, err := k.Open(context.Background(), false)
 		if err != nil {
 			continue
 		}
 		// Whoever filled it may not know: the last request's answer was lost.
-		a.opened(o)
+		a.saw(o)
 		cfg := claims.DefaultConfig()
 		cfg.Cluster = o.Cluster
 		c := &client{a, claims.NewGroup(cfg, keys, o.Epoch, o.Revision), o, k.Folded(k.Folder(o.Epoch, o.Retired)), k.Folder(o.Epoch, o.Retired)}
@@ -157,6 +157,10 @@ func (a *actor) entry(id identity.Batch, hash identity.Digest) bool {
 		}
 	}
 	a.logf("%s: entry %s %.4s", a.region, id, hash)
+	if a.former[a.region] {
+		a.lost[id] = hash // nobody reads it, but the sender may be told
+		return true
+	}
 	a.entries[a.region][id] = hash
 	return true
 }

@@ -38,12 +38,14 @@ type sim struct {
 	kv      *kv.Store
 	cluster uint64
 	copies  []*kv.Store
-	sent    []claims.Txn // requests that may come once more
+	sent    []claims.Txn    // requests that may come once more
+	names   []claims.Region // of all regions
 	buckets map[claims.Region]*mem.Store
 	away    claims.Region
 	late    []lateRequest
 	actors  []*actor
 	quiet   bool // no more faults
+	faulty  int  // of so many requests each of four kinds of faults has one
 	ids     uint64
 	failed  string
 	added   bool // asia takes part
@@ -66,6 +68,9 @@ type sim struct {
 	wrote      func(of claims.Region, key string, body []byte) // nil where nobody looks on
 	committed  func(t claims.Txn)                              // behind one that was done; nil where nobody looks on
 	open       error                                           // why no epoch is open in the end
+	// saw is called when a process has opened an epoch; former are regions that took part until they were retired, of which not all are lost.
+	saw    func(o regions.Opened)
+	former map[claims.Region]bool
 
 	// alone is what asia has accepted on its own, and entered; closed: it does so no more.
 	alone  map[identity.Batch]identity.Digest
@@ -136,7 +141,7 @@ func (a *actor) request(unavailable, unknown error, fn func() error) error {
 		return fmt.Errorf("%w: %w", unavailable, errDead)
 	}
 	if !a.quiet {
-		switch a.rnd.IntN(40) {
+		switch a.rnd.IntN(a.faulty) {
 		case 0:
 			return unavailable
 		case 1:
@@ -328,31 +333,31 @@ func (a *actor) retire(k *regions.Keeper) {
 }
 
 // opened: epochs that were open never go back, no region is lost, and all of them know of the epoch.
-func (a *actor) opened(o regions.Opened) {
-	if a.gone != "" && !a.retired && !slices.Contains(o.Epoch.Regions, a.gone) {
-		a.retired, a.lost, a.entries[a.gone] = true, a.had(a.gone), nil
+func (w *sim) opened(o regions.Opened) {
+	if w.gone != "" && !w.retired && !slices.Contains(o.Epoch.Regions, w.gone) {
+		w.retired, w.lost, w.entries[w.gone] = true, w.had(w.gone), nil
 	}
-	if a.retired && slices.Contains(o.Epoch.Regions, a.gone) && o.Epoch.Number >= a.last {
-		a.fail("epoch %d has %s again", o.Epoch.Number, a.gone)
+	if w.retired && slices.Contains(o.Epoch.Regions, w.gone) && o.Epoch.Number >= w.last {
+		w.fail("epoch %d has %s again", o.Epoch.Number, w.gone)
 	}
 	for _, r := range o.Epoch.Regions {
-		if r == a.gone {
+		if r == w.gone {
 			continue
 		}
-		b, _, err := a.buckets[r].Get(context.Background(), layout.RegionsKey, objstore.GetOptions{})
+		b, _, err := w.buckets[r].Get(context.Background(), layout.RegionsKey, objstore.GetOptions{})
 		rec, err2 := regions.ParseRecord(b)
 		if err != nil || err2 != nil || rec.Number < o.Epoch.Number {
-			a.fail("epoch %d is open, and %s has %d (%v, %v)", o.Epoch.Number, r, rec.Number, err, err2)
+			w.fail("epoch %d is open, and %s has %d (%v, %v)", o.Epoch.Number, r, rec.Number, err, err2)
 		}
 	}
-	if a.added && a.gone != "asia" && !slices.Contains(o.Epoch.Regions, "asia") && o.Epoch.Number > a.last {
-		a.fail("epoch %d has lost a region: %v", o.Epoch.Number, o.Epoch.Regions)
+	if w.added && w.gone != "asia" && !slices.Contains(o.Epoch.Regions, "asia") && o.Epoch.Number > w.last {
+		w.fail("epoch %d has lost a region: %v", o.Epoch.Number, o.Epoch.Regions)
 	}
-	if o.Epoch.Number > a.last {
-		a.logf("epoch %d is open: %v", o.Epoch.Number, o.Epoch.Regions)
+	if o.Epoch.Number > w.last {
+		w.logf("epoch %d is open: %v", o.Epoch.Number, o.Epoch.Regions)
 	}
-	if o.Epoch.Number >= a.last {
-		a.last, a.lived = o.Epoch.Number, o
+	if o.Epoch.Number >= w.last {
+		w.last, w.lived = o.Epoch.Number, o
 	}
 }
 
@@ -371,10 +376,11 @@ func (a *actor) restart() {
 
 func simulateRegions(t testing.TB, seed uint64) *sim {
 	w := &sim{
-		t: t, rnd: rand.New(rand.NewPCG(seed, 14)), seed: seed, now: time.Unix(1000, 0), kv: kv.New(), cluster: 1, leader: "eu", trace: os.Getenv("REGIONS_SIM_TRACE") != "",
+		t: t, rnd: rand.New(rand.NewPCG(seed, 14)), seed: seed, faulty: 40, names: everywhere, now: time.Unix(1000, 0), kv: kv.New(), cluster: 1, leader: "eu", trace: os.Getenv("REGIONS_SIM_TRACE") != "",
 		buckets: map[claims.Region]*mem.Store{}, acked: map[identity.Batch]identity.Digest{}, refused: map[identity.Batch][]identity.Digest{},
 		ranged: map[identity.Batch]bool{}, alone: map[identity.Batch]identity.Digest{}, forgiven: map[identity.Batch]bool{}, faults: map[string]int{}, goes: seed%3 == 0, together: seed%6 == 0, entries: map[claims.Region]map[identity.Batch]identity.Digest{},
 	}
+	w.saw = w.opened
 	for _, r := range everywhere {
 		w.buckets[r], w.entries[r] = mem.New(nil), map[identity.Batch]identity.Digest{}
 	}
@@ -473,7 +479,7 @@ func (w *sim) allIn(s *kv.Store) (out []claims.Claim) {
 // settled: an epoch is open, and no claim is held.
 func (w *sim) settled() bool {
 	open := errNone
-	a := w.start("eu", func(a *actor) { _, open = a.keeper(everywhere...).Open(context.Background(), false) })
+	a := w.start("eu", func(a *actor) { _, open = a.keeper(a.names...).Open(context.Background(), false) })
 	defer a.stop()
 	for ok := true; ok; {
 		_, ok = a.resume()
@@ -496,7 +502,7 @@ func (w *sim) end() {
 			continue
 		}
 		n := 0
-		for _, r := range everywhere {
+		for _, r := range w.names {
 			if h, ok := w.entries[r][id]; ok {
 				if n++; h != hash {
 					w.fail("%s was acknowledged as %.4s, and the journal of %s has %.4s", id, hash, r, h)

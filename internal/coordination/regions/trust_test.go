@@ -453,3 +453,40 @@ func TestARetirementFindsThatEtcdHasChanged(t *testing.T) {
 		t.Error(ends)
 	}
 }
+
+// Etcd was restored to a copy by the book, and whoever moves the epoch notes that it may lack claims, before the records name it. Then the end of the
+// recovery of long ago comes a second time into the copy. The region that alone has what was decided last is not retired as if etcd had it.
+func TestTheEndOfARecoveryComesIntoACopyThatIsDoubted(t *testing.T) {
+	all := []claims.Region{"asia", "eu", "us"}
+	w := newWorld(t, all...)
+	l, k := w.late()
+	w.manifest("eu", batch("boot", 1, 5), "a", accepted.Stamp{})
+	o, err := k.Open(t.Context(), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	writes := slices.Clone(l.writes)
+	copied := w.kv.Copy()
+	id := batch("boot", 11, 15)
+	w.claim(o, id, "us", "b", claims.Settled, false)
+	w.manifest("us", id, "b", accepted.Stamp{Epoch: 1, Fence: 5})
+	w.kv.Restore(copied, 2)
+	// Whoever recovers dies when all records name the new etcd.
+	w.diesBehind("us", 2)
+	if _, err := w.keeper(all...).Open(t.Context(), true); !errors.Is(err, errDead) {
+		t.Fatal(err)
+	}
+	w.after = nil
+	w.away("us")
+	if _, err := w.keeper(all...).Retire(t.Context(), "us", false); !errors.Is(err, regions.ErrForgets) {
+		t.Fatal(err)
+	}
+	for _, again := range writes {
+		again()
+	}
+	retired, err := w.keeper(all...).Retire(t.Context(), "us", false)
+	if errors.Is(err, regions.ErrForgets) {
+		return
+	}
+	t.Errorf("us is retired without a word of what is forgotten: %v, %v; what it had decided is %s for another frame", retired.Epoch, err, w.asked(k, retired.Epoch, id, "z"))
+}
