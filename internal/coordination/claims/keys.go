@@ -43,7 +43,8 @@ func (k Keys) Dissolving() string { return string(k) + "dissolving" }
 // Emptied is the key of the epoch whose recovery has deleted everything of earlier ones, and goes on.
 func (k Keys) Emptied() string { return string(k) + "emptied" }
 
-// Retiring is the key of the name of the region whose retirement somebody was the last to begin in the epoch that is there.
+// Retiring is the key of the names of the regions whose retirement somebody has begun in the epoch that is there, or has gone on with in it, with commas
+// between them, the last one begun last. Of each of them etcd has everything that was decided there.
 func (k Keys) Retiring() string { return string(k) + "retiring" }
 
 // Claims begins the keys of all claims.

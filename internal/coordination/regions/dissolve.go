@@ -290,10 +290,7 @@ func (e *UndecidedError) count(k *Keeper, newest Record, of claims.Entry) (c cla
 func (k *Keeper) writeDissolved(ctx context.Context, s *state) (Record, error) {
 	was, _ := s.newest()
 	name := was.Regions[0]
-	r := Record{Region: name, Number: was.Number + 1, Regions: was.Regions, Retired: slices.Clone(was.Retired), Cluster: s.cluster, Dissolved: true}
-	for i := range r.Retired {
-		r.Retired[i].Done = true // the epoch was filled
-	}
+	r := Record{Region: name, Number: was.Number + 1, Regions: was.Regions, Retired: done(was.Retired), Cluster: s.cluster, Dissolved: true} // the epoch was filled
 	if _, err := io.ReadFull(k.cfg.Rand, r.ID[:]); err != nil {
 		return Record{}, fmt.Errorf("read randomness: %w", err)
 	}

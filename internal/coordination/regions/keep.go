@@ -3,7 +3,6 @@ package regions
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 
 	"lightmetrics.dev/lightmetrics/internal/coordination/claims"
@@ -13,19 +12,31 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// kept are claims of one boot, in order.
+// kept are claims of one boot, in order; or the identities of the manifests that a retired region has of it.
 type kept struct {
 	boot   identity.Boot
 	claims []claims.Claim
+	from   *Region
+	ids    []identity.Batch
 }
 
-// keep folds what etcd has of regions that were retired: that an identity is decided, and for which frame. It precedes all deletes of a
+// keep folds what was decided in regions that were retired: that an identity is decided, and for which frame. It precedes all deletes of a
 // recovery, so one that dies and is begun again finds the same claims, unless etcd was restored meanwhile: then it may find those of any
 // earlier time. Claims stand for the manifests that nobody can read any more, with the stamps of these, and are taken as a recovery takes
-// manifests: unless one with a higher stamp contradicts them.
+// manifests: unless one with a higher stamp contradicts them. Where etcd may lack some, and the region's bucket answers, that is read.
 func (f *filler) keep(ctx context.Context) error {
-	all := f.k.cfg.Keys.Claims()
 	s := &scanner{k: f.k, epoch: f.epoch, homes: homes(f.epoch, f.retired), looker: folds.NewLooker(f.k.Folder(f.epoch, f.retired), 0)}
+	for _, name := range f.reads {
+		if err := f.keepRegion(ctx, s, Region{name, f.k.store(name)}); err != nil {
+			return err
+		}
+	}
+	return f.keepClaims(ctx, s)
+}
+
+// keepClaims folds what etcd has of regions that were retired.
+func (f *filler) keepClaims(ctx context.Context, s *scanner) error {
+	all := f.k.cfg.Keys.Claims()
 	for from := all; ; {
 		r, err := f.k.cfg.KV.Commit(ctx, claims.Txn{Guards: f.guard(), Parts: []claims.Part{{Reads: []claims.Range{{From: from, End: beyond(all), Limit: claims.MaxScan}}}}})
 		if err := f.judge(r, err, "read "+all); err != nil {
@@ -39,7 +50,7 @@ func (f *filler) keep(ctx context.Context) error {
 		for len(boots) > 0 {
 			n := min(len(boots), scanBoots)
 			if err := f.keepBoots(ctx, s, boots[:n]); err != nil {
-				return fmt.Errorf("keep what retired regions had: %w", err)
+				return err
 			}
 			boots = boots[n:]
 		}
@@ -62,7 +73,8 @@ func (f *filler) remembered(entries []claims.Entry) (out []kept, _ error) {
 		if err != nil {
 			return nil, err
 		}
-		if !f.epoch.Retired(c.Home) || c.State == claims.Claimed && !c.Recovered {
+		// Of a region whose bucket was read an older etcd knows nothing better.
+		if !f.epoch.Retired(c.Home) || c.State == claims.Claimed && !c.Recovered || slices.Contains(f.reads, c.Home) {
 			continue
 		}
 		if n := len(out); n == 0 || out[n-1].boot != b {
@@ -90,7 +102,10 @@ func (f *filler) keepBoots(ctx context.Context, s *scanner, boots []kept) error 
 		}
 		moved := make([]bool, len(boots))
 		if err := f.k.each(len(boots), func(i int) error {
-			err := f.keepBoot(ctx, s, folded[i], boots[i].claims)
+			add, err := f.add(ctx, folded[i], boots[i])
+			if err == nil {
+				err = s.looker.Folder().Raise(ctx, folded[i].standing, folds.Bulk{Entries: add}, nil)
+			}
 			if moved[i] = errors.Is(err, folds.ErrMoved); moved[i] && try < raiseTries {
 				return nil
 			}
@@ -109,20 +124,51 @@ func (f *filler) keepBoots(ctx context.Context, s *scanner, boots []kept) error 
 	return nil
 }
 
-func (f *filler) keepBoot(ctx context.Context, s *scanner, folded *foldedBoot, of []claims.Claim) error {
-	var add folds.Bulk
-	if left := slices.DeleteFunc(slices.Clone(of), func(c claims.Claim) bool { return folded.meets(c.Identity) }); len(left) > 0 {
-		there, err := f.standing(ctx, folded, left)
-		if err != nil {
-			return err
-		}
-		for _, c := range left {
-			if !slices.ContainsFunc(there, func(m manifest) bool { return m.outdates(c) }) {
-				add.Entries = append(add.Entries, folds.Entry{Start: c.Identity.SeqStart, End: c.Identity.SeqEnd, Home: c.Home, Digest: folds.DigestOf(c.Hash)})
-			}
+// add is what is added to what is folded of a boot.
+func (f *filler) add(ctx context.Context, folded *foldedBoot, of kept) (out []folds.Entry, _ error) {
+	if of.from != nil {
+		return f.addManifests(ctx, folded, *of.from, of.ids)
+	}
+	left := slices.DeleteFunc(slices.Clone(of.claims), func(c claims.Claim) bool { return folded.meets(c.Identity) })
+	if len(left) == 0 {
+		return nil, nil
+	}
+	var ids []identity.Batch
+	for _, c := range left {
+		ids = append(ids, c.Identity)
+	}
+	there, err := f.standing(ctx, folded, ids)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range left {
+		if !slices.ContainsFunc(there, func(m manifest) bool { return m.outdates(c) }) {
+			out = append(out, folds.Entry{Start: c.Identity.SeqStart, End: c.Identity.SeqEnd, Home: c.Home, Digest: folds.DigestOf(c.Hash)})
 		}
 	}
-	return s.looker.Folder().Raise(ctx, folded.standing, add, nil)
+	return out, nil
+}
+
+// addManifests takes those that a recovery would take, if the region still took part.
+func (f *filler) addManifests(ctx context.Context, folded *foldedBoot, r Region, ids []identity.Batch) (out []folds.Entry, _ error) {
+	left := slices.DeleteFunc(slices.Clone(ids), folded.meets)
+	if len(left) == 0 {
+		return nil, nil
+	}
+	all, err := r.manifests(ctx, folded, left)
+	if err != nil {
+		return nil, &RegionError{"read manifests", r.Name, err}
+	}
+	there, err := f.standing(ctx, folded, left)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range choose(append(all, there...)) {
+		if m.region == r.Name {
+			out = append(out, folds.Entry{Start: m.id.SeqStart, End: m.id.SeqEnd, Home: r.Name, Digest: folds.DigestOf(m.hash)})
+		}
+	}
+	return out, nil
 }
 
 // outdates reports that the manifest was written, or affirmed, for a claim that followed this one in its place. Then this one was never
@@ -132,8 +178,8 @@ func (m manifest) outdates(c claims.Claim) bool {
 	return m.id.Intersects(c.Identity) && m.stamp.Compare(c.Stamp) > 0
 }
 
-// standing are the manifests of the regions that are left which meet claims of a boot, and nothing that is folded.
-func (f *filler) standing(ctx context.Context, folded *foldedBoot, left []claims.Claim) (out []manifest, _ error) {
+// standing are the manifests of the regions that are left which meet identities of a boot, in order, and nothing that is folded.
+func (f *filler) standing(ctx context.Context, folded *foldedBoot, left []identity.Batch) (out []manifest, _ error) {
 	for _, r := range f.k.cfg.Regions {
 		if f.epoch.Retired(r.Name) {
 			continue
@@ -147,10 +193,13 @@ func (f *filler) standing(ctx context.Context, folded *foldedBoot, left []claims
 	return out, nil
 }
 
-func (r Region) standing(ctx context.Context, folded *foldedBoot, left []claims.Claim) (out []manifest, _ error) {
-	last := left[len(left)-1].Identity.SeqEnd
-	// What begins before the end of something that is folded, and reaches a claim, meets what is folded.
-	after := layout.BootFrom(layout.AcceptedPrefix, folded.boot, folded.below(left[0].Identity.SeqStart))
+func (r Region) standing(ctx context.Context, folded *foldedBoot, left []identity.Batch) (out []manifest, _ error) {
+	// What begins before the end of something that is folded, and reaches one of them, meets what is folded.
+	after := layout.BootFrom(layout.AcceptedPrefix, folded.boot, folded.below(left[0].SeqStart))
+	last := left[0].SeqEnd
+	for _, id := range left {
+		last = max(last, id.SeqEnd)
+	}
 	var ids []identity.Batch
 	for info, err := range objstore.List(ctx, r.Store, objstore.ListOptions{Prefix: layout.AcceptedBoot(folded.boot), StartAfter: after}) {
 		if err != nil {
@@ -163,13 +212,18 @@ func (r Region) standing(ctx context.Context, folded *foldedBoot, left []claims.
 		if id.SeqStart > last {
 			break
 		}
-		if !folded.meets(id) && slices.ContainsFunc(left, func(c claims.Claim) bool { return id.Intersects(c.Identity) }) {
+		if !folded.meets(id) && slices.ContainsFunc(left, id.Intersects) {
 			ids = append(ids, id)
 		}
 	}
 	if len(ids) == 0 {
 		return nil, nil
 	}
+	return r.manifests(ctx, folded, ids)
+}
+
+// manifests reads manifests of one boot, which are in order, with the highest stamps that they stand for.
+func (r Region) manifests(ctx context.Context, folded *foldedBoot, ids []identity.Batch) (out []manifest, _ error) {
 	affirmed, err := r.affirmed(ctx, folded, ids)
 	if err != nil {
 		return nil, err

@@ -74,10 +74,10 @@ func (c change) allowed(k *Keeper, s *state) error {
 	if len(left) < max(1, len(s.epoch.Regions)-1) {
 		return fmt.Errorf("%w: epoch %d, with the regions %v, was the last one that everything was brought to; the next one has to be open first", ErrForgets, s.epoch.Number, s.epoch.Regions)
 	}
-	if e := s.epoch.Regions; len(e) == 2 && s.retiring != c.retire && slices.Contains(e, s.retiring) && slices.Contains(e, c.retire) {
+	if e, last := s.epoch.Regions, s.lastRetiring(); len(e) == 2 && last != c.retire && slices.Contains(e, last) && slices.Contains(e, c.retire) {
 		// The records of these two may have no region in common, in which one of them finds out about the other: of a region that is added since,
 		// the other one need not know.
-		return fmt.Errorf("%w: region %s, of the two in etcd's epoch; retire that one again, or forget, if nobody is at it", ErrRetiring, s.retiring)
+		return fmt.Errorf("%w: region %s, of the two in etcd's epoch; retire that one again, or forget, if nobody is at it", ErrRetiring, last)
 	}
 	return nil
 }
@@ -167,9 +167,7 @@ func (k *Keeper) next(ctx context.Context, s *state, c change) (Record, error) {
 	r.Number++
 	// In an epoch that was filled after it everybody has what etcd had of a retired region.
 	if s.filled && s.current(newest) {
-		for i := range r.Retired {
-			r.Retired[i].Done = true
-		}
+		r.Retired = done(r.Retired)
 	}
 	if i := slices.Index(r.Regions, c.retire); i >= 0 {
 		if len(r.Regions) == 1 {
@@ -194,6 +192,9 @@ func (k *Keeper) next(ctx context.Context, s *state, c change) (Record, error) {
 		return Record{}, err
 	}
 	if err := s.emptied(r.Regions); err != nil && !c.forget {
+		return Record{}, err
+	}
+	if err := s.mayLeave(r, c); err != nil {
 		return Record{}, err
 	}
 	var err error
@@ -269,7 +270,7 @@ const noETag = `"00000000000000000000000000000000"`
 func (k *Keeper) noteInEtcd(ctx context.Context, s *state, c change) error {
 	newest, _ := s.newest()
 	switch {
-	case s.filled && s.cluster != newest.Cluster:
+	case s.value != nil && s.cluster != newest.Cluster && (s.filled || len(s.retiring) > 0):
 		return k.doubt(ctx, s)
 	case s.filled && c.retire != "":
 		return k.reserve(ctx, s, c.retire)
@@ -284,11 +285,12 @@ var errChanged = errors.New("etcd has changed since")
 // so drops nothing: what is in etcd now is there until whoever looks after this, and finds the retirement in the records, or makes it fail there.
 func (k *Keeper) reserve(ctx context.Context, s *state, name claims.Region) error {
 	key := k.cfg.Keys.Epoch()
+	retiring := append(slices.DeleteFunc(slices.Clone(s.retiring), func(n claims.Region) bool { return n == name }), name)
 	r, err := k.cfg.KV.Commit(ctx, claims.Txn{
 		Guards: []claims.Guard{
 			{Key: key, Is: claims.Holds, Value: s.value}, {Key: key, Is: claims.Modified, Revision: s.epochAt}, {Key: k.cfg.Keys.Filled(), Is: claims.Holds, Value: s.value},
 		},
-		Parts: []claims.Part{{Puts: []claims.Put{{Key: key, Value: s.value}, {Key: k.cfg.Keys.Retiring(), Value: []byte(name)}}}},
+		Parts: []claims.Part{{Puts: []claims.Put{{Key: key, Value: s.value}, k.retiring(retiring)}}},
 	})
 	switch {
 	case err != nil:
@@ -296,7 +298,7 @@ func (k *Keeper) reserve(ctx context.Context, s *state, name claims.Region) erro
 	case r.Cluster != s.cluster || !r.Held:
 		return fmt.Errorf("reserve etcd for a retirement: %w", errChanged)
 	}
-	s.epochAt = r.Revision
+	s.epochAt, s.retiring = r.Revision, retiring
 	return nil
 }
 
@@ -307,12 +309,12 @@ func (k *Keeper) doubt(ctx context.Context, s *state) error {
 	key := k.cfg.Keys.Epoch()
 	r, err := k.cfg.KV.Commit(ctx, claims.Txn{
 		Guards: []claims.Guard{{Key: key, Is: claims.Holds, Value: s.value}, {Key: key, Is: claims.Modified, Revision: s.epochAt}},
-		Parts:  []claims.Part{{Puts: []claims.Put{{Key: key, Value: s.value}}, Deletes: []string{k.cfg.Keys.Filled()}}},
+		Parts:  []claims.Part{{Puts: []claims.Put{{Key: key, Value: s.value}}, Deletes: []string{k.cfg.Keys.Filled(), k.cfg.Keys.Retiring()}}},
 	})
 	if err := held(r, err, s.cluster, "note that etcd was restored"); err != nil {
 		return err
 	}
-	s.epochAt = r.Revision
+	s.epochAt, s.retiring = r.Revision, nil
 	return nil
 }
 
@@ -346,11 +348,11 @@ func (k *Keeper) joining(ctx context.Context, s *state, c change) ([]claims.Regi
 	return out, nil
 }
 
-// joined notes in the buckets of all regions, one after the other, that everything of regions which were prepared is folded. Whoever moved
-// the epoch since has another record there.
-func (k *Keeper) joined(ctx context.Context, s *state) error {
+// noteFolded notes in the buckets of all regions, one after the other, that everything is folded of regions which were prepared, and of those that
+// were retired. Whoever moved the epoch since has another record there.
+func (k *Keeper) noteFolded(ctx context.Context, s *state) error {
 	for _, m := range s.moved {
-		m.Joining = nil
+		m.Joining, m.Retired = nil, done(m.Retired)
 		_, err := writeRecord(ctx, k.store(m.Region), m.etag, m.Record)
 		if errors.Is(err, objstore.ErrPreconditionFailed) {
 			err = fmt.Errorf("%w: %w", ErrOvertaken, err)

@@ -340,17 +340,23 @@ func TestTwoRegionsThatRetireEachOtherAndForget(t *testing.T) {
 	if now := fmt.Sprint(w.left(), w.numbers()); now != left {
 		t.Errorf("%s, and before %s", now, left)
 	}
-	if o, err := w.keeper("eu").Open(t.Context(), true); err != nil || !slices.Equal(o.Epoch.Regions, []claims.Region{"eu"}) {
+	if _, err := w.keeper("eu").Open(t.Context(), true); !errors.Is(err, regions.ErrForgets) {
+		t.Error(err)
+	}
+	if o, err := w.keeper("eu").Retire(t.Context(), "us", true); err != nil || !slices.Equal(o.Epoch.Regions, []claims.Region{"eu"}) {
 		t.Errorf("with eu alone: %v, %v", o.Epoch, err)
 	}
-	if s, err := w.keeper("eu").Status(t.Context()); err != nil || !slices.Equal(s.Records["eu"].Retired, []regions.Retired{{Name: "us"}}) {
+	if s, err := w.keeper("eu").Status(t.Context()); err != nil || !slices.Equal(s.Records["eu"].Retired, []regions.Retired{{Name: "us", Done: true}}) {
 		t.Errorf("%+v, %v", s, err)
 	}
 	w.kv.Restore(was, 1)
-	if o, err := w.keeper("us").Open(t.Context(), true); err != nil || !slices.Equal(o.Epoch.Regions, []claims.Region{"us"}) {
+	if _, err := w.keeper("us").Open(t.Context(), true); !errors.Is(err, regions.ErrForgets) {
+		t.Error(err)
+	}
+	if o, err := w.keeper("us").Retire(t.Context(), "eu", true); err != nil || !slices.Equal(o.Epoch.Regions, []claims.Region{"us"}) {
 		t.Errorf("with us alone: %v, %v", o.Epoch, err)
 	}
-	if s, err := w.keeper("us").Status(t.Context()); err != nil || !slices.Equal(s.Records["us"].Retired, []regions.Retired{{Name: "eu"}}) {
+	if s, err := w.keeper("us").Status(t.Context()); err != nil || !slices.Equal(s.Records["us"].Retired, []regions.Retired{{Name: "eu", Done: true}}) {
 		t.Errorf("%+v, %v", s, err)
 	}
 }

@@ -87,8 +87,8 @@ func TestACopyOfADissolutionIsDistrusted(t *testing.T) {
 	l, _ := w.late()
 	id := batch("late", 1, 4)
 	frozen := w.kv.Copy()
-	l.behind = func(n int) {
-		if n == 1 {
+	l.behind = func(int) {
+		if slices.Contains(w.left(), "dissolving") {
 			frozen = w.kv.Copy()
 		}
 	}

@@ -52,6 +52,14 @@ func names(of []Retired) (out []claims.Region) {
 	return out
 }
 
+// done are the same regions, of which the others have everything.
+func done(of []Retired) (out []Retired) {
+	for _, t := range of {
+		out = append(out, Retired{t.Name, true})
+	}
+	return out
+}
+
 // Epoch of the record.
 func (r Record) Epoch() claims.Epoch {
 	return claims.Epoch{Number: r.Number, ID: r.ID, Regions: r.Regions}

@@ -32,6 +32,8 @@ func (k *Keeper) recover(ctx context.Context, s *state, c change) (Opened, error
 		return Opened{}, err
 	}
 	f := &filler{k: k, epoch: e, retired: names(s.retired), value: e.Marshal(), cluster: s.cluster, progress: Progress{Epoch: e.Number}}
+	leaving := s.leaving()
+	f.reserved, f.reads = s.reserved(leaving)
 	if err := f.begin(ctx, s); err != nil {
 		return Opened{}, err
 	}
@@ -41,10 +43,10 @@ func (k *Keeper) recover(ctx context.Context, s *state, c change) (Opened, error
 		return Opened{}, err
 	}
 	k.cfg.Progress(f.progress)
-	if s.leaving() {
+	if len(leaving) > 0 {
 		// What etcd has of a region that is gone for good nobody else has.
 		if err := f.keep(ctx); err != nil {
-			return Opened{}, err
+			return Opened{}, fmt.Errorf("keep what retired regions had: %w", err)
 		}
 	}
 	if err := f.empty(ctx); err != nil {
@@ -56,9 +58,10 @@ func (k *Keeper) recover(ctx context.Context, s *state, c change) (Opened, error
 	if err := f.flush(ctx); err != nil {
 		return Opened{}, err
 	}
-	if len(s.joins) > 0 {
-		// Before the epoch can be open: from then on what is prepared has no force, whatever is added to it.
-		if err := k.joined(ctx, s); err != nil {
+	if len(s.joins)+len(leaving) > 0 {
+		// Before the epoch can be open: from then on what is prepared has no force, whatever is added to it; and what etcd had of a retired region is
+		// needed no more.
+		if err := k.noteFolded(ctx, s); err != nil {
 			return Opened{}, err
 		}
 	}
@@ -72,14 +75,16 @@ func (k *Keeper) recover(ctx context.Context, s *state, c change) (Opened, error
 
 // filler writes what a recovery found.
 type filler struct {
-	k        *Keeper
-	epoch    claims.Epoch
-	retired  []claims.Region
-	value    []byte
-	at       int64 // the revision at which value was put into etcd
-	cluster  uint64
-	puts     []claims.Put
-	progress Progress
+	k       *Keeper
+	epoch   claims.Epoch
+	retired []claims.Region
+	// reserved are the regions that are being retired of which etcd has everything; reads are those whose buckets are read, because it has not.
+	reserved, reads []claims.Region
+	value           []byte
+	at              int64 // the revision at which value was put into etcd
+	cluster         uint64
+	puts            []claims.Put
+	progress        Progress
 	// dissolved: there is no epoch any more, and what is left in etcd is dropped.
 	dissolved bool
 	// last is what was written last: an etcd without it was restored since, also where it has the epoch. The claims' ids are random.
@@ -95,10 +100,15 @@ func (f *filler) begin(ctx context.Context, s *state) error {
 		// records of all its regions were replaced.
 		g = []claims.Guard{{Key: key, Is: claims.Holds, Value: s.value}, {Key: key, Is: claims.Modified, Revision: s.epochAt}}
 	}
+	part := claims.Part{Puts: []claims.Put{{Key: key, Value: f.value}}, Deletes: []string{f.k.cfg.Keys.Filled(), f.k.cfg.Keys.Dissolving()}}
+	if len(f.reserved) > 0 {
+		// Nothing is dropped before it is kept: whoever goes on with this finds the same.
+		part.Puts = append(part.Puts, f.k.retiring(f.reserved))
+	} else {
+		part.Deletes = append(part.Deletes, f.k.cfg.Keys.Retiring())
+	}
 	// A lost answer leaves the next open to find out: the epoch that is there then is not noted as filled.
-	r, err := f.k.cfg.KV.Commit(ctx, claims.Txn{Guards: g, Parts: []claims.Part{{
-		Puts: []claims.Put{{Key: key, Value: f.value}}, Deletes: []string{f.k.cfg.Keys.Filled(), f.k.cfg.Keys.Dissolving(), f.k.cfg.Keys.Retiring()},
-	}}})
+	r, err := f.k.cfg.KV.Commit(ctx, claims.Txn{Guards: g, Parts: []claims.Part{part}})
 	f.at = r.Revision
 	return f.judge(r, err, "put the epoch into etcd")
 }
@@ -228,7 +238,7 @@ func (f *filler) flush(ctx context.Context) error {
 // end notes that the epoch is filled.
 func (f *filler) end(ctx context.Context) (int64, error) {
 	r, err := f.k.cfg.KV.Commit(ctx, claims.Txn{Guards: f.guard(), Parts: []claims.Part{{
-		Puts: []claims.Put{{Key: f.k.cfg.Keys.Filled(), Value: f.value}}, Deletes: []string{f.k.cfg.Keys.Emptied()},
+		Puts: []claims.Put{{Key: f.k.cfg.Keys.Filled(), Value: f.value}}, Deletes: []string{f.k.cfg.Keys.Emptied(), f.k.cfg.Keys.Retiring()},
 	}}})
 	return r.Revision, f.judge(r, err, "note that the epoch is filled")
 }

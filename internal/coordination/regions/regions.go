@@ -152,12 +152,12 @@ func (k *Keeper) Names() []claims.Region { return slices.Clone(k.names) }
 
 // state is what etcd and the buckets say.
 type state struct {
-	epoch    claims.Epoch  // of etcd; its number is 0 where there is none
-	value    []byte        // as it is there
-	epochAt  int64         // the revision at which it was written
-	filled   bool          // its recovery ended: what etcd has is all that the regions had
-	mark     []byte        // of a dissolution; nil where there is none
-	retiring claims.Region // whose retirement etcd was reserved for, in this epoch
+	epoch    claims.Epoch    // of etcd; its number is 0 where there is none
+	value    []byte          // as it is there
+	epochAt  int64           // the revision at which it was written
+	filled   bool            // its recovery ended: what etcd has is all that the regions had
+	mark     []byte          // of a dissolution; nil where there is none
+	retiring []claims.Region // whose retirement etcd was reserved for, in this epoch; the last one last
 	cluster  uint64
 	revision int64
 	// found are the records, by region; absent the regions that have none, unread those that did not answer.
@@ -168,11 +168,6 @@ type state struct {
 	retired []Retired
 	joins   []claims.Region
 	moved   []stored
-}
-
-// leaving: of a region that was retired the others may not have what etcd has.
-func (s *state) leaving() bool {
-	return slices.ContainsFunc(s.retired, func(t Retired) bool { return !t.Done })
 }
 
 // stored is a record as it lies in a bucket.
@@ -373,13 +368,15 @@ func (k *Keeper) readEpoch(ctx context.Context, s *state) error {
 	if err != nil {
 		return fmt.Errorf("read the epoch from etcd: %w", err)
 	}
-	s.cluster, s.revision, s.epoch, s.value, s.mark, s.retiring = r.Cluster, r.Revision, claims.Epoch{}, nil, nil, ""
+	s.cluster, s.revision, s.epoch, s.value, s.mark, s.retiring = r.Cluster, r.Revision, claims.Epoch{}, nil, nil, nil
 	filled := r.Parts[0].Reads[1]
 	if m := r.Parts[0].Reads[2]; len(m) > 0 {
 		s.mark = m[0].Value
 	}
 	if t := r.Parts[0].Reads[3]; len(t) > 0 {
-		s.retiring = claims.Region(t[0].Value)
+		for _, name := range strings.Split(string(t[0].Value), ",") {
+			s.retiring = append(s.retiring, claims.Region(name))
+		}
 	}
 	if e := r.Parts[0].Reads[0]; len(e) > 0 {
 		s.value, s.epochAt = e[0].Value, e[0].Modified

@@ -147,7 +147,7 @@ func TestRetire(t *testing.T) {
 	}
 	w.retired(k, o)
 	s, err := k.Status(t.Context())
-	if err != nil || s.Open != nil || len(s.Records["eu"].Retired) != 1 || s.Records["eu"].Retired[0] != (regions.Retired{Name: "us"}) {
+	if err != nil || s.Open != nil || len(s.Records["eu"].Retired) != 1 || s.Records["eu"].Retired[0] != (regions.Retired{Name: "us", Done: true}) {
 		t.Errorf("%+v, %v", s, err)
 	}
 	if again, err := k.Retire(t.Context(), "us", false); err != nil || again.Epoch.Number != o.Epoch.Number {

@@ -121,7 +121,7 @@ func (l *loaded) one() {
 	case n == 21 && l.loses && (l.gone == "" || l.out[l.gone] > 0) && l.complete():
 		// The next one, once the one before is retired, whose bucket is there again, with what it had.
 		if r := l.victims[l.rnd.IntN(len(l.victims))]; slices.Contains(l.lived.Epoch.Regions, r) {
-			l.gone = r
+			l.gone, l.losses[r] = r, true
 			l.faults["lost"]++
 			// What a recovery has dropped from etcd only the bucket has. Mostly none is under way.
 			if l.rnd.IntN(4) > 0 {
@@ -153,10 +153,10 @@ func (l *loaded) one() {
 	}
 }
 
-// restore restores etcd. Of a region that is being retired, or whose bucket is lost, nothing is promised then.
+// restore restores etcd. Of a region whose bucket is lost nothing is promised then, before it is retired.
 func (l *loaded) restore() {
 	for _, r := range l.victims {
-		if l.out[r] > 0 || !l.asked[r] && l.gone != r {
+		if l.out[r] > 0 || l.gone != r {
 			continue
 		}
 		l.restored = true
@@ -193,7 +193,7 @@ func simulateLoad(t testing.TB, seed uint64, ends map[string]int) *sim {
 		alone: map[identity.Batch]identity.Digest{}, lost: map[identity.Batch]identity.Digest{}, forgiven: map[identity.Batch]bool{},
 		entries: map[claims.Region]map[identity.Batch]identity.Digest{}, former: map[claims.Region]bool{},
 	}
-	m := &movers{sim: w, asked: map[claims.Region]bool{}, out: map[claims.Region]uint64{}, in: map[claims.Region]uint64{}, adding: map[*actor]int{}, sleeps: map[*actor]int{}, lacking: map[*kv.Store]bool{}, ends: ends}
+	m := &movers{sim: w, asked: map[claims.Region]bool{}, out: map[claims.Region]uint64{}, in: map[claims.Region]uint64{}, adding: map[*actor]int{}, sleeps: map[*actor]int{}, lacking: map[*kv.Store]bool{}, losses: map[claims.Region]bool{}, ends: ends}
 	l := &loaded{movers: m, member: map[claims.Region]bool{}, restores: seed%4 == 1 || seed%8 == 2, loses: seed%8 >= 5}
 	w.wrote, w.committed, w.saw = m.record, m.fills, l.opens
 	defer func() {

@@ -36,7 +36,9 @@ type movers struct {
 	// one heard that they take part.
 	asked   map[claims.Region]bool
 	out, in map[claims.Region]uint64
-	// lacking are the copies of etcd that were made while a recovery was on; restored: etcd was, to one of them. forgot: somebody has retired a region whatever etcd knows.
+	// losses are regions whose buckets did not answer any more, or were emptied. lacking are the copies of etcd that were made while a recovery was on;
+	// restored: etcd was, to one of them. forgot: somebody has retired a region whatever etcd knows.
+	losses           map[claims.Region]bool
 	lacking          map[*kv.Store]bool
 	restored, forgot bool
 	// wiped is a region whose bucket was emptied while it took part.
@@ -256,7 +258,7 @@ func decidedIn(r claims.Region) identity.Batch { return batch("of-"+string(r), 1
 func simulateMovers(t testing.TB, seed uint64, ends map[string]int) {
 	rnd := rand.New(rand.NewPCG(seed, 15))
 	w := &sim{t: t, rnd: rnd, seed: seed, faulty: 40, now: time.Unix(1000, 0), kv: kv.New(), cluster: 1, trace: os.Getenv("REGIONS_SIM_TRACE") != "", buckets: map[claims.Region]*mem.Store{}, faults: map[string]int{}}
-	m := &movers{sim: w, asked: map[claims.Region]bool{}, out: map[claims.Region]uint64{}, in: map[claims.Region]uint64{}, adding: map[*actor]int{}, sleeps: map[*actor]int{}, lacking: map[*kv.Store]bool{}, ends: ends}
+	m := &movers{sim: w, asked: map[claims.Region]bool{}, out: map[claims.Region]uint64{}, in: map[claims.Region]uint64{}, adding: map[*actor]int{}, sleeps: map[*actor]int{}, lacking: map[*kv.Store]bool{}, losses: map[claims.Region]bool{}, ends: ends}
 	w.wrote, w.committed = m.record, m.fills
 	defer func() {
 		for _, a := range w.actors {
@@ -333,6 +335,7 @@ func (m *movers) one() {
 	case n == 11 && m.seed%2 == 0 && (m.gone == "" || m.out[m.gone] > 0) && m.complete():
 		// The next one, once the one before is retired, whose bucket is there again, with what it had.
 		m.gone = m.lived.Epoch.Regions[m.rnd.IntN(len(m.lived.Epoch.Regions))]
+		m.losses[m.gone] = true
 		m.logf("%s is gone", m.gone)
 		if m.seed%6 == 0 && m.wiped == "" {
 			// What was on the way to it is lost with it.
@@ -378,7 +381,7 @@ func (m *movers) end() {
 	o, err := k.Open(ctx, true)
 	var of *regions.RegionError
 	for _, lost := range []claims.Region{m.wiped, m.gone} {
-		if lost == "" || !(errors.As(err, &of) && of.Region == lost || err == nil && slices.Contains(o.Epoch.Regions, lost)) {
+		if lost == "" || !(errors.As(err, &of) && of.Region == lost || errors.Is(err, regions.ErrForgets) || err == nil && slices.Contains(o.Epoch.Regions, lost)) {
 			continue
 		}
 		m.asked[lost] = true
@@ -406,6 +409,9 @@ func (m *movers) end() {
 			names := slices.DeleteFunc(slices.Clone(four), func(n claims.Region) bool { return n == r })
 			left := m.calmly(names...)
 			_, err = left.Open(ctx, true)
+			if errors.Is(err, regions.ErrForgets) {
+				_, err = left.Retire(ctx, r, true)
+			}
 			if errors.As(err, &of) && of.Region == m.gone {
 				_, err = left.Retire(ctx, m.gone, true)
 			}
@@ -426,7 +432,7 @@ func (m *movers) end() {
 		}
 	}
 	for _, r := range m.first {
-		if got := m.said(k, o, decidedIn(r)); got != "" && !((m.restored || m.forgot || m.dissolved > 0) && m.asked[r]) {
+		if got := m.said(k, o, decidedIn(r)); got != "" && !(((m.restored || m.forgot) && m.losses[r] || m.dissolved > 0) && m.asked[r]) {
 			m.fail("what %s had decided is %s in epoch %d with %v", r, got, o.Epoch.Number, o.Epoch.Regions)
 		}
 	}

@@ -326,6 +326,11 @@ func (a *actor) retire(k *regions.Keeper) {
 		a.logf("%s is gone", a.gone)
 	}
 	o, err := k.Retire(context.Background(), a.gone, false)
+	if errors.Is(err, regions.ErrForgets) && a.retiring() && !a.dead {
+		// Etcd was restored since that began.
+		a.faults["forced"]++
+		o, err = k.Retire(context.Background(), a.gone, true)
+	}
 	a.logf("retire %s: %v %v", a.gone, o.Epoch, err)
 	if err == nil && !a.dead {
 		a.opened(o)
