@@ -28,7 +28,7 @@ func TestMutantsOfDissolvingAreCaught(t *testing.T) {
 		{Name: "whoever leads recovers what is frozen", File: "regions.go", Old: "case s.marked(newest):", New: "case false:", By: by},
 		{Name: "the mark of another epoch counts", File: f, Old: "bytes.HasPrefix(s.mark, e)", New: "bytes.HasPrefix(s.mark, e[:1])", By: "TestACopyOf"},
 		{Name: "the mark of another etcd counts", File: f, Old: "s.cluster == newest.Cluster && ", New: "", By: "TestACopyOf"},
-		{Name: "the mark outlives a recovery", File: "recover.go", Old: "f.k.cfg.Keys.Filled(), f.k.cfg.Keys.Dissolving(), f", New: "f.k.cfg.Keys.Filled(), f", By: "TestACopyOf"},
+		{Name: "the mark outlives a recovery", File: "recover.go", Old: "f.k.cfg.Keys.Filled(), f.k.cfg.Keys.Dissolving()}", New: "f.k.cfg.Keys.Filled()}", By: "TestACopyOf"},
 		{Name: "a recovery begins by itself", File: "regions.go", Old: "case newest.Dissolved:", New: "case false:", By: by},
 		{Name: "a mover goes on over the end", File: "move.go", Old: "if newest.Dissolved && newest.ID != c.again {", New: "if newest.ID == c.again && false {", By: by},
 		{Name: "what was accepted since is not prepared", File: "prepare.go", Old: " && !newest.Dissolved; b.member {", New: "; b.member {", By: by},

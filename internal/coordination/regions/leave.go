@@ -58,12 +58,14 @@ func (s *state) mayLeave(next Record, c change) error {
 	return nil
 }
 
-// lastRetiring is the region whose retirement was the last to reserve etcd.
-func (s *state) lastRetiring() claims.Region {
-	if len(s.retiring) == 0 {
-		return ""
+// lastRetiring is the one of some regions whose retirement was the last to reserve etcd.
+func (s *state) lastRetiring(of []claims.Region) (last claims.Region) {
+	for _, n := range s.retiring {
+		if slices.Contains(of, n) {
+			last = n
+		}
 	}
-	return s.retiring[len(s.retiring)-1]
+	return last
 }
 
 // retiring puts the names of regions that are being retired into etcd.

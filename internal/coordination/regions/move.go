@@ -74,7 +74,7 @@ func (c change) allowed(k *Keeper, s *state) error {
 	if len(left) < max(1, len(s.epoch.Regions)-1) {
 		return fmt.Errorf("%w: epoch %d, with the regions %v, was the last one that everything was brought to; the next one has to be open first", ErrForgets, s.epoch.Number, s.epoch.Regions)
 	}
-	if e, last := s.epoch.Regions, s.lastRetiring(); len(e) == 2 && last != c.retire && slices.Contains(e, last) && slices.Contains(e, c.retire) {
+	if e, last := s.epoch.Regions, s.lastRetiring(s.epoch.Regions); len(e) == 2 && last != "" && last != c.retire && slices.Contains(e, c.retire) {
 		// The records of these two may have no region in common, in which one of them finds out about the other: of a region that is added since,
 		// the other one need not know.
 		return fmt.Errorf("%w: region %s, of the two in etcd's epoch; retire that one again, or forget, if nobody is at it", ErrRetiring, last)
@@ -270,7 +270,7 @@ const noETag = `"00000000000000000000000000000000"`
 func (k *Keeper) noteInEtcd(ctx context.Context, s *state, c change) error {
 	newest, _ := s.newest()
 	switch {
-	case s.value != nil && s.cluster != newest.Cluster && (s.filled || len(s.retiring) > 0):
+	case s.filled && s.cluster != newest.Cluster:
 		return k.doubt(ctx, s)
 	case s.filled && c.retire != "":
 		return k.reserve(ctx, s, c.retire)

@@ -188,9 +188,9 @@ func (m *movers) record(of claims.Region, key string, body []byte) {
 func (m *movers) complete() bool {
 	s, err := m.calmly(four...).Status(context.Background())
 	newest := s.Newest
-	// With the only region that has a record everything is lost.
+	// With the only region that has a record everything is lost, or that has all folds.
 	has := slices.DeleteFunc(slices.Clone(newest.Regions), func(n claims.Region) bool { return s.Records[n].Number == 0 })
-	return err == nil && len(has) > 1 && m.filled() && m.cluster == newest.Cluster
+	return err == nil && len(has) > 1 && len(s.Epoch.Regions) > 1 && m.filled() && m.cluster == newest.Cluster
 }
 
 // filled: etcd has everything that was decided in its epoch.
@@ -380,17 +380,19 @@ func (m *movers) end() {
 	k := m.calmly(four...)
 	o, err := k.Open(ctx, true)
 	var of *regions.RegionError
-	for _, lost := range []claims.Region{m.wiped, m.gone} {
+	// Of two that are lost at once the one whose bucket is empty is retired last.
+	for _, lost := range []claims.Region{m.wiped, m.gone, m.wiped} {
 		if lost == "" || !(errors.As(err, &of) && of.Region == lost || errors.Is(err, regions.ErrForgets) || err == nil && slices.Contains(o.Epoch.Regions, lost)) {
 			continue
 		}
 		m.asked[lost] = true
-		if o, err = k.Retire(ctx, lost, false); errors.Is(err, regions.ErrForgets) {
+		if o, err = k.Retire(ctx, lost, false); errors.Is(err, regions.ErrForgets) || errors.Is(err, regions.ErrRegionSettings) && m.wiped != "" && lost == m.gone {
 			m.forgot = true
 			o, err = k.Retire(ctx, lost, true)
 		} else if errors.Is(err, regions.ErrRetiring) {
-			// Nobody else retires the other one any more, and nothing is forgotten by this.
+			// Nobody else retires the other one any more, and nothing is forgotten by this, but what an empty bucket had.
 			m.ends["forced"]++
+			m.forgot = m.forgot || m.wiped != ""
 			o, err = k.Retire(ctx, lost, true)
 		}
 	}
@@ -398,10 +400,13 @@ func (m *movers) end() {
 	case errors.Is(err, regions.ErrDissolved):
 		m.ends["dissolved"]++
 		return
+	case errors.Is(err, regions.ErrRegionSettings) && m.allAreLost():
+		m.ends["all are lost"]++
+		return
 	case err != nil && m.lastIsGone():
 		m.ends["the last region is gone"]++
 		return
-	case errors.Is(err, regions.ErrRegionSettings) && (m.forgot || m.gone != ""):
+	case errors.Is(err, regions.ErrRegionSettings) && (m.forgot || m.gone+m.wiped != ""):
 		// Of two that retire each other's region, or the region that both have is the one that is gone.
 		m.ends["settings"]++
 		m.logf("%v", err)
@@ -412,9 +417,10 @@ func (m *movers) end() {
 			if errors.Is(err, regions.ErrForgets) {
 				_, err = left.Retire(ctx, r, true)
 			}
-			if errors.As(err, &of) && of.Region == m.gone {
-				_, err = left.Retire(ctx, m.gone, true)
+			if errors.As(err, &of) && (of.Region == m.gone || of.Region == m.wiped) {
+				_, err = left.Retire(ctx, of.Region, true)
 			}
+			m.logf("without %s: %v", r, err)
 			if err == nil || errors.Is(err, regions.ErrDissolved) {
 				return
 			}
@@ -446,6 +452,12 @@ func (m *movers) end() {
 		}
 		m.away = ""
 	}
+}
+
+// allAreLost: the regions of etcd's epoch are the two that were lost at once. The record of one that was retired long ago is no reason to begin anything.
+func (m *movers) allAreLost() bool {
+	s, err := m.calmly(four...).Status(context.Background())
+	return err == nil && len(s.Epoch.Regions) > 0 && !slices.ContainsFunc(s.Epoch.Regions, func(n claims.Region) bool { return n != m.gone && n != m.wiped })
 }
 
 // lastIsGone: of the region that is gone nobody who answers says that it is retired, but of all others.
