@@ -36,6 +36,8 @@ const (
 	closedNotAdded closedReason = "not_added"
 	// closedTooManyClaims: a recovery would enter more claims into etcd than the settings allow.
 	closedTooManyClaims closedReason = "too_many_claims"
+	// closedForgets: a retirement died, etcd was restored since, and the region's bucket does not answer: an operator has to say what may be forgotten.
+	closedForgets closedReason = "forgets"
 	// closedOther: the log says what.
 	closedOther closedReason = "other"
 )
@@ -43,7 +45,7 @@ const (
 // closedReasons are all of them.
 var closedReasons = []closedReason{
 	closedStarting, closedRecovering, closedNotLeading, closedRegion, closedEtcd, closedRestored, closedOvertaken, closedSettings, closedDissolving, closedDissolved,
-	closedNotAdded, closedTooManyClaims, closedOther,
+	closedNotAdded, closedTooManyClaims, closedForgets, closedOther,
 }
 
 // errNotOpened is the cause before the first attempt.
@@ -72,6 +74,8 @@ func closureOf(err error) *closure {
 		c.reason = closedNotAdded
 	case errors.Is(err, regions.ErrTooManyClaims):
 		c.reason = closedTooManyClaims
+	case errors.Is(err, regions.ErrForgets):
+		c.reason = closedForgets
 	case errors.Is(err, regions.ErrRegionSettings):
 		c.reason = closedSettings
 	case errors.Is(err, regions.ErrOvertaken), errors.Is(err, claims.ErrEpoch):

@@ -117,6 +117,7 @@ func TestWhyTheLinearizerIsClosed(t *testing.T) {
 		closedOvertaken:     fmt.Errorf("recover: %w", &regions.RegionError{Op: "check the epoch", Region: "eu", Err: regions.ErrOvertaken}),
 		closedNotAdded:      fmt.Errorf("open: %w: region us", regions.ErrNotAdded),
 		closedTooManyClaims: fmt.Errorf("recover: %w", regions.ErrTooManyClaims),
+		closedForgets:       fmt.Errorf("recover: %w: region us", regions.ErrForgets),
 		closedEtcd:          fmt.Errorf("read the epoch: %w", claims.ErrUnknown),
 		closedOther:         errors.New("something else"),
 	} {

@@ -409,6 +409,22 @@ func TestARetirementThatBeganHoldsTheOther(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, o.Epoch, err)
 		}
 	}
+	// A third one, whose addition died, is retired in between.
+	w = begun()
+	w.buckets["africa"] = newWorld(t, "africa").buckets["africa"]
+	k := w.keeper("africa", "eu", "us")
+	w.diesBehind("us", 2)
+	if _, err := k.Add(t.Context(), "africa"); !errors.Is(err, errDead) {
+		t.Fatal(err)
+	}
+	w.diesBehind("eu", 3)
+	if _, err := k.Retire(t.Context(), "africa", false); !errors.Is(err, errDead) {
+		t.Fatal(err)
+	}
+	w.after = nil
+	if _, err := k.Retire(t.Context(), "eu", false); !errors.Is(err, regions.ErrRetiring) {
+		t.Errorf("behind the retirement of a third one: %v", err)
+	}
 }
 
 // The bucket of a region that was retired long ago is all that answers. It knows of nothing since: the region does not take the others' place.
