@@ -85,6 +85,9 @@ type endless struct {
 }
 
 func (e endless) List(ctx context.Context, o objstore.ListOptions) (objstore.Page, error) {
+	if ctx.Err() != nil {
+		return objstore.Page{}, fmt.Errorf("%w: %w", objstore.ErrUnavailable, ctx.Err())
+	}
 	if n := e.pages.Add(1); n > e.most.Load() {
 		e.most.Store(n)
 	}
@@ -132,7 +135,8 @@ func TestTraceOfASlowRegion(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if n := slow.most.Load(); n < 2 || n > maxTraces*3 || read.Load() != maxTraces {
+		// One that gets its turn as its time is over may still find what a store in memory has.
+		if n := slow.most.Load(); n < 2 || n > maxTraces*3 || read.Load() < maxTraces {
 			t.Errorf("%d lists at once; %d traces have what the other region has", n, read.Load())
 		}
 	})
