@@ -323,6 +323,6 @@ func (k *Keeper) clear(ctx context.Context, s *state) error {
 	if s.mark == nil {
 		return nil
 	}
-	r, err := k.cfg.KV.Commit(ctx, claims.Txn{Guards: f.guard(), Parts: []claims.Part{{Deletes: []string{k.cfg.Keys.Dissolving()}}}})
+	r, err := k.cfg.KV.Commit(ctx, claims.Txn{Guards: f.guard(), Parts: []claims.Part{{Deletes: []string{k.cfg.Keys.Dissolving(), k.cfg.Keys.Retiring()}}}})
 	return held(r, err, s.cluster, "take the mark out of etcd")
 }

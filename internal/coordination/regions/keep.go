@@ -137,7 +137,7 @@ func (f *filler) add(ctx context.Context, folded *foldedBoot, of kept) (out []fo
 	for _, c := range left {
 		ids = append(ids, c.Identity)
 	}
-	there, err := f.standing(ctx, folded, ids)
+	there, err := f.standing(ctx, folded, ids, "")
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +159,7 @@ func (f *filler) addManifests(ctx context.Context, folded *foldedBoot, r Region,
 	if err != nil {
 		return nil, &RegionError{"read manifests", r.Name, err}
 	}
-	there, err := f.standing(ctx, folded, left)
+	there, err := f.standing(ctx, folded, left, r.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -178,10 +178,11 @@ func (m manifest) outdates(c claims.Claim) bool {
 	return m.id.Intersects(c.Identity) && m.stamp.Compare(c.Stamp) > 0
 }
 
-// standing are the manifests of the regions that are left which meet identities of a boot, in order, and nothing that is folded.
-func (f *filler) standing(ctx context.Context, folded *foldedBoot, left []identity.Batch) (out []manifest, _ error) {
+// standing are the manifests of the regions that are left, and of others that are read, but for one, which meet identities of a boot, in order, and
+// nothing that is folded.
+func (f *filler) standing(ctx context.Context, folded *foldedBoot, left []identity.Batch, but claims.Region) (out []manifest, _ error) {
 	for _, r := range f.k.cfg.Regions {
-		if f.epoch.Retired(r.Name) {
+		if r.Name == but || f.epoch.Retired(r.Name) && !slices.Contains(f.reads, r.Name) {
 			continue
 		}
 		found, err := r.standing(ctx, folded, left)

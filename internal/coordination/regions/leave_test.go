@@ -179,3 +179,37 @@ func (w *world) claimed() map[identity.Batch]string {
 	}
 	return out
 }
+
+// Two regions that are there are retired at once, by operators who forget, and etcd is lost. What one of them had decided against the other one stays
+// decided, whichever is read first.
+func TestTwoRegionsThatAreThereAreRetired(t *testing.T) {
+	all := []claims.Region{"asia", "eu", "mars", "us"}
+	for _, right := range []claims.Region{"mars", "us"} {
+		wrong := map[claims.Region]claims.Region{"mars": "us", "us": "mars"}[right]
+		w := newWorld(t, all...)
+		o := w.open(all...)
+		id := batch("boot", 1, 5)
+		w.manifest(wrong, id, "left", accepted.Stamp{Epoch: 1, Fence: 5})
+		w.manifest(right, id, "a", accepted.Stamp{Epoch: 1, Fence: 6})
+		w.claim(o, id, right, "a", claims.Settled, false)
+		for i, name := range []claims.Region{"mars", "us"} {
+			w.diesBehind("eu", uint64(2+i))
+			if _, err := w.keeper(all...).Retire(t.Context(), name, true); !errors.Is(err, errDead) {
+				t.Fatal(err)
+			}
+			w.after = nil
+			w.kv.Restore(kv.New(), uint64(2+i))
+		}
+		k := w.keeper(all...)
+		o, err := k.Open(t.Context(), true)
+		if err != nil || !slices.Equal(o.Epoch.Regions, []claims.Region{"asia", "eu"}) {
+			t.Fatal(o.Epoch, err)
+		}
+		if got := w.asked(k, o.Epoch, id, "a"); got != "bound" {
+			t.Errorf("what %s had decided is %s", right, got)
+		}
+		if got := w.asked(k, o.Epoch, id, "left"); !strings.HasPrefix(got, "CONFLICT") {
+			t.Errorf("what %s had left is %s", wrong, got)
+		}
+	}
+}
