@@ -73,15 +73,16 @@ func (f *filler) remembered(entries []claims.Entry) (out []kept, _ error) {
 		if err != nil {
 			return nil, err
 		}
-		// Of a region whose bucket was read an older etcd knows nothing better.
-		if !f.epoch.Retired(c.Home) || c.State == claims.Claimed && !c.Recovered || slices.Contains(f.reads, c.Home) {
+		if !f.epoch.Retired(c.Home) || c.State == claims.Claimed && !c.Recovered {
 			continue
 		}
 		if n := len(out); n == 0 || out[n-1].boot != b {
 			out = append(out, kept{boot: b})
 		}
-		last := &out[len(out)-1]
-		last.claims = append(last.claims, c)
+		// Of a region whose bucket was read an older etcd knows nothing better; but somebody may be about to move the head by what it says.
+		if last := &out[len(out)-1]; !slices.Contains(f.reads, c.Home) {
+			last.claims = append(last.claims, c)
+		}
 	}
 	return out, nil
 }
@@ -103,7 +104,7 @@ func (f *filler) keepBoots(ctx context.Context, s *scanner, boots []kept) error 
 		moved := make([]bool, len(boots))
 		if err := f.k.each(len(boots), func(i int) error {
 			add, err := f.add(ctx, folded[i], boots[i])
-			if err == nil {
+			if err == nil && (len(add) > 0 || boots[i].from == nil) {
 				err = s.looker.Folder().Raise(ctx, folded[i].standing, folds.Bulk{Entries: add}, nil)
 			}
 			if moved[i] = errors.Is(err, folds.ErrMoved); moved[i] && try < raiseTries {

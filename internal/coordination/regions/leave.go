@@ -23,13 +23,14 @@ func (s *state) leaving() (out []claims.Region) {
 	return out
 }
 
-// reserved tells the leaving regions of which etcd has everything from those whose buckets are read, since it may lack something.
-func (s *state) reserved(leaving []claims.Region) (reserved, reads []claims.Region) {
+// reserved tells the leaving regions of which etcd has everything from those whose buckets are read, since it may lack something. That of a region of which
+// it may be forgotten is not read: it may have what nobody can read.
+func (s *state) reserved(leaving []claims.Region, c change) (reserved, reads []claims.Region) {
 	newest, _ := s.newest()
 	for _, n := range leaving {
 		if s.isReserved(newest, n) {
 			reserved = append(reserved, n)
-		} else if s.answers(n) {
+		} else if s.answers(n) && n != c.forget {
 			reads = append(reads, n)
 		}
 	}
@@ -44,18 +45,24 @@ func (s *state) isReserved(newest Record, name claims.Region) bool {
 	return s.value != nil && s.cluster == newest.Cluster && slices.Contains(s.retiring, name)
 }
 
-// mayLeave refuses the next epoch where it would forget what was decided in a region that is being retired.
+// mayLeave refuses the next epoch where it would forget what was decided in regions that are being retired.
 func (s *state) mayLeave(next Record, c change) error {
 	newest, _ := s.newest()
+	var lack []claims.Region
 	for _, t := range next.Retired {
-		// What is retired now was asked before. A bucket without a record is that of a region whose addition had died.
-		if t.Done || s.answers(t.Name) || slices.Contains(s.absent, t.Name) || c.forget || t.Name == c.retire && !newest.retired(c.retire) || s.isReserved(newest, t.Name) {
-			continue
+		// What is retired now was asked before; and whoever goes on with a retirement that died, whatever is forgotten, was told of all of them.
+		asked := t.Name == c.forget || newest.retired(c.forget) || t.Name == c.retire && !newest.retired(c.retire)
+		// A bucket without a record is that of a region whose addition had died, but where etcd's epoch has it.
+		nothing := slices.Contains(s.absent, t.Name) && !slices.Contains(s.epoch.Regions, t.Name)
+		if !t.Done && !asked && !nothing && !s.answers(t.Name) && !s.isReserved(newest, t.Name) {
+			lack = append(lack, t.Name)
 		}
-		return fmt.Errorf("%w: region %s, which is being retired: etcd was restored since that began, and the region's bucket does not answer; retire it once more, whatever is forgotten by it, or bring its bucket back",
-			ErrForgets, t.Name)
 	}
-	return nil
+	if len(lack) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %v, being retired: etcd was restored since that began, and no bucket of theirs answers that has their record; bring the buckets back, or retire one of these regions once more, whatever is forgotten by it",
+		ErrForgets, lack)
 }
 
 // lastRetiring is the one of some regions whose retirement was the last to reserve etcd.

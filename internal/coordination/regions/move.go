@@ -48,8 +48,8 @@ type change struct {
 	add, retire claims.Region
 	// again is the record of a linearizer that was dissolved, and begins again; zero where there is none.
 	again claims.ID
-	// forget: the region is retired whatever etcd knows.
-	forget bool
+	// forget is the region that is retired whatever etcd knows, by this change or one that died; empty where nothing may be forgotten.
+	forget claims.Region
 }
 
 // allowed: what was decided in a region that is retired is in etcd and nowhere else, where its bucket is gone. A record that is newer than
@@ -62,7 +62,7 @@ func (c change) allowed(k *Keeper, s *state) error {
 	if err := s.last(newest, c.retire); err != nil {
 		return err
 	}
-	if c.forget {
+	if c.forget != "" {
 		return nil
 	}
 	if !s.filled || s.cluster != newest.Cluster {
@@ -191,7 +191,7 @@ func (k *Keeper) next(ctx context.Context, s *state, c change) (Record, error) {
 	if err := k.answered(s, r.Regions); err != nil {
 		return Record{}, err
 	}
-	if err := s.emptied(r.Regions); err != nil && !c.forget {
+	if err := s.emptied(r.Regions); err != nil && c.forget == "" {
 		return Record{}, err
 	}
 	if err := s.mayLeave(r, c); err != nil {
@@ -270,7 +270,8 @@ const noETag = `"00000000000000000000000000000000"`
 func (k *Keeper) noteInEtcd(ctx context.Context, s *state, c change) error {
 	newest, _ := s.newest()
 	switch {
-	case s.filled && s.cluster != newest.Cluster:
+	case s.cluster != newest.Cluster && (s.filled || s.value != nil && len(s.retiring) > 0):
+		// Also one that is not filled: the request which began its epoch may have come into a copy, behind the name of a region that is retired.
 		return k.doubt(ctx, s)
 	case s.filled && c.retire != "":
 		return k.reserve(ctx, s, c.retire)

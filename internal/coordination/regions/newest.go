@@ -30,6 +30,13 @@ func (s *state) newest() (r Record, ok bool) {
 		}
 		r, ok = f.Record, true
 	}
+	// Where one of its records says that the others have everything of a retired region, it is so: that is noted behind it, in one after the other.
+	r.Retired = slices.Clone(r.Retired)
+	for i, t := range r.Retired {
+		for _, f := range s.found {
+			r.Retired[i].Done = r.Retired[i].Done || f.Number == r.Number && f.ID == r.ID && slices.Contains(f.Retired, Retired{t.Name, true})
+		}
+	}
 	return r, ok
 }
 

@@ -33,7 +33,7 @@ func (k *Keeper) recover(ctx context.Context, s *state, c change) (Opened, error
 	}
 	f := &filler{k: k, epoch: e, retired: names(s.retired), value: e.Marshal(), cluster: s.cluster, progress: Progress{Epoch: e.Number}}
 	leaving := s.leaving()
-	f.reserved, f.reads = s.reserved(leaving)
+	f.reserved, f.reads = s.reserved(leaving, c)
 	if err := f.begin(ctx, s); err != nil {
 		return Opened{}, err
 	}

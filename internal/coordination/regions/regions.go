@@ -215,7 +215,7 @@ func (k *Keeper) openBy(ctx context.Context, s *state, recover bool, c change) (
 
 // Distrust takes the epoch out of an etcd that was seen to have forgotten revisions of it: it was restored, although its cluster id
 // may be the same, and may have an earlier epoch. From then on nobody decides anything by it, and whoever opens recovers. A later epoch,
-// which was opened since, stays.
+// which was opened since, stays. One that was not may have come into the copy by a request that was late.
 func (k *Keeper) Distrust(ctx context.Context, was Opened) error {
 	s := &state{}
 	err := k.readEpoch(ctx, s)
@@ -225,8 +225,12 @@ func (k *Keeper) Distrust(ctx context.Context, was Opened) error {
 		g = claims.Guard{Key: k.cfg.Keys.Dissolving(), Is: claims.Holds, Value: s.mark}
 		e, _ = claims.ParseEpoch(s.mark[:m])
 	}
-	if err == nil && e.Number > 0 && (e.Number < was.Epoch.Number || e.ID == was.Epoch.ID) {
-		_, err = k.cfg.KV.Commit(ctx, claims.Txn{Guards: []claims.Guard{g}, Parts: []claims.Part{{Deletes: []string{g.Key}}}})
+	guards, began := []claims.Guard{g}, s.value != nil && !s.filled
+	if began {
+		guards = append(guards, claims.Guard{Key: k.cfg.Keys.Filled(), Is: claims.Absent})
+	}
+	if err == nil && e.Number > 0 && (began || e.Number < was.Epoch.Number || e.ID == was.Epoch.ID) {
+		_, err = k.cfg.KV.Commit(ctx, claims.Txn{Guards: guards, Parts: []claims.Part{{Deletes: []string{g.Key}}}})
 	}
 	if err != nil {
 		return fmt.Errorf("take epoch %d out of etcd, which has forgotten: %w", was.Epoch.Number, err)

@@ -28,6 +28,10 @@ func (k *Keeper) Retire(ctx context.Context, name claims.Region, forget bool) (O
 	if err := name.Validate(); err != nil {
 		return fail(err)
 	}
+	var c change
+	if forget {
+		c.forget = name
+	}
 	s, err := k.look(ctx)
 	if err != nil {
 		return fail(err)
@@ -39,7 +43,7 @@ func (k *Keeper) Retire(ctx context.Context, name claims.Region, forget bool) (O
 	case newest.retired(name):
 		// An attempt that died is gone on with by whoever opens, unless it has to forget what an emptied bucket had. By these records: another look may
 		// miss the only one that says so.
-		o, err := k.openBy(ctx, s, true, change{forget: forget})
+		o, err := k.openBy(ctx, s, true, c)
 		if err == nil && !slices.Contains(o.Retired, name) {
 			err = fmt.Errorf("%w: epoch %d has the regions %v, by another retirement at once; try again", ErrOvertaken, o.Epoch.Number, o.Epoch.Regions)
 		}
@@ -52,7 +56,7 @@ func (k *Keeper) Retire(ctx context.Context, name claims.Region, forget bool) (O
 	case len(newest.Regions) == 1:
 		return fail(fmt.Errorf("%w: it is the last one", ErrRegionSettings))
 	}
-	c := change{retire: name, forget: forget}
+	c.retire = name
 	if err := c.allowed(k, s); err != nil {
 		return fail(err)
 	}
