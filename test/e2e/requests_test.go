@@ -189,7 +189,8 @@ func TestFollowersTakeFramesFromCollectors(t *testing.T) {
 		must(t, start(ctx))
 	}
 	sent, at := 0, time.Now().Truncate(time.Hour).Add(-30*time.Minute)
-	submit := func(n int) {
+	from := at.Add(-time.Hour)
+	submit := func(n int, at time.Time) {
 		for i := range boots {
 			s := load.NewSender(identity.Boot{Agent: fmt.Sprintf("counted-%d-%d", sent, i), Boot: "boot"}, c.Addr.Collectors[i%2].GRPC)
 			for k := range n {
@@ -204,7 +205,7 @@ func TestFollowersTakeFramesFromCollectors(t *testing.T) {
 		sent += boots * n
 		must(t, cluster.Poll(ctx, "the batches to be in answers and in blocks", func() (bool, error) {
 			v, w, err := c.Scalar(ctx, "sum(count_over_time(requests[3h]))", time.Now())
-			blocks, late, rerr := c.RolledUp(ctx, at.Truncate(time.Hour), time.Now())
+			blocks, late, rerr := c.RolledUp(ctx, from.Truncate(time.Hour), time.Now())
 			return len(w) == 0 && blocks+late == sent, errors.Join(err, rerr, fmt.Errorf("%v samples, %v; %d batches in blocks, %d in deltas", v, w, blocks, late))
 		}))
 	}
@@ -218,9 +219,10 @@ func TestFollowersTakeFramesFromCollectors(t *testing.T) {
 		}
 		return n
 	}
-	submit(1) // the runs are known, and the watches are on
+	// The runs are known, and the watches are on. Of an hour of their own: one that takes long is rolled up again, from frames that are in its block already.
+	submit(1, from)
 	query, rollup := reads(c.Addr.QueryHTTP), reads(c.Addr.Rollups[0])
-	submit(each)
+	submit(each, at)
 	query, rollup = reads(c.Addr.QueryHTTP)-query, reads(c.Addr.Rollups[0])-rollup
 	t.Logf("%d batches: %v frames read from the store by the query node, %v by the worker; taken: %v and %v", boots*each, query, rollup,
 		metric(ctx, t, c.Addr.QueryHTTP, `lightmetrics_query_peer_frames_total{outcome="taken"}`), metric(ctx, t, c.Addr.Rollups[0], `lightmetrics_rollup_peer_frames_total{outcome="taken"}`))
