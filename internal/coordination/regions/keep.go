@@ -12,7 +12,7 @@ import (
 	"lightmetrics.dev/lightmetrics/pkg/identity"
 )
 
-// kept are claims of one boot, in order; or the identities of the manifests that a retired region has of it.
+// kept are claims of one boot, in order; or, where from is not nil, the identities of the manifests that this retired region has of it.
 type kept struct {
 	boot   identity.Boot
 	claims []claims.Claim

@@ -42,7 +42,7 @@ func (w *world) sleepsBeforeEtcd(o regions.Opened, late identity.Batch, wakes fu
 		}
 		return nil
 	}
-	if o, err := w.retires2("us"); err == nil {
+	if o, err := w.retireNow("us"); err == nil {
 		w.t.Fatalf("%+v", o)
 	}
 	w.before, w.after = nil, nil
@@ -51,7 +51,7 @@ func (w *world) sleepsBeforeEtcd(o regions.Opened, late identity.Batch, wakes fu
 	}
 }
 
-func (w *world) retires2(name claims.Region) (regions.Opened, error) {
+func (w *world) retireNow(name claims.Region) (regions.Opened, error) {
 	return w.keeper("asia", "eu", "us").Retire(w.t.Context(), name, false)
 }
 
@@ -122,7 +122,7 @@ func TestAnEmptiedBucketOfARegionThatIsRetired(t *testing.T) {
 		w.claim(o, id, "us", "a", claims.Settled, false)
 		w.manifest("us", id, "a", accepted.Stamp{Epoch: 1, Fence: 5})
 		w.diesBehind("eu", 2)
-		if _, err := w.retires2("us"); !errors.Is(err, errDead) {
+		if _, err := w.retireNow("us"); !errors.Is(err, errDead) {
 			t.Fatal(err)
 		}
 		w.after = nil
