@@ -65,8 +65,7 @@ func (w *world) knows(k *regions.Keeper, o regions.Opened, id identity.Batch, fr
 
 // Whoever retires us, which is there, is slow between the records and etcd. Etcd is restored by the book meanwhile, to a copy that was made when it was
 // reserved; us had decided more since. Then the request that puts the epoch there comes into the copy, and leaves it not filled, with us beside the epoch.
-// The next mover sees the other cluster, and takes nothing back, as nothing is filled; it dies when the records name the new cluster. From then on etcd
-// is believed. us's bucket is there all the time, and is not read.
+// The next mover doubts that copy before the records name its cluster, and dies then. Etcd is not believed, and us's bucket is read.
 func TestALateBeginInACopyIsNotBelieved(t *testing.T) {
 	all, late := []claims.Region{"asia", "eu", "us"}, batch("late", 1, 1)
 	w := newWorld(t, all...)
@@ -88,8 +87,8 @@ func TestALateBeginInACopyIsNotBelieved(t *testing.T) {
 	w.knows(k, o, late, "l")
 }
 
-// The same under etcd's cluster id. A coordinator notices that etcd went back, and says so: but the epoch that came there late is a later one, though
-// nobody ever opened it, and stays. Whoever opens believes etcd, and does not read us's bucket, which is there.
+// The same under etcd's cluster id. A coordinator notices that etcd went back, and says so: the epoch that came there late is a later one, but nobody ever
+// opened it, so it goes. Whoever opens reads us's bucket.
 func TestALaterEpochThatWasNeverOpenedIsDistrusted(t *testing.T) {
 	all, late := []claims.Region{"asia", "eu", "us"}, batch("late", 1, 1)
 	w := newWorld(t, all...)
@@ -142,7 +141,7 @@ func TestAnEmptiedBucketOfARegionThatIsRetired(t *testing.T) {
 	}
 }
 
-// Two regions are being retired by the records, and etcd is lost. The error names one of them. To forget that one forgets the other one, too, whose bucket is
+// Two regions are being retired, and etcd is lost. Whoever retires one of them, whatever is forgotten by it, is refused for the other one, whose bucket is
 // only away for a moment.
 func TestToForgetOneRegionForgetsNoOther(t *testing.T) {
 	all, id := []claims.Region{"africa", "asia", "eu", "us"}, batch("boot", 1, 5)
