@@ -115,7 +115,7 @@ sim: ## the deterministic simulations: acceptance and garbage collection (SCHEDU
 	$(GO) run ./test/sim -schedules $(or $(SCHEDULES),100000) -seed $(or $(SEED),1)
 	JOURNAL_SIM_SCHEDULES=10000 $(GO) test -count=1 -v -timeout 1h -run '^TestSimulation$$' ./internal/acceptance/journal
 	CLAIMS_SIM_SCHEDULES=20000 $(GO) test -count=1 -v -timeout 1h -run '^TestSimulation$$' ./internal/coordination/claims
-	REGIONS_SIM_SCHEDULES=$(or $(SCHEDULES),5000) REGIONS_SIM_SEED=$(or $(SEED),1) $(GO) test -count=1 -v -timeout 4h -run '^TestSimulation(OfMovers)?$$' ./internal/coordination/regions
+	REGIONS_SIM_SCHEDULES=$(or $(SCHEDULES),2000) REGIONS_SIM_SEED=$(or $(SEED),1) $(GO) test -count=1 -v -timeout 4h -run '^TestSimulation(OfMovers|UnderLoad)?$$' ./internal/coordination/regions
 
 mutants: ## planted protocol bugs: the simulation must catch each (WRITE=1 writes docs/protocol/mutants.md)
 	$(SAY) "mutants: each planted bug against the simulation"
@@ -130,7 +130,7 @@ soak: ## long fault runs (ROUNDS=n SCHEDULES=n): kills, races, failpoints, power
 	LIGHTMETRICS_SOAK=1 ROUNDS=$(or $(ROUNDS),500) $(GO) test -p 1 -count=1 -timeout 24h -v ./agent/queue ./internal/acceptance/spool \
 	  ./internal/acceptance/journal ./services/objectstore ./services/objectstore/internal/engine ./services/objectstore/internal/mirror ./services/objectstore/internal/redundancy ./test/models ./test/robustness ./test/regions ./test/e2e
 	$(GO) run ./test/sim -schedules $(or $(SCHEDULES),10000000) -seed $$RANDOM
-	REGIONS_SIM_SCHEDULES=1000000 REGIONS_SIM_SEED=$$RANDOM $(GO) test -count=1 -v -timeout 12h -run '^TestSimulation(OfMovers)?$$' ./internal/coordination/regions
+	REGIONS_SIM_SCHEDULES=400000 REGIONS_SIM_SEED=$$RANDOM $(GO) test -count=1 -v -timeout 24h -run '^TestSimulation(OfMovers|UnderLoad)?$$' ./internal/coordination/regions
 
 bench: build ## benchmarks against baselines and peers in one run (BENCH=name, QUICK=1); writes build/bench.json and docs/benchmarks.md
 	$(SAY) "bench: build/$(if $(QUICK),quick,bench).json$(if $(QUICK),, and docs/benchmarks.md)"
