@@ -1,6 +1,7 @@
 package regions_test
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -87,4 +88,57 @@ func twoAreRetired(t *testing.T, all []claims.Region, lost, empty claims.Region,
 		}
 	}
 	return died
+}
+
+// Of three regions two operators retire two, and die with one record each. The third one is lost, and etcd restored to before. One of the two is taken
+// out of the settings, as the runbook says. Then it and the one that is lost wait for each other, and what the guide says of two that are lost ends that.
+func TestACircleWhoseThirdRegionIsLost(t *testing.T) {
+	all := []claims.Region{"asia", "eu", "us"}
+	w := newWorld(t, all...)
+	k, o := w.keeper(all...), w.open(all...)
+	for i, r := range all {
+		id := batch("boot", uint64(10*i+1), uint64(10*i+5))
+		w.manifest(r, id, "f", accepted.Stamp{Epoch: 1, Fence: 5})
+		w.fold(k, o.Epoch, r, map[identity.Batch]string{id: "f"})
+	}
+	was := w.kv.Copy()
+	first, second := w.paused(w.retires("asia", all...)), w.paused(w.retires("eu", all...))
+	w.diesBehind("eu", 2)
+	if err := first(); !errors.Is(err, errDead) {
+		t.Fatal(err)
+	}
+	w.diesBehind("asia", 2)
+	if err := second(); !errors.Is(err, errDead) {
+		t.Fatal(err)
+	}
+	w.after = nil
+	w.away("us")
+	w.kv.Restore(was, 2)
+	if _, err := k.Open(t.Context(), true); !errors.Is(err, regions.ErrRegionSettings) || !strings.Contains(err.Error(), "[asia eu] say of each other") {
+		t.Fatal(err)
+	}
+	left := w.keeper("asia", "us")
+	if _, err := left.Retire(t.Context(), "us", true); !errors.Is(err, regions.ErrForgets) || !strings.Contains(err.Error(), "[eu]") {
+		t.Fatal(err)
+	}
+	var of *regions.RegionError
+	if _, err := left.Retire(t.Context(), "eu", true); !errors.As(err, &of) || of.Region != "us" {
+		t.Fatal(err)
+	}
+	w.before, w.buckets["us"] = nil, mem.New(nil)
+	if o, err := left.Open(t.Context(), true); err == nil {
+		t.Fatalf("%v is open with an empty bucket", o.Epoch)
+	}
+	if o, err := left.Retire(t.Context(), "eu", true); err != nil || !slices.Equal(o.Epoch.Regions, []claims.Region{"asia", "us"}) {
+		t.Fatal(o.Epoch, err)
+	}
+	o, err := left.Retire(t.Context(), "us", false)
+	if err != nil || !slices.Equal(o.Epoch.Regions, []claims.Region{"asia"}) {
+		t.Fatal(o.Epoch, err)
+	}
+	for i, r := range all {
+		if got := w.asked(left, o.Epoch, batch("boot", uint64(10*i+1), uint64(10*i+5)), "z"); !strings.HasPrefix(got, "CONFLICT") {
+			t.Errorf("the fold of %s: %s", r, got)
+		}
+	}
 }
