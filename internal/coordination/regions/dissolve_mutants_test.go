@@ -10,7 +10,7 @@ import (
 // TestMutantsOfDissolvingAreCaught plants bugs of a linearizer's end.
 func TestMutantsOfDissolvingAreCaught(t *testing.T) {
 	const f, by = "dissolve.go", "Dissol|ABeginning"
-	mutants.Check(t, mutants.List{Skip: "Mutants", Timeout: 5 * time.Minute, Mutants: []mutants.Mutant{
+	mutants.Check(t, mutants.List{Run: by, Skip: "Mutants", Timeout: 5 * time.Minute, Mutants: []mutants.Mutant{
 		{Name: "claims of collectors are left", File: f, Old: "return e.Claimed+e.Durable+e.Other > 0", New: "return e.Durable+e.Other > 0", By: by},
 		{Name: "what is durable is left", File: f, Old: "return e.Claimed+e.Durable+e.Other > 0", New: "return e.Claimed+e.Other > 0", By: by},
 		{Name: "what can't be read is left", File: f, Old: "return e.Claimed+e.Durable+e.Other > 0", New: "return e.Claimed+e.Durable > 0", By: by},
