@@ -421,10 +421,13 @@ func (m *movers) end() {
 				_, err = left.Retire(ctx, of.Region, true)
 			}
 			if lost := m.gone; lost != "" && errors.Is(err, regions.ErrForgets) {
-				// Etcd was restored, too, so each of the two waits for the other one. It goes on as where two regions are lost at once.
-				m.gone, m.buckets[lost] = "", mem.New(nil)
-				if _, err = left.Retire(ctx, r, true); err == nil {
-					_, err = left.Retire(ctx, lost, false)
+				_, err = left.Retire(ctx, r, true)
+				if errors.As(err, &of) && of.Region == lost {
+					// Etcd was restored, too, so each of the two waits for the other one. It goes on as where two regions are lost at once.
+					m.gone, m.buckets[lost] = "", mem.New(nil)
+					if _, err = left.Retire(ctx, r, true); err == nil {
+						_, err = left.Retire(ctx, lost, false)
+					}
 				}
 			}
 			m.logf("without %s: %v", r, err)
